@@ -1,0 +1,167 @@
+"""A policy: the rules of one surface, as its YAML file states them, checked and frozen.
+
+Durations are written `400ms`, `6s`, `24h` and held in seconds; shares are written `1%` or `0.01` and held as 0..1.
+Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from policies.expression import OTHERWISE, Expression
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(value: object) -> float:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 400ms, 6s, 5m or 24h")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def _rule(value: object) -> Expression:
+    if isinstance(value, Expression):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a rule; write an expression such as 'tokens_in < 3000', or 'otherwise'")
+    return Expression.parse(value)
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Rule = Annotated[Expression, BeforeValidator(_rule)]
+Guard = Literal["negation", "numbers", "entities", "dates"]
+
+
+class Section(BaseModel):
+    """A part of a policy file: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Match(Section):
+    """Which requests are this surface's: the names `model` may have, or a header's value."""
+
+    models: tuple[str, ...] = ()
+    header: Mapping[str, str] = {}
+
+
+class Quantiles(Section):
+    """Latency objectives, in seconds."""
+
+    p50: Seconds | None = None
+    p95: Seconds | None = None
+    p99: Seconds | None = None
+
+
+class Slo(Section):
+    """What people of this surface wait for, and what happens when it cannot be kept."""
+
+    ttft: Quantiles = Quantiles()
+    total: Quantiles = Quantiles()
+    deadline: Seconds
+    on_miss: Literal["serve_best", "fail"] = "serve_best"
+
+
+class Route(Section):
+    """Where a request starts. `start` is read in order; the first tier whose rule holds is taken."""
+
+    classifier: Literal["default", "none"] = "default"
+    start: Mapping[str, Rule]
+    on_abstain: str | None = None
+    """The tier to start with when the classifier is out of its domain; the cheapest one if not given."""
+    require: Literal["capabilities"] = "capabilities"
+
+
+class When(Section):
+    """What makes an answer not good enough."""
+
+    confidence_below: Share = 0.0
+    invalid: frozenset[Literal["json", "tool_args"]] = frozenset()
+    finish: frozenset[Literal["length", "content_filter"]] = frozenset()
+    repetition: bool = True
+    refusal: bool = True
+
+
+class Hold(Section):
+    """How much of a stream is held back and judged: so many tokens or so long from the first one, whichever is first."""
+
+    hold_tokens: Annotated[int, Field(ge=1, le=256)] = 24
+    hold_max: Seconds = 0.25
+
+
+class Escalate(Section):
+    """When the next tier takes over."""
+
+    when: When = When()
+    no_signal: Literal["escalate", "accept"] = "escalate"
+    stream: Hold = Hold()
+    max_attempts: Annotated[int, Field(ge=1, le=3)] = 3
+
+
+class ExactCache(Section):
+    """Byte-equal requests are answered from the store."""
+
+    ttl: Seconds
+
+
+class SemanticCache(Section):
+    """Requests that mean the same are answered from the store, when similar enough and past every guard."""
+
+    ttl: Seconds
+    min_similarity: Annotated[float, Field(ge=0.5, le=1)]
+    guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")
+
+
+class CachePolicy(Section):
+    """What may be answered from the store, and what never is."""
+
+    exact: ExactCache | None = None
+    semantic: SemanticCache | None = None
+    never: tuple[Rule, ...] = ()
+
+
+class Output(Section):
+    """Limits on what a model may produce here."""
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: tuple[str, ...] = ()
+
+
+class Policy(Section):
+    """The rules of one surface. `version` is the hash of the file's content, so equal rules have equal versions."""
+
+    surface: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    description: str = ""
+    match: Match = Match()
+    slo: Slo
+    tiers: Annotated[tuple[str, ...], Field(min_length=1)]
+    route: Route
+    escalate: Escalate = Escalate()
+    cache: CachePolicy = CachePolicy()
+    output: Output = Output()
+    version: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
+    """Set by the loader; never written in a file."""
+
+    @property
+    def label(self) -> str:
+        """`surface@version`, short enough for a header."""
+        return f"{self.surface}@{self.version[:7]}"
+
+    @model_validator(mode="after")
+    def _tiers_agree(self) -> Policy:
+        if len(set(self.tiers)) != len(self.tiers):
+            raise ValueError("tiers: a tier is named twice")
+        named = [*self.route.start, *([self.route.on_abstain] if self.route.on_abstain else [])]
+        for name in named:
+            if name not in self.tiers:
+                raise ValueError(f"route: tier {name!r} is not among this policy's tiers {list(self.tiers)}")
+        if not any(rule.source == OTHERWISE for rule in self.route.start.values()):
+            raise ValueError("route.start: one tier must say 'otherwise', or some requests would have nowhere to go")
+        return self
