@@ -1,0 +1,75 @@
+"""Every span and attribute name Tierline emits, in one place: the GenAI conventions are still moving.
+
+`gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only on real model and embedding calls; `error.type`,
+`http.*` and `server.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Hops, in the order of one request.
+REQUEST: Final = "request"
+CACHE_EXACT: Final = "cache.exact"
+EMBED: Final = "embed"
+CACHE_SEMANTIC: Final = "cache.semantic"
+ROUTE: Final = "route"
+ATTEMPT: Final = "attempt"
+CACHE_WRITE: Final = "cache.write"
+
+# The request.
+REQUEST_ID: Final = "tierline.request_id"
+TENANT: Final = "tierline.tenant"
+SURFACE: Final = "tierline.surface"
+POLICY: Final = "tierline.policy"
+PATH: Final = "tierline.path"
+STATUS: Final = "http.response.status_code"
+STREAM: Final = "tierline.stream"
+STREAM_END: Final = "tierline.stream.end"
+COST: Final = "tierline.cost_usd"
+WASTED: Final = "tierline.wasted_usd"
+TTFT: Final = "tierline.ttft_ms"
+OVERHEAD: Final = "tierline.overhead_ms"
+PROMPT: Final = "tierline.prompt"
+CLIENT_RETRY: Final = "tierline.client_retry"
+
+# Caches.
+CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
+CACHE_REASON: Final = "tierline.cache.reason"
+CACHE_ENTRY: Final = "tierline.cache.entry"
+CACHE_AGE: Final = "tierline.cache.age_s"
+SIMILARITY: Final = "tierline.similarity"
+MIN_SIMILARITY: Final = "tierline.similarity.min"
+NEIGHBOUR: Final = "tierline.cache.neighbour"
+
+# Routing.
+DIFFICULTY: Final = "tierline.difficulty"
+P_ADEQUATE: Final = "tierline.p_adequate"
+IN_DOMAIN: Final = "tierline.in_domain"
+CLASSIFIER: Final = "tierline.classifier"
+DECISION: Final = "tierline.decision"
+REASON: Final = "tierline.reason"
+BUDGET_LEFT: Final = "tierline.budget_left_ms"
+
+# An attempt.
+ATTEMPT_NUMBER: Final = "tierline.attempt"
+TIER: Final = "tierline.tier"
+BACKEND: Final = "tierline.backend"
+OUTCOME: Final = "tierline.outcome"
+CONFIDENCE: Final = "tierline.confidence"
+MIN_CONFIDENCE: Final = "tierline.confidence.min"
+TOKENS_JUDGED: Final = "tierline.tokens_judged"
+TIMEOUT: Final = "tierline.timeout_ms"
+UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
+USAGE_ESTIMATED: Final = "tierline.usage.estimated"
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
+GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
+GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+ERROR_TYPE: Final = "error.type"
