@@ -90,7 +90,7 @@ class When(Section):
 
 
 class Hold(Section):
-    """How much of a stream is held back and judged: so many tokens, or so long from the first one, whichever is less."""
+    """How much of a stream is held back and judged: so many tokens or so long from the first, whichever is less."""
 
     hold_tokens: Annotated[int, Field(ge=1, le=256)] = 24
     hold_max: Seconds = 0.25
