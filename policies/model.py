@@ -33,8 +33,25 @@ def _rule(value: object) -> Expression:
     return Expression.parse(value)
 
 
+def _share(value: object) -> object:
+    if isinstance(value, str) and value.endswith("%"):
+        try:
+            return float(value[:-1]) / 100
+        except ValueError:
+            raise ValueError(f"{value!r} is not a share; write 1% or 0.01") from None
+    return _not_a_flag(value)
+
+
+def _not_a_flag(value: object) -> object:
+    """Python would read true as 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a number")
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1, allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_not_a_flag)]
 Rule = Annotated[Expression, BeforeValidator(_rule)]
 Guard = Literal["negation", "numbers", "entities", "dates"]
 

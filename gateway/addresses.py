@@ -1,0 +1,57 @@
+"""Which addresses a config may name: http(s) only, and never a link-local or cloud metadata address.
+
+Those addresses hand a machine's credentials to whoever asks; a config that names one is a mistake or an attack. Names
+are compared as written, not resolved: what a private DNS answers is the deployment's own affair.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+_METADATA_ADDRESSES = frozenset(
+    ipaddress.ip_address(address)
+    for address in ("100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254")
+)
+
+
+def check_http_url(url: str) -> None:
+    """Raises ValueError, with the reason, for a URL that no backend may have."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"not a URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("not an http:// or https:// URL")
+    if not parts.hostname or port == 0 or any(char.isspace() or not char.isprintable() for char in url):
+        raise ValueError("not a URL with a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL may not hold a user or password; use key_env or key_file")
+    if parts.query or parts.fragment:
+        raise ValueError("a base URL has no query and no fragment")
+    if is_metadata(parts.hostname):
+        raise ValueError(f"{parts.hostname} is a link-local or cloud metadata address, which is never a backend")
+
+
+def is_metadata(host: str) -> bool:
+    """Whether `host` (a name, or an address in any notation the resolver takes) is link-local or serves metadata."""
+    name = host.lower().rstrip(".")
+    address = _address(name.split("%", 1)[0])
+    if address is None:
+        return name in _METADATA_NAMES
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped.is_link_local or mapped in _METADATA_ADDRESSES
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))  # 0xa9fea9fe, 2852039166 and 169.254.43518 too
+    except OSError:
+        return None

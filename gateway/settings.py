@@ -1,0 +1,237 @@
+"""What a deployment is made of: its tiers and backends, its store, its tenants, its limits.
+
+These are the frozen shapes of `deploy/tierline.yaml`; `gateway.deployment` reads the file, fills in the environment and
+resolves the secrets. Durations are held in seconds, sizes in bytes, prices in US dollars per million tokens.
+A backend that lacks its key or its URL is *unconfigured*, with a reason, and never an error: the gateway runs
+without it and says so. Secrets are `SecretStr`: they print as asterisks, and only `get_secret_value()` gives them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+
+from gateway.addresses import check_http_url
+from policies.model import Seconds, Section, Whole
+
+Capability = Literal["tools", "vision", "json"]
+
+_SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
+_UNIT_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def _size(value: object) -> int:
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write a whole number with its unit, such as 512KiB or 4MiB")
+    return int(match[1]) * _UNIT_BYTES[match[2]]
+
+
+def _none_if_empty(value: object) -> object:
+    """`${VAR:-}` gives an empty string where there is nothing; optional fields read that as absent."""
+    return None if value == "" else value
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
+OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Price(Section):
+    """US dollars per million tokens, in and out."""
+
+    input: Dollars = 0.0
+    output: Dollars = 0.0
+
+
+class Http(Section):
+    """How a backend is reached: aiohttp, unless HTTP/2 or a proxy is wanted, which only httpx2 has."""
+
+    client: Literal["aiohttp", "httpx2"] = "aiohttp"
+    http2: bool = False
+    proxy: OptionalText = Field(default=None, repr=False)
+    """An http:// or https:// proxy; may hold a password, hence not printed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _client_fits(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
+            return data
+        if data.get("client") == "aiohttp":
+            raise ValueError("http2 and proxy need client: httpx2")
+        return {**data, "client": "httpx2"}
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_is_http(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("a proxy is an http:// or https:// URL")
+        return value
+
+
+class BackendConfig(Section):
+    """One model endpoint. `key` and `unconfigured_reason` are resolved by the loader and never written in a file."""
+
+    name: Name | Literal[""] = ""
+    """`TIER` or `TIER-N` when not given."""
+    kind: Literal["openai"] = "openai"
+    base_url: str = ""
+    """Up to and with `/v1`, no slash at the end; empty if not known yet, and then the backend is unconfigured."""
+    model: Annotated[str, Field(min_length=1, max_length=256)]
+    key_env: OptionalText = None
+    key_file: OptionalPath = None
+    price: Price = Price()
+    max_in_flight: Annotated[Whole, Field(ge=1)] = 64
+    capabilities: frozenset[Capability] = frozenset()
+    logprobs: bool = True
+    """Whether it can give token log-probabilities."""
+    http: Http = Http()
+    connect_timeout: Seconds = 2.0
+    max_reply: Size = 16 << 20
+    key: SecretStr | None = None
+    unconfigured_reason: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable_by_config(cls, value: str) -> str:
+        if value:
+            check_http_url(value)
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_key_source(self) -> BackendConfig:
+        if self.key_env and self.key_file:
+            raise ValueError("key_env and key_file are both given; keep one")
+        return self
+
+    @property
+    def configured(self) -> bool:
+        """Whether requests can be sent to it."""
+        return self.unconfigured_reason is None and bool(self.base_url)
+
+
+class TierConfig(Section):
+    """One rung of the ladder."""
+
+    name: Name
+    backends: Annotated[tuple[BackendConfig, ...], Field(min_length=1)]
+
+    @field_validator("backends")
+    @classmethod
+    def _name_backends(cls, backends: tuple[BackendConfig, ...], info: Any) -> tuple[BackendConfig, ...]:
+        tier = info.data.get("name", "backend")
+        return tuple(
+            backend
+            if backend.name
+            else backend.model_copy(update={"name": tier if len(backends) == 1 else f"{tier}-{number}"})
+            for number, backend in enumerate(backends, start=1)
+        )
+
+    @property
+    def configured(self) -> bool:
+        """Whether at least one backend is."""
+        return any(backend.configured for backend in self.backends)
+
+    @property
+    def unconfigured_reason(self) -> str | None:
+        """Why no backend of this tier can be used; None when one can."""
+        if self.configured:
+            return None
+        return "; ".join(dict.fromkeys(backend.unconfigured_reason or "no base_url" for backend in self.backends))
+
+
+class StoreConfig(Section):
+    """The Redis-protocol store. Without a URL, `tierline up` starts one and `tierline serve` runs without."""
+
+    url: OptionalText = Field(default=None, repr=False)
+
+
+class EmbeddingConfig(Section):
+    """Which encoder embeds requests, and the folder where what it makes once is kept."""
+
+    kind: Literal["static", "minilm"] = "static"
+    state: Path = Path(".state")
+
+
+class LocalModel(Section):
+    """The model that `tierline up` serves itself, when no backend URL is given for it. `serve` ignores this."""
+
+    gguf: OptionalPath = None
+    """None is the model that ships with Tierline."""
+    context: Annotated[Whole, Field(ge=256)] = 4096
+    """Tokens per slot."""
+    slots: Annotated[Whole, Field(ge=1, le=64)] = 4
+    threads: Annotated[Whole, Field(ge=1)] | None = None
+
+
+class TelemetryConfig(Section):
+    """What is recorded of requests: whether with their prompts, and how many of the latest are kept."""
+
+    prompts: bool = False
+    keep: Annotated[Whole, Field(ge=0)] = 10_000
+
+
+class Limits(Section):
+    """What the gateway takes from a client."""
+
+    body: Size = 4 << 20
+
+
+class TenantConfig(Section):
+    """One tenant. Its keys come from environment variables and files (one key a line), never from the config."""
+
+    key_env: tuple[str, ...] = ()
+    key_file: tuple[Path, ...] = ()
+    keys: tuple[SecretStr, ...] = ()
+    """Resolved by the loader."""
+
+    @field_validator("key_env", "key_file", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | Path) else value
+
+
+class Deployment(Section):
+    """The whole config of one deployment. No tenants means one tenant, `default`, and no key needed."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=0, le=65535)] = 8787
+    default_surface: str = "chat"
+    tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
+    """Cheapest first."""
+    store: StoreConfig = StoreConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    classifier: OptionalPath = None
+    """A classifier artefact; None is the shipped one for the embedding."""
+    local_model: LocalModel = LocalModel()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    limits: Limits = Limits()
+    tenants: Mapping[Name, TenantConfig] = {}
+
+    @field_validator("tiers")
+    @classmethod
+    def _names_differ(cls, tiers: tuple[TierConfig, ...]) -> tuple[TierConfig, ...]:
+        for what, names in (
+            ("tier", [tier.name for tier in tiers]),
+            ("backend", [backend.name for tier in tiers for backend in tier.backends]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"two {what}s are named {twice[0]!r}")
+        return tiers
+
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """The tiers' names, cheapest first."""
+        return tuple(tier.name for tier in self.tiers)
+
+    @property
+    def wants_local_model(self) -> bool:
+        """Whether a backend has no URL: the one that `tierline up` fills by starting the local model."""
+        return any(not backend.base_url for tier in self.tiers for backend in tier.backends)
