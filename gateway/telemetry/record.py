@@ -1,0 +1,47 @@
+"""The record of one request as the store keeps it: one JSON object, written for reading by people and by tools.
+
+    {"v": 1, "trace_id": "4bf9...", "parent_id": null, "started": 1767225600.123456, "ledger": {...},
+     "hops": [{"name": "request", "number": 0, "span_id": "00f0...", "start_us": 0, "duration_us": 41230,
+               "error": null, "attributes": {...}}, ...]}
+
+`started` is in Unix seconds; hop times are microseconds from the start of hop 0; ids are in hex, as in `traceparent`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
+
+VERSION: Final = 1
+_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def encode(trace: Trace, ledger: Ledger) -> bytes:
+    """The record of a finished request; raises orjson.JSONEncodeError (a TypeError) on what JSON cannot hold."""
+    root = trace.root
+    origin, end = root.start_ns, root.end_ns
+    span_id = trace.span_id
+    record = {
+        "v": VERSION,
+        "trace_id": f"{trace.trace_id:032x}",
+        "parent_id": f"{trace.parent_id:016x}" if trace.parent_id else None,
+        "started": trace.started_unix_ns / 1e9,
+        "ledger": ledger,
+        "hops": [
+            {
+                "name": hop.name,
+                "number": hop.number,
+                "span_id": f"{span_id(hop):016x}",
+                "start_us": (hop.start_ns - origin) // 1000,
+                "duration_us": ((hop.end_ns or end) - hop.start_ns) // 1000,
+                "error": hop.error,
+                "attributes": hop.attributes,
+            }
+            for hop in trace.hops
+        ],
+    }
+    return orjson.dumps(record, option=_OPTIONS)

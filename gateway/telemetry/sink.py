@@ -1,0 +1,111 @@
+"""Where finished requests go: metrics at once, then, from one background task, the store and the span exporter.
+
+Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the store or the exporter
+does not take, is dropped and counted in `tierline_telemetry_dropped_total`, never retried into a backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Final, Protocol
+
+import orjson
+
+from cache.store import Append, Store, StoreUnavailable
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.record import encode
+from gateway.telemetry.trace import Trace
+
+STREAM: Final = "tierline:traces"
+
+_QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
+_BATCH: Final = 64  # per round trip; more would hold the event loop longer than a request should wait
+_INTERVAL_S: Final = 0.05
+_CLOSE_S: Final = 2.0
+
+
+class SpanSink(Protocol):
+    """Something that takes finished traces elsewhere, without blocking; see `telemetry.otlp`."""
+
+    def export(self, trace: Trace, ledger: Ledger) -> int:
+        """Takes the trace, or not; the number of traces dropped meanwhile."""
+
+    async def aclose(self) -> None:
+        """Sends what is left, within 5 seconds."""
+
+
+class Telemetry:
+    """Takes every finished request once, by `record`. Made, started and closed by the worker's assembly."""
+
+    def __init__(self, store: Store, *, keep: int, exporter: SpanSink | None, metrics: Metrics) -> None:
+        self.metrics = metrics
+        self._store = store
+        self._keep = keep
+        self._exporter = exporter
+        self._queue: deque[tuple[Trace, Ledger]] = deque()
+        self._waiting = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        metrics.watch_store(store.state)
+
+    def record(self, trace: Trace, ledger: Ledger) -> None:
+        """Takes a finished request: `trace.root` has ended and neither will change any more.
+
+        Updates the metrics and queues the rest. Call it on the event loop's thread, once, after the reply.
+        """
+        trace.root.end(ledger.error)
+        self.metrics.observe(trace, ledger)
+        if len(self._queue) >= _QUEUE:
+            self.metrics.telemetry_dropped("queue_full")
+            return
+        self._queue.append((trace, ledger))
+        self._waiting.set()
+
+    def start(self) -> None:
+        """Starts the background task, on the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="tierline.telemetry")
+
+    async def aclose(self) -> None:
+        """Stops the task, passes on what is queued within a time limit, and closes the exporter (5 s at most)."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._drain()
+        except TimeoutError:
+            self.metrics.telemetry_dropped("shutdown", len(self._queue))
+        if self._exporter is not None:
+            await self._exporter.aclose()
+        self.metrics.flush()
+
+    async def _run(self) -> None:
+        while True:
+            await self._waiting.wait()
+            await asyncio.sleep(_INTERVAL_S)
+            self._waiting.clear()
+            await self._drain()
+            self.metrics.flush()
+
+    async def _drain(self) -> None:
+        while self._queue:
+            batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+            appends = [
+                Append(STREAM, blob, self._keep) for trace, ledger in batch if (blob := self._encode(trace, ledger))
+            ]
+            try:
+                await self._store.apply(appends)
+            except StoreUnavailable as down:
+                self.metrics.telemetry_dropped(f"store_{down.reason}", len(appends))
+
+    def _encode(self, trace: Trace, ledger: Ledger) -> bytes | None:
+        if self._exporter is not None and (dropped := self._exporter.export(trace, ledger)):
+            self.metrics.telemetry_dropped("export", dropped)
+        try:
+            return encode(trace, ledger)
+        except orjson.JSONEncodeError:
+            self.metrics.telemetry_dropped("unserialisable")
+            return None
