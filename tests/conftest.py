@@ -1,0 +1,55 @@
+"""What every test can ask for: scripted upstreams, and the real gateway in front of them.
+
+The gateway and its upstreams live for the whole session, because starting them is the slow part; before each test that
+asks for them, their scripts are forgotten and their records emptied. A test that needs its own policies or settings
+starts its own gateway: `tests.support.gateway.serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.gateway import Gateway, serve
+from tests.support.upstream import Upstream
+
+
+@pytest.fixture(scope="session")
+def _upstreams() -> Iterator[tuple[Upstream, Upstream]]:
+    with Upstream() as local, Upstream() as hosted:
+        yield local, hosted
+
+
+@pytest.fixture(scope="session")
+def _gateway(_upstreams: tuple[Upstream, Upstream], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    local, hosted = _upstreams
+    with serve(tmp_path_factory.mktemp("gateway"), local.url, hosted.url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def local_upstream(_upstreams: tuple[Upstream, Upstream]) -> Upstream:
+    """The scripted model behind the local tier."""
+    _upstreams[0].reset()
+    return _upstreams[0]
+
+
+@pytest.fixture
+def hosted_upstream(_upstreams: tuple[Upstream, Upstream]) -> Upstream:
+    """The scripted model behind the hosted tier."""
+    _upstreams[1].reset()
+    return _upstreams[1]
+
+
+@pytest.fixture
+def gateway(_gateway: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> Gateway:
+    """The gateway over both, without a store, with the policy `tests.support.gateway.CHAT`."""
+    return _gateway
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    """A scripted model of this test's own."""
+    with Upstream() as upstream:
+        yield upstream

@@ -1,0 +1,166 @@
+"""The real gateway as the process a user would start, in front of scripted upstreams.
+
+    with serve(folder, local=local.url, hosted=hosted.url) as gateway:
+        openai.OpenAI(base_url=gateway.url, api_key="any")
+
+`folder` gets the config and the policies; their texts can be given, or read and edited there while it runs.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.wait import until
+
+ROOT = Path(__file__).parents[2]
+START_S = 20.0
+"""How long a start may take before it is a failure; two seconds are the aim, on a machine that does nothing else."""
+
+CHAT = """
+surface: chat
+match: {models: [chat, gpt-4o-mini]}
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route:
+  classifier: none
+  start: {local: otherwise}
+escalate:
+  when: {confidence_below: 0.5, invalid: [json]}
+  stream: {hold_tokens: 4, hold_max: 250ms}
+cache:
+  exact: {ttl: 1h}
+"""
+"""A policy that starts every request on the local tier, lets it escalate, and caches equal requests."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that runs. `log()` is what it wrote to stdout and stderr so far."""
+
+    port: int
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """The base URL, as an OpenAI client wants it."""
+        return f"{self.origin}/v1"
+
+    @property
+    def origin(self) -> str:
+        """The URL without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def policies(self) -> Path:
+        """The folder of its policies, to edit while it runs."""
+        return self.folder / "policies"
+
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.folder / "gateway.log").read_text()
+
+    def stop(self) -> int:
+        """Ends it as Ctrl-C does, and gives its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        return self.process.wait(15)
+
+
+def config(local: str, hosted: str | None, store_url: str | None = None, **more: Any) -> dict[str, Any]:
+    """A deployment of two tiers, at these base URLs; `more` are further top-level keys. No `hosted`: no key for it."""
+    local_backend = {"base_url": local, "model": "small", "capabilities": ["tools", "json"]}
+    hosted_backend = {
+        "base_url": hosted or "http://127.0.0.1:9/v1",
+        "model": "large",
+        "key_env": "HOSTED_KEY",
+        "price": {"input": 2.5, "output": 10},
+        "capabilities": ["tools", "json", "vision"],
+    }
+    tiers = [{"name": "local", "backends": [local_backend]}, {"name": "hosted", "backends": [hosted_backend]}]
+    return {"tiers": tiers} | ({"store": {"url": store_url}} if store_url else {}) | more
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without what would change a gateway, and with `more`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "TIERLINE_", "OTEL_", "HOSTED_KEY"))}
+    return kept | {"PYTHONUNBUFFERED": "1"} | more
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serve(
+    folder: Path,
+    local: str,
+    hosted: str | None = None,
+    *,
+    store_url: str | None = None,
+    policies: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Gateway]:
+    """A gateway over these tiers, alive from the first line of the block to its end."""
+    write_policies(folder / "policies", policies or {"chat": CHAT})
+    deployment = config(local, hosted, store_url, **(settings or {}))
+    (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
+    given = ({"HOSTED_KEY": "sk-scripted"} if hosted else {}) | dict(env or {})
+    with running(folder, environment(**given)) as gateway:
+        yield gateway
+
+
+@contextmanager
+def running(folder: Path, env: Mapping[str, str], *arguments: str) -> Iterator[Gateway]:
+    """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be."""
+    port = free_port()
+    command = [sys.executable, "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies"), *arguments]
+    with (folder / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=log, stderr=subprocess.STDOUT)
+    gateway = Gateway(port, folder, process)
+    try:
+        until(lambda: _answers(gateway), START_S, "the gateway's /healthz")
+        yield gateway
+        gateway.stop()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def write_policies(folder: Path, policies: Mapping[str, str]) -> None:
+    """One YAML file a policy, named by its surface."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for surface, text in policies.items():
+        (folder / f"{surface}.yaml").write_text(text)
+
+
+def _answers(gateway: Gateway) -> bool:
+    code = gateway.process.poll()
+    if code is not None:
+        raise AssertionError(f"the gateway ended with {code} at its start:\n{gateway.log()}")
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=1)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
