@@ -32,6 +32,7 @@ TTFT: Final = "tierline.ttft_ms"
 OVERHEAD: Final = "tierline.overhead_ms"
 PROMPT: Final = "tierline.prompt"
 CLIENT_RETRY: Final = "tierline.client_retry"
+ATTEMPTS: Final = "tierline.attempts"
 
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
@@ -73,3 +74,21 @@ GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
+
+# What the root span says is taken from the ledger when spans are made, so the pipeline need not set it twice.
+OF_LEDGER: Final = {
+    REQUEST_ID: "request_id",
+    TENANT: "tenant",
+    SURFACE: "surface",
+    POLICY: "policy",
+    STATUS: "status",
+    PATH: "path",
+    STREAM: "stream",
+    TIER: "tier",
+    BACKEND: "backend",
+    ATTEMPTS: "attempts",
+    COST: "cost_usd",
+    WASTED: "wasted_usd",
+    TTFT: "ttft_ms",
+    OVERHEAD: "overhead_ms",
+}

@@ -17,7 +17,6 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
 VERSION: Final = 1
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def encode(trace: Trace, ledger: Ledger) -> bytes:
@@ -44,4 +43,4 @@ def encode(trace: Trace, ledger: Ledger) -> bytes:
             for hop in trace.hops
         ],
     }
-    return orjson.dumps(record, option=_OPTIONS)
+    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)

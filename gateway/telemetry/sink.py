@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from typing import Final, Protocol
 
@@ -21,20 +22,33 @@ from gateway.telemetry.trace import Trace
 
 STREAM: Final = "tierline:traces"
 
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
 _BATCH: Final = 64  # per round trip; more would hold the event loop longer than a request should wait
 _INTERVAL_S: Final = 0.05
-_CLOSE_S: Final = 2.0
+_CLOSE_S: Final = 1.5
 
 
 class SpanSink(Protocol):
-    """Something that takes finished traces elsewhere, without blocking; see `telemetry.otlp`."""
+    """Something that takes finished traces elsewhere; see `telemetry.otlp`."""
 
-    def export(self, trace: Trace, ledger: Ledger) -> int:
-        """Takes the trace, or not; the number of traces dropped meanwhile."""
+    def export(self, trace: Trace, ledger: Ledger) -> None:
+        """Takes the trace, or drops and counts it; never blocks, never raises."""
 
     async def aclose(self) -> None:
-        """Sends what is left, within 5 seconds."""
+        """Sends what is left, within 3 seconds."""
+
+
+def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
+    """The OTLP exporter if the environment names an endpoint; without one, opentelemetry is not imported (12 MB)."""
+    if (
+        not any(os.environ.get(name) for name in _ENDPOINTS)
+        or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    ):
+        return None
+    from gateway.telemetry.otlp import OtlpSpans
+
+    return OtlpSpans(metrics.telemetry_dropped)
 
 
 class Telemetry:
@@ -96,14 +110,16 @@ class Telemetry:
             appends = [
                 Append(STREAM, blob, self._keep) for trace, ledger in batch if (blob := self._encode(trace, ledger))
             ]
+            if not appends:
+                continue
             try:
                 await self._store.apply(appends)
             except StoreUnavailable as down:
                 self.metrics.telemetry_dropped(f"store_{down.reason}", len(appends))
 
     def _encode(self, trace: Trace, ledger: Ledger) -> bytes | None:
-        if self._exporter is not None and (dropped := self._exporter.export(trace, ledger)):
-            self.metrics.telemetry_dropped("export", dropped)
+        if self._exporter is not None:
+            self._exporter.export(trace, ledger)
         try:
             return encode(trace, ledger)
         except orjson.JSONEncodeError:

@@ -1,0 +1,151 @@
+"""Finished traces as OpenTelemetry spans, sent by OTLP over HTTP. Imported only when an endpoint is set.
+
+Batching and sending are opentelemetry-sdk's, in a thread of its own; the OTEL_* variables mean what its documentation
+says (endpoint, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES).
+A collector that is down, hanging or slow costs traces, which are counted, and nothing else: what has been handed over
+and not yet sent is bounded, and `aclose` gives up after a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_BSP_MAX_QUEUE_SIZE
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Hop, Trace
+
+Dropped = Callable[[str, int], None]
+"""Told a stable word of a reason and how many traces were lost; called from any thread."""
+
+_CLOSE_S: Final = 3.0
+_SPANS_WAITING: Final = 8192  # about a thousand requests
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_UNSET: Final = Status(StatusCode.UNSET)
+_ERROR: Final = Status(StatusCode.ERROR)
+_KINDS: Final = {names.REQUEST: SpanKind.SERVER, names.ATTEMPT: SpanKind.CLIENT}
+
+
+class OtlpSpans:
+    """The span sink of `telemetry.sink`. One per worker process, made after any fork."""
+
+    def __init__(self, dropped: Dropped) -> None:
+        version = importlib.metadata.version("tierline")
+        provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads the sampler's variables
+        self._resource = provider.resource
+        self._sampler = provider.sampler
+        self._scope = InstrumentationScope("tierline", version)
+        self._limit = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE, _SPANS_WAITING))
+        self._exporter = _Watched(OTLPSpanExporter(), dropped)
+        self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._limit)
+        self._handed_over = 0
+        self._dropped = dropped
+
+    def export(self, trace: Trace, ledger: Ledger) -> None:
+        """Hands a finished trace to the SDK, if it is sampled and there is room; never blocks.
+
+        Sampling goes by the trace id alone: a caller's own flag could make us export whatever it likes.
+        """
+        sampling = self._sampler.should_sample(None, trace.trace_id, trace.root.name)
+        if sampling.decision is not Decision.RECORD_AND_SAMPLE:
+            return
+        # The processor's queue would throw out its oldest spans and count none, leaving traces with holes.
+        if self._handed_over - self._exporter.finished + len(trace.hops) > self._limit:
+            self._dropped("export_queue_full", 1)
+            return
+        self._handed_over += len(trace.hops)
+        for span in self._spans(trace, ledger):
+            self._processor.on_end(span)
+
+    async def aclose(self) -> None:
+        """Sends what is left, for at most 3 seconds."""
+        # The SDK's own limit is 30 s. Not an executor's thread: the interpreter would wait for that one at its end.
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+
+        def close() -> None:
+            self._processor.shutdown()  # type: ignore[no-untyped-call]
+            loop.call_soon_threadsafe(closed.set)
+
+        threading.Thread(target=close, name="tierline.otlp.close", daemon=True).start()
+        try:
+            await asyncio.wait_for(closed.wait(), _CLOSE_S)
+        except TimeoutError:
+            self._exporter.shutdown()
+
+    def _spans(self, trace: Trace, ledger: Ledger) -> list[ReadableSpan]:
+        root = trace.root
+        offset = trace.started_unix_ns - root.start_ns
+        contexts = [SpanContext(trace.trace_id, trace.span_id(hop), False, _SAMPLED) for hop in trace.hops]
+        caller = SpanContext(trace.trace_id, trace.parent_id, True, _SAMPLED) if trace.parent_id else None
+        return [
+            ReadableSpan(
+                name=hop.name,
+                context=context,
+                parent=contexts[0] if hop is not root else caller,
+                resource=self._resource,
+                attributes=_attributes(hop, ledger if hop is root else None),
+                kind=_KINDS.get(hop.name, SpanKind.INTERNAL),
+                # A server's span is in error when the server was at fault; a caller's mistake is not ours.
+                status=_ERROR if (ledger.status >= 500 if hop is root else hop.error) else _UNSET,
+                start_time=offset + hop.start_ns,
+                end_time=offset + (hop.end_ns or root.end_ns),
+                instrumentation_scope=self._scope,
+            )
+            for hop, context in zip(trace.hops, contexts, strict=True)
+        ]
+
+
+class _Watched(SpanExporter):
+    """An exporter whose work is counted: `finished` spans, sent or lost, and the traces lost with them."""
+
+    def __init__(self, inner: SpanExporter, dropped: Dropped) -> None:
+        self.finished = 0
+        self._inner = inner
+        self._dropped = dropped
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._inner.export(spans)
+        finally:
+            self.finished += len(spans)
+            if result is not SpanExportResult.SUCCESS:
+                self._dropped("export_failed", sum(span.kind is SpanKind.SERVER for span in spans))
+        return result
+
+    def shutdown(self) -> None:
+        self._inner.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._inner.force_flush(timeout_millis)
+
+
+def _resource(version: str) -> Resource:
+    configured = OTELResourceDetector().detect().attributes
+    return Resource.create({"service.name": "tierline", "service.version": version, **configured})
+
+
+def _attributes(hop: Hop, ledger: Ledger | None) -> dict[str, Any]:
+    """The hop's attributes that have a value, its error, and on the root span what the ledger says."""
+    attributes = {name: value for name, value in hop.attributes.items() if value is not None}
+    if hop.error:
+        attributes[names.ERROR_TYPE] = hop.error
+    if ledger is not None:
+        for name, field in names.OF_LEDGER.items():
+            value = getattr(ledger, field)
+            if value is not None and value != "":
+                attributes[name] = value
+    return attributes
