@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 
-class StoreUnavailable(Exception):  # noqa: N818  (it is a state of the store, not a mistake)
+class StoreUnavailable(Exception):
     """The store did not do it. `reason` is a stable word for spans and metrics: timeout, refused, full, open, ..."""
 
     def __init__(self, reason: str, detail: str = "") -> None:

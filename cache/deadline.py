@@ -1,0 +1,58 @@
+"""A deadline for one exchange with the store that does not charge the store for our own lag.
+
+`asyncio.timeout` measures the wall clock: when the event loop itself was busy for longer than the limit, it gives up
+on a reply that has long been waiting in the socket. Under load that would turn hits into misses, and misses into more
+load. Here a deadline that fires late gives the loop one more turn at its sockets before it gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+_LATE_S = 0.002
+_GRACE_S = 0.005
+
+
+class Deadline:
+    """`with Deadline(0.02): await ...` raises TimeoutError when the body took longer than that many seconds."""
+
+    __slots__ = ("_cancelling", "_due", "_expired", "_forgiven", "_limit_s", "_loop", "_task", "_timer")
+
+    _task: asyncio.Task[object]
+    _loop: asyncio.AbstractEventLoop
+    _timer: asyncio.TimerHandle
+    _cancelling: int
+    _due: float
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._expired = False
+        self._forgiven = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a running task")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._loop = task.get_loop()
+        self._due = self._loop.time() + self._limit_s
+        self._timer = self._loop.call_at(self._due, self._expire)
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        if now - self._due > _LATE_S and not self._forgiven:
+            self._forgiven = True
+            self._timer = self._loop.call_at(now + _GRACE_S, self._expire)
+            return
+        self._expired = True
+        self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        # As in asyncio.timeout: when somebody else cancelled the task too, the cancellation is theirs and goes on.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from None

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import pytest
+
+from cache.redis_store import RedisStore
+from cache.store import Append, StoreUnavailable, Write
+from tests.support.store import LocalStore, local_store
+
+
+def name() -> str:
+    return f"test:{secrets.token_hex(8)}"
+
+
+async def test_a_value_comes_back_until_it_is_deleted(store: RedisStore) -> None:
+    """Bytes of any kind are kept as they are, and a missing key is None."""
+    key, value = name(), bytes(range(256)) * 40
+    assert await store.get(key) is None
+    await store.apply([Write(key, value, 60)])
+    assert await store.get(key) == value
+    await store.delete(key)
+    assert await store.get(key) is None
+
+
+async def test_a_value_is_gone_after_its_time(store: RedisStore) -> None:
+    """The server forgets a value by itself."""
+    key = name()
+    await store.apply([Write(key, b"x", 0.02)])
+    async with asyncio.timeout(5):
+        while await store.get(key) is not None:
+            await asyncio.sleep(0.01)
+
+
+async def test_writes_and_appends_travel_together(store: RedisStore) -> None:
+    """One call carries several operations out, and streams are read from either end, in pages."""
+    key, stream = name(), name()
+    await store.apply([Write(key, b"v", 60), *(Append(stream, b"%d" % i, 1000) for i in range(10))])
+    newest = await store.latest(stream, 3)
+    assert [value for _, value in newest] == [b"9", b"8", b"7"]
+    assert [value for _, value in await store.latest(stream, 2, before=newest[-1][0])] == [b"6", b"5"]
+    oldest = await store.after(stream, "0", 4, 0)
+    assert [value for _, value in oldest] == [b"0", b"1", b"2", b"3"]
+    assert [value for _, value in await store.after(stream, oldest[-1][0], 2, 0)] == [b"4", b"5"]
+
+
+async def test_a_stream_keeps_about_so_many(store: RedisStore) -> None:
+    """Old entries leave; the server trims by whole nodes, so a few more may stay."""
+    stream = name()
+    for _ in range(10):
+        await store.apply([Append(stream, b"x" * 1000, 20) for _ in range(20)])
+    assert 20 <= len(await store.latest(stream, 1000)) < 60
+
+
+async def test_a_follower_waits_longer_than_a_request_may(store: RedisStore) -> None:
+    """A blocking read returns with the next entry, and an empty wait is an empty answer, not an error."""
+    stream = name()
+    assert await store.after(stream, "0", 10, 120) == []
+    waiting = asyncio.create_task(store.after(stream, "0", 10, 5000))
+    await asyncio.sleep(0.15)
+    await store.apply([Append(stream, b"new", 10)])
+    assert [value for _, value in await waiting] == [b"new"]
+    assert not store.failures
+
+
+async def test_another_kind_of_value_is_told_apart(store: RedisStore) -> None:
+    """A stream where a value was expected is `wrong_type`, and says nothing against the server."""
+    stream = name()
+    await store.apply([Append(stream, b"x", 10)])
+    for _ in range(6):
+        with pytest.raises(StoreUnavailable) as caught:
+            await store.get(stream)
+        assert caught.value.reason == "wrong_type"
+    assert store.state().status == "ok"
+
+
+async def test_a_burst_beyond_the_pool_is_an_error_not_a_wait(valkey: LocalStore) -> None:
+    """More requests at once than connections: the rest are told `busy` at once, and the breaker stays closed."""
+    store = RedisStore.from_url(valkey.url)
+    results = await asyncio.gather(*(store.get(name()) for _ in range(600)), return_exceptions=True)
+    reasons = {result.reason for result in results if isinstance(result, StoreUnavailable)}
+    assert reasons <= {"busy", "timeout"}
+    assert "busy" in reasons
+    assert sum(result is None for result in results) > 0
+    await store.aclose()
+
+
+async def test_credentials_are_never_said() -> None:
+    """A password in the URL works, and is in no repr and in no error, wrong or right."""
+    with local_store("--requirepass s3cr3t-canary") as server:
+        good = RedisStore.from_url(server.url.replace("//", "//:s3cr3t-canary@"))
+        await good.apply([Write("k", b"v", 60)])
+        assert await good.get("k") == b"v"
+        await good.aclose()
+        for url in (server.url, server.url.replace("//", "//:wrong-canary@")):
+            bad = RedisStore.from_url(url)
+            with pytest.raises(StoreUnavailable) as caught:
+                await bad.get("k")
+            assert caught.value.reason == "auth"
+            assert "canary" not in f"{caught.value!r} {bad!r} {bad.state()} {caught.value.__cause__!r}"
+            await bad.aclose()
+
+
+@pytest.mark.parametrize("url", ["http://canary@x", "redis://:canary/pass@host:6379", "canary", "redis://h:99x"])
+def test_a_bad_url_is_refused_without_being_repeated(url: str) -> None:
+    """What is wrong with it is said, what stood in it is not."""
+    with pytest.raises(ValueError, match="URL") as caught:
+        RedisStore.from_url(url)
+    assert "canary" not in str(caught.value)
+
+
+async def test_the_limits_of_a_url_cannot_be_widened(valkey: LocalStore) -> None:
+    """Options in the URL's query do not replace the client's limits."""
+    store = RedisStore.from_url(valkey.url + "?socket_timeout=30&protocol=3")
+    valkey.freeze()
+    try:
+        async with asyncio.timeout(1):
+            with pytest.raises(StoreUnavailable):
+                await store.get("x")
+    finally:
+        valkey.thaw()
+        await store.aclose()
+
+
+async def test_a_unix_socket_will_do(tmp_path: object) -> None:
+    """unix:// URLs reach a server without TCP."""
+    with local_store(f"--unixsocket {tmp_path}/s") as _:
+        store = RedisStore.from_url(f"unix://{tmp_path}/s")
+        await store.ping()
+        await store.apply([Write("k", b"v", 60)])
+        assert await store.get("k") == b"v"
+        await store.aclose()

