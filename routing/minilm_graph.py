@@ -1,0 +1,117 @@
+"""all-MiniLM-L6-v2 as an ONNX graph, written out of its safetensors by hand: no torch, no exporter.
+
+    tokens -> embeddings -> 6 x (attention, feed-forward) -> mean over the real tokens -> length 1
+
+Attention and the embedding layer are ONNX Runtime's own fused operators (`com.microsoft`). The layer norms are not:
+on a CPU its fused SkipLayerNormalization is five times slower than the additions and a LayerNormalization.
+A change here raises _GRAPH_VERSION in minilm.py, so that graphs kept from before are built anew.
+Source of the architecture: BERT (Devlin et al. 2019), with the sizes of the model's `config.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+LAYERS, HEADS, HIDDEN = 6, 12, 384
+_EPSILON = 1e-12
+_FUSED = "com.microsoft"
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+def build(weights: Weights) -> ModelProto:
+    """The graph: `input_ids` and `attention_mask` (int32, batch x tokens) in, `vectors` (float32, batch x 384) out.
+
+    Padding is on the right. Raises KeyError for weights of another model.
+    """
+    graph = _Graph(weights)
+    hidden = graph.embeddings()
+    for layer in range(LAYERS):
+        hidden = graph.layer(f"encoder.layer.{layer}", hidden)
+    graph.pool(hidden)
+    shape = ["batch", "tokens"]
+    return helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "all-minilm-l6-v2",
+            [helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name in ("input_ids", "attention_mask")],
+            [helper.make_tensor_value_info("vectors", TensorProto.FLOAT, ["batch", HIDDEN])],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(_FUSED, 1)],
+        ir_version=10,
+    )
+
+
+class _Graph:
+    """The nodes and constants so far. Each method adds some and returns the name of the tensor they make."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: list[TensorProto] = []
+        self._weights = weights
+
+    def embeddings(self) -> str:
+        word, position, kind = (
+            self._weights[f"embeddings.{part}_embeddings.weight"] for part in ("word", "position", "token_type")
+        )
+        norm = "embeddings.LayerNorm"
+        # There is one segment only, so its vector is added to every position's here instead of at each run.
+        inputs = ["input_ids", "", self._constant("words", word), self._constant("positions", position + kind[0]), ""]
+        inputs += [self._weight(f"{norm}.weight"), self._weight(f"{norm}.bias"), "attention_mask"]
+        self._node("EmbedLayerNormalization", inputs, ["embedded", "lengths"], fused=True, epsilon=_EPSILON)
+        return "embedded"
+
+    def layer(self, prefix: str, hidden: str) -> str:
+        attended = self._attention(f"{prefix}.attention.self", hidden)
+        hidden = self._dense_residual(f"{prefix}.attention.output", attended, hidden)
+        inner = self._node(
+            "BiasGelu",
+            [self._product(f"{prefix}.intermediate.dense", hidden), self._weight(f"{prefix}.intermediate.dense.bias")],
+            [f"{prefix}.inner"],
+            fused=True,
+        )
+        return self._dense_residual(f"{prefix}.output", inner, hidden)
+
+    def pool(self, hidden: str) -> None:
+        """The sum over real tokens points where their mean does, and only the direction is kept."""
+        mask = self._node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT)
+        axis = self._constant("axis", np.array([1], np.int64))
+        row = self._node("Unsqueeze", [mask, axis], ["mask.row"])
+        total = self._node("Squeeze", [self._node("MatMul", [row, hidden], ["sum.row"]), axis], ["sum"])
+        self._node("LpNormalization", [total], ["vectors"], axis=-1, p=2)
+
+    def _attention(self, prefix: str, hidden: str) -> str:
+        parts = [f"{prefix}.{part}" for part in ("query", "key", "value")]
+        weight = np.concatenate([self._weights[f"{part}.weight"].T for part in parts], axis=1)
+        bias = np.concatenate([self._weights[f"{part}.bias"] for part in parts])
+        inputs = [hidden, self._constant(f"{prefix}.weight", weight), self._constant(f"{prefix}.bias", bias), "lengths"]
+        return self._node("Attention", inputs, [f"{prefix}.attended"], fused=True, num_heads=HEADS)
+
+    def _dense_residual(self, prefix: str, inner: str, residual: str) -> str:
+        product = self._product(f"{prefix}.dense", inner)
+        dense = self._node("Add", [product, self._weight(f"{prefix}.dense.bias")], [f"{prefix}.biased"])
+        total = self._node("Add", [dense, residual], [f"{prefix}.total"])
+        norm = [self._weight(f"{prefix}.LayerNorm.{part}") for part in ("weight", "bias")]
+        return self._node("LayerNormalization", [total, *norm], [f"{prefix}.out"], axis=-1, epsilon=_EPSILON)
+
+    def _product(self, prefix: str, hidden: str) -> str:
+        weight = self._constant(f"{prefix}.weight", self._weights[f"{prefix}.weight"].T)
+        return self._node("MatMul", [hidden, weight], [f"{prefix}.product"])
+
+    def _weight(self, name: str) -> str:
+        return self._constant(name, self._weights[name])
+
+    def _constant(self, name: str, value: NDArray[Any]) -> str:
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def _node(self, kind: str, inputs: list[str], outputs: list[str], fused: bool = False, **attributes: Any) -> str:
+        domain = _FUSED if fused else ""
+        self.nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
+        return outputs[0]
