@@ -7,12 +7,26 @@ Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from policies.errors import did_you_mean
 from policies.expression import OTHERWISE, Expression
+from policies.validation import Finding, raise_findings
+
+ROUTE_VALUES = frozenset(
+    {"p_adequate", "difficulty", "in_domain", "tokens_in", "turns", "has_tools", "wants_json", "has_images", "stream"}
+)
+"""What a rule of `route.start` may ask about."""
+CACHE_VALUES = frozenset(
+    {"tools", "images", "temperature", "top_p", "n", "seed", "logprobs", "turns", "tokens_in", "stream", "json"}
+)
+"""What a rule of `cache.never` may ask about."""
+SURFACE_HEADER = "x-tierline-surface"
+RESERVED_NAMES = frozenset({"auto"})
+"""Names for `model` that mean something of their own, as does every one that starts with `tier:`."""
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -49,10 +63,22 @@ def _not_a_flag(value: object) -> object:
     return value
 
 
+def _knows(values: frozenset[str]) -> Callable[[Expression], Expression]:
+    def check(rule: Expression) -> Expression:
+        unknown = sorted(rule.names - values)
+        if unknown:
+            named = ", ".join(f"{name!r}{did_you_mean(name, values)}" for name in unknown)
+            raise ValueError(f"{rule.source!r} asks for {named}; a rule here knows {', '.join(sorted(values))}")
+        return rule
+
+    return check
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
 Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1, allow_inf_nan=False)]
 Whole = Annotated[int, BeforeValidator(_not_a_flag)]
-Rule = Annotated[Expression, BeforeValidator(_rule)]
+RouteRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(ROUTE_VALUES))]
+CacheRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(CACHE_VALUES))]
 Guard = Literal["negation", "numbers", "entities", "dates"]
 
 
@@ -67,6 +93,23 @@ class Match(Section):
 
     models: tuple[str, ...] = ()
     header: Mapping[str, str] = {}
+    """Only `x-tierline-surface` is looked at."""
+
+    @field_validator("models")
+    @classmethod
+    def _names_are_free(cls, models: tuple[str, ...]) -> tuple[str, ...]:
+        for name in models:
+            if not name or name in RESERVED_NAMES or name.startswith("tier:"):
+                raise ValueError(f"{name!r} cannot be an alias; 'auto' and 'tier:...' have meanings of their own")
+        return models
+
+    @field_validator("header")
+    @classmethod
+    def _one_header(cls, header: Mapping[str, str]) -> Mapping[str, str]:
+        lowered = {name.lower(): value for name, value in header.items()}
+        if lowered.keys() - {SURFACE_HEADER}:
+            raise ValueError(f"only the header {SURFACE_HEADER} can choose a surface")
+        return lowered
 
 
 class Quantiles(Section):
@@ -90,7 +133,7 @@ class Route(Section):
     """Where a request starts. `start` is read in order; the first tier whose rule holds is taken."""
 
     classifier: Literal["default", "none"] = "default"
-    start: Mapping[str, Rule]
+    start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
     on_abstain: str | None = None
     """The tier to start with when the classifier is out of its domain; the cheapest one if not given."""
     require: Literal["capabilities"] = "capabilities"
@@ -109,7 +152,7 @@ class When(Section):
 class Hold(Section):
     """How much of a stream is held back and judged: so many tokens or so long from the first, whichever is less."""
 
-    hold_tokens: Annotated[int, Field(ge=1, le=256)] = 24
+    hold_tokens: Annotated[Whole, Field(ge=1, le=256)] = 24
     hold_max: Seconds = 0.25
 
 
@@ -119,7 +162,7 @@ class Escalate(Section):
     when: When = When()
     no_signal: Literal["escalate", "accept"] = "escalate"
     stream: Hold = Hold()
-    max_attempts: Annotated[int, Field(ge=1, le=3)] = 3
+    max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 
 
 class ExactCache(Section):
@@ -141,18 +184,18 @@ class CachePolicy(Section):
 
     exact: ExactCache | None = None
     semantic: SemanticCache | None = None
-    never: tuple[Rule, ...] = ()
+    never: tuple[CacheRule, ...] = ()
 
 
 class Output(Section):
     """Limits on what a model may produce here."""
 
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
 
 
-class Policy(Section):
-    """The rules of one surface. `version` is the hash of the file's content, so equal rules have equal versions."""
+class Rules(Section):
+    """All that a policy file says."""
 
     surface: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
     description: str = ""
@@ -163,6 +206,49 @@ class Policy(Section):
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
+
+    @field_validator("surface")
+    @classmethod
+    def _surface_is_free(cls, surface: str) -> str:
+        if surface in RESERVED_NAMES:
+            raise ValueError(f"{surface!r} has a meaning of its own; choose another name")
+        return surface
+
+    @model_validator(mode="after")
+    def _tiers_agree(self) -> Self:
+        findings: list[Finding] = [
+            (("tiers", i), f"tier {name!r} is named twice")
+            for i, name in enumerate(self.tiers)
+            if name in self.tiers[:i]
+        ]
+        named: list[tuple[tuple[str, ...], str]] = [(("route", "start", name), name) for name in self.route.start]
+        if self.route.on_abstain is not None:
+            named.append((("route", "on_abstain"), self.route.on_abstain))
+        findings += [
+            (path, f"tier {name!r} is not among this policy's tiers {list(self.tiers)}{did_you_mean(name, self.tiers)}")
+            for path, name in named
+            if name not in self.tiers
+        ]
+        if not any(rule.source == OTHERWISE for rule in self.route.start.values()):
+            message = "one tier must say 'otherwise', or some requests would have nowhere to go"
+            findings.append((("route", "start"), message))
+        raise_findings(findings or self._unreachable())
+        return self
+
+    def _unreachable(self) -> list[Finding]:
+        """Escalation only goes up, so a tier cheaper than every start is never asked."""
+        starts = {self.tiers.index(name) for name in self.route.start}
+        if self.route.classifier != "none":
+            starts.add(self.tiers.index(self.route.on_abstain) if self.route.on_abstain else 0)
+        return [
+            (("tiers", i), f"tier {name!r} can never be reached: no request starts there or below it")
+            for i, name in enumerate(self.tiers[: min(starts)])
+        ]
+
+
+class Policy(Rules):
+    """The rules of one surface. `version` is the hash of the file's content, so equal rules have equal versions."""
+
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
     """Set by the loader; never written in a file."""
 
@@ -170,15 +256,3 @@ class Policy(Section):
     def label(self) -> str:
         """`surface@version`, short enough for a header."""
         return f"{self.surface}@{self.version[:7]}"
-
-    @model_validator(mode="after")
-    def _tiers_agree(self) -> Policy:
-        if len(set(self.tiers)) != len(self.tiers):
-            raise ValueError("tiers: a tier is named twice")
-        named = [*self.route.start, *([self.route.on_abstain] if self.route.on_abstain else [])]
-        for name in named:
-            if name not in self.tiers:
-                raise ValueError(f"route: tier {name!r} is not among this policy's tiers {list(self.tiers)}")
-        if not any(rule.source == OTHERWISE for rule in self.route.start.values()):
-            raise ValueError("route.start: one tier must say 'otherwise', or some requests would have nowhere to go")
-        return self

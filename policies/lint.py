@@ -1,0 +1,80 @@
+"""What a policy may say and yet probably does not mean. `tierline check` prints it; nothing refuses to start for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from policies.expression import OTHERWISE
+from policies.model import Quantiles, Rules
+from policies.validation import Finding
+
+
+def lint(policy: Rules) -> list[Finding]:
+    """(where, what) for everything doubtful in `policy`."""
+    return [finding for check in _CHECKS for finding in check(policy)]
+
+
+def _escalation_has_somewhere_to_go(policy: Rules) -> Iterator[Finding]:
+    if not policy.escalate.when.confidence_below:
+        return
+    at = ("escalate", "when", "confidence_below")
+    if len(policy.tiers) == 1:
+        yield at, "this policy has one tier, so there is nothing to escalate to"
+    elif policy.escalate.max_attempts == 1:
+        yield at, "max_attempts is 1, so there is never a second attempt to escalate with"
+
+
+def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
+    settled_by: str | None = None
+    for tier, rule in policy.route.start.items():
+        if settled_by is not None:
+            yield ("route", "start", tier), f"never looked at: {settled_by!r} above already takes every request"
+        elif rule.source == OTHERWISE:
+            settled_by = tier
+
+
+def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
+    if policy.route.classifier != "none":
+        return
+    for tier, rule in policy.route.start.items():
+        for name in sorted(rule.names & {"p_adequate", "difficulty", "in_domain"}):
+            yield ("route", "start", tier), f"{name} has no value, because route.classifier is none"
+
+
+def _hold_fits(policy: Rules) -> Iterator[Finding]:
+    at = ("escalate", "stream", "hold_max")
+    hold, first = policy.escalate.stream.hold_max, policy.slo.ttft.p95
+    if policy.slo.deadline <= hold:
+        yield at, "not less than slo.deadline: a stream can be past its deadline before it is judged"
+    elif first is not None and first <= hold:
+        yield at, "not less than slo.ttft.p95: holding alone uses up the time to the first token"
+
+
+def _objectives_agree(policy: Rules) -> Iterator[Finding]:
+    objectives: tuple[tuple[str, Quantiles], ...] = (("ttft", policy.slo.ttft), ("total", policy.slo.total))
+    for name, quantiles in objectives:
+        known = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
+        for (lower, less), (upper, more) in pairwise(known):
+            if less > more:
+                yield ("slo", name, lower), f"longer than {upper}"
+        if known and known[-1][1] > policy.slo.deadline:
+            yield ("slo", name, known[-1][0]), "longer than slo.deadline"
+
+
+def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
+    exact, semantic = policy.cache.exact, policy.cache.semantic
+    if semantic is not None and exact is None:
+        yield ("cache", "semantic"), "there is no exact cache, so even equal requests pay for an embedding"
+    if any(rule.source == OTHERWISE for rule in policy.cache.never) and (exact or semantic):
+        yield ("cache", "never"), "'otherwise' holds for every request, so nothing is ever cached"
+
+
+_CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
+    _objectives_agree,
+    _start_rules_are_reached,
+    _classifier_is_there,
+    _escalation_has_somewhere_to_go,
+    _hold_fits,
+    _caches_build_on_each_other,
+)

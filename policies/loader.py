@@ -1,0 +1,182 @@
+"""From a folder of YAML files, one per surface, to the set of policies a gateway answers by.
+
+A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
+layout, the description and the order of keys do not change it, except the order of `route.start`, which has a meaning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
+from policies.expression import Expression
+from policies.model import SURFACE_HEADER, Policy, Rules, Section
+from policies.validation import validate
+from policies.yaml_source import Document, read_yaml
+
+DEFAULT_SURFACE = "chat"
+AUTO = "auto"
+SHIPPED = Path(__file__).parent
+"""The folder with the policies that come with Tierline."""
+
+_RULE_NOTHING = frozenset({"version", "description"})
+
+Snapshot = frozenset[tuple[str, int, int, int]]
+"""(name, modification time in ns, size, inode) of every policy file: different if anything was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """The policies in force, at one moment. Never changed: a reload makes another."""
+
+    by_surface: Mapping[str, Policy]
+    default: Policy
+    _by_name: Mapping[str, Policy] = field(repr=False)
+    _by_header: Mapping[str, Policy] = field(repr=False)
+
+    def resolve(self, model: str, surface: str | None = None) -> Policy | None:
+        """The policy for a request: by the `x-tierline-surface` header if it was sent, else by `model`.
+
+        Both may be a surface's name or `auto`; `model` may be an alias, the header a value of `match.header`.
+        None if nothing has that name; a wrong header is never made up for by the model. `tier:NAME` is the caller's.
+        """
+        return self._by_name.get(model) if surface is None else self._by_header.get(surface)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The surfaces, sorted."""
+        return tuple(self.by_surface)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """Where policies come from, and what they must fit: all that a reload needs."""
+
+    directory: Path
+    known_tiers: tuple[str, ...]
+    default_surface: str = DEFAULT_SURFACE
+
+    def load(self) -> PolicySet:
+        """The set as the files state it now; raises ConfigError."""
+        return load_policies(self.directory, self.known_tiers, self.default_surface)
+
+    def snapshot(self) -> Snapshot:
+        """What the files look like from outside, without reading them."""
+        found = set()
+        for file in _policy_files(self.directory):
+            try:
+                stat = file.stat()
+            except OSError:  # renamed since the folder was listed: it shows in the next snapshot
+                continue
+            found.add((file.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return frozenset(found)
+
+
+def read_policy(file: Path) -> tuple[Policy, Document]:
+    """The policy in `file`, with the document it came from; raises ConfigError."""
+    document = read_yaml(file)
+    rules = validate(Rules, document, _refuse_version)
+    return Policy.model_validate({**dict(rules), "version": version_of(rules)}), document
+
+
+def load_policy(file: Path) -> Policy:
+    """The policy in `file`; raises ConfigError."""
+    return read_policy(file)[0]
+
+
+def load_policies(directory: Path, known_tiers: Collection[str], default_surface: str = DEFAULT_SURFACE) -> PolicySet:
+    """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
+    files = _policy_files(directory)
+    if not files:
+        reason = "no policy files (*.yaml) here" if directory.is_dir() else "no such folder"
+        raise UnreadableFile([Problem(directory, 0, "", reason)])
+    read: list[tuple[Policy, Document]] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            read.append(read_policy(file))
+        except ConfigError as error:
+            problems += error.problems
+    problems += _unknown_tiers(read, known_tiers)
+    by_name, by_header = _names(read, problems)
+    if not problems and default_surface not in {policy.surface for policy, _ in read}:
+        message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
+        problems.append(Problem(directory, 0, "", message))
+    if problems:
+        raise InvalidContent(problems)
+    by_surface = {policy.surface: policy for policy, _ in sorted(read, key=lambda pair: pair[0].surface)}
+    default = by_surface[default_surface]
+    return PolicySet(
+        MappingProxyType(by_surface),
+        default,
+        MappingProxyType({**by_name, AUTO: default}),
+        MappingProxyType({**by_surface, **by_header, AUTO: default}),
+    )
+
+
+def version_of(policy: Rules) -> str:
+    """SHA-256, in hex, of everything the policy rules."""
+    content = json.dumps(_canonical(policy), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Section):
+        return {name: _canonical(part) for name, part in value if name not in _RULE_NOTHING}
+    if isinstance(value, Mapping):
+        return [[key, _canonical(part)] for key, part in value.items()]
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [_canonical(part) for part in value]
+    return value.source if isinstance(value, Expression) else value
+
+
+def _policy_files(directory: Path) -> list[Path]:
+    # Editors keep their half-written and backup copies in hidden files.
+    return sorted(
+        file for pattern in ("*.yaml", "*.yml") for file in directory.glob(pattern) if not file.name.startswith(".")
+    )
+
+
+def _refuse_version(path: KeyPath, _value: Any) -> str | None:
+    return "set by Tierline from the file's content; remove it" if path == ("version",) else None
+
+
+def _unknown_tiers(read: list[tuple[Policy, Document]], known: Collection[str]) -> Iterator[Problem]:
+    for policy, document in read:
+        for i, tier in enumerate(policy.tiers):
+            if tier not in known:
+                have = did_you_mean(tier, known) or f"; it has {', '.join(known)}"
+                yield document.problem(("tiers", i), f"the deployment has no tier {tier!r}{have}")
+
+
+def _names(read: list[tuple[Policy, Document]], problems: list[Problem]) -> tuple[dict[str, Policy], dict[str, Policy]]:
+    """Policies by what `model` may say and by what the header may say; a name taken twice is a problem."""
+    by_name: dict[str, Policy] = {}
+    by_header: dict[str, Policy] = {}
+    owner: dict[str, Document] = {}
+    for policy, document in read:
+        if policy.surface in by_name:
+            first = owner[policy.surface].file.name
+            problems.append(document.problem(("surface",), f"surface {policy.surface!r} is already in {first}"))
+        by_name.setdefault(policy.surface, policy)
+        owner.setdefault(policy.surface, document)
+    surfaces = dict(by_name)
+    for policy, document in read:
+        named: list[tuple[KeyPath, str, dict[str, Policy]]] = [
+            (("match", "models", i), name, by_name) for i, name in enumerate(policy.match.models)
+        ]
+        named += [(("match", "header", SURFACE_HEADER), name, by_header) for name in policy.match.header.values()]
+        for path, name, table in named:
+            other = surfaces.get(name) or table.get(name)
+            if other is not None and other is not policy:
+                problems.append(document.problem(path, f"{name!r} already stands for the surface {other.surface!r}"))
+            table.setdefault(name, policy)
+    return by_name, by_header

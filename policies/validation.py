@@ -1,0 +1,114 @@
+"""From a YAML document to a frozen model: every error of pydantic becomes a Problem with its line, key and a hint."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from policies.errors import InvalidContent, KeyPath, Problem, did_you_mean
+from policies.yaml_source import Document
+
+Model = TypeVar("Model", bound=BaseModel)
+
+Refuse = Callable[[KeyPath, Any], str | None]
+"""(where, value) -> why a file may not say this, or None. For keys that exist in the model but not in a file."""
+
+Finding = tuple[KeyPath, str]
+"""Something wrong at a path below the value being checked."""
+
+_FINDINGS = "findings"
+
+
+def raise_findings(findings: list[Finding]) -> None:
+    """For validators that compare keys with each other: reports each finding at its own key."""
+    if findings:
+        summary = "; ".join(message for _, message in findings)
+        raise PydanticCustomError(_FINDINGS, "{summary}", {"summary": summary, _FINDINGS: findings})
+
+
+def validate(model: type[Model], document: Document, refuse: Refuse = lambda _path, _value: None) -> Model:
+    """The document as a `model`; raises InvalidContent with everything that is wrong."""
+    problems: list[Problem] = []
+    value = _without_refused(document.value, (), document, refuse, problems)
+    try:
+        valid = model.model_validate(value)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        problems += [problem for detail in details for problem in _problems(model, detail, document)]
+        raise InvalidContent(sorted(problems, key=lambda problem: problem.line)) from None
+    if problems:
+        raise InvalidContent(problems)
+    return valid
+
+
+def _without_refused(value: Any, path: KeyPath, document: Document, refuse: Refuse, problems: list[Problem]) -> Any:
+    if isinstance(value, list):
+        return [_without_refused(item, (*path, i), document, refuse, problems) for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for key, item in value.items():
+        here = (*path, key)
+        reason = refuse(here, item)
+        if reason is None:
+            kept[key] = _without_refused(item, here, document, refuse, problems)
+        else:
+            problems.append(document.problem(here, reason))
+    return kept
+
+
+def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) -> list[Problem]:
+    path = _path_in_file(detail["loc"], document)
+    kind = detail["type"]
+    if kind == _FINDINGS:
+        return [document.problem((*path, *below), message) for below, message in detail["ctx"][_FINDINGS]]
+    if kind == "extra_forbidden":
+        section = _section_at(model, path[:-1])
+        known = section.model_fields if section else {}
+        return [document.problem(path, "unknown key" + did_you_mean(str(path[-1]), known))]
+    if kind == "missing":
+        return [document.problem(tuple(detail["loc"]), "required, but missing")]
+    message = detail["msg"].removeprefix("Value error, ")
+    return [document.problem(path, message[:1].lower() + message[1:])]
+
+
+def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
+    """Pydantic's location without the parts it adds for its own sake (`[key]`, the name of a union's branch)."""
+    path: KeyPath = ()
+    for part in loc:
+        if (*path, part) in document.lines:
+            path = (*path, part)
+    return path
+
+
+def _section_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
+    """The model that describes the mapping at `path`, for naming its keys."""
+    annotation: Any = model
+    for part in path:
+        annotation = _unwrap(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found = annotation.model_fields.get(str(part))
+            if found is None:
+                return None
+            annotation = found.annotation
+        elif get_origin(annotation) is not None:
+            annotation = get_args(annotation)[1 if issubclass(get_origin(annotation), Mapping) else 0]
+        else:
+            return None
+    annotation = _unwrap(annotation)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _unwrap(annotation: Any) -> Any:
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            annotation = next(part for part in get_args(annotation) if part is not type(None))
+        else:
+            return annotation

@@ -1,0 +1,175 @@
+"""Reading YAML that people write by hand, with the line of every key, and nothing of YAML that could surprise or harm.
+
+Scalars are read by the YAML 1.2 core schema: only `true` and `false` are booleans, so `no`, `on` and `off` stay the
+words they are, `12:30` is no number and `1e3` is one. (Where a field is a flag, `yes` and `no` still do as flags.)
+Keys are always text. Refused: aliases and anchors, merge keys, tags (`!!python/...` among them), a key given twice,
+several documents, an empty file, anything larger than 256 KiB or nested deeper than 32. The parser only gives events;
+no Python object but dict, list, str, int, float, bool and None is ever made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from policies.errors import ConfigError, InvalidYaml, KeyPath, Problem, UnreadableFile, dotted
+
+MAX_BYTES = 256 << 10
+MAX_DEPTH = 32
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE_SCHEMA: tuple[tuple[re.Pattern[str], Any], ...] = (
+    (re.compile(r"^(?:null|Null|NULL|~|)$"), lambda _: None),
+    (re.compile(r"^(?:true|True|TRUE)$"), lambda _: True),
+    (re.compile(r"^(?:false|False|FALSE)$"), lambda _: False),
+    (re.compile(r"^[-+]?[0-9]{1,18}$"), int),
+    (re.compile(r"^0x[0-9a-fA-F]{1,15}$"), lambda text: int(text, 16)),
+    (re.compile(r"^0o[0-7]{1,20}$"), lambda text: int(text[2:], 8)),
+    (re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$"), float),
+    (re.compile(r"^[-+]?\.(?:inf|Inf|INF)$"), lambda text: float(text.replace(".", ""))),
+    (re.compile(r"^\.(?:nan|NaN|NAN)$"), lambda _: float("nan")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file, read: its top-level mapping, and the line of everything in it."""
+
+    file: Path
+    value: dict[str, Any]
+    lines: dict[KeyPath, int] = field(repr=False)
+
+    def problem(self, path: KeyPath, message: str) -> Problem:
+        """A problem at `path`, or, where the file has no such key, at the nearest one around it."""
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        return Problem(self.file, self.lines.get(known, 1), dotted(path), message)
+
+
+def read_yaml(file: Path) -> Document:
+    """The document in `file`; raises UnreadableFile or InvalidYaml."""
+    text = _read_text(file)
+    composer = _Composer(file)
+    try:
+        value = composer.compose(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InvalidYaml(
+            [Problem(file, mark.line + 1 if mark else 0, "", f"not YAML: {error.problem or error.context}")]
+        ) from None
+    except yaml.YAMLError as error:
+        # A character YAML does not allow; it comes without a mark.
+        line = text.count("\n", 0, getattr(error, "position", 0)) + 1
+        raise InvalidYaml([Problem(file, line, "", f"not YAML: {getattr(error, 'reason', error)}")]) from None
+    if composer.problems:
+        raise InvalidYaml(composer.problems)
+    if not isinstance(value, dict):
+        raise InvalidYaml([Problem(file, 1, "", "the file must be a mapping of keys to values")])
+    return Document(file, value, composer.lines)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        # A pipe or a device would wait for ever or never end.
+        if not file.is_file():
+            raise _unreadable(file, "is a folder, not a file" if file.is_dir() else "no such file")
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(file, error.strerror or "cannot be read") from None
+    if len(data) > MAX_BYTES:
+        raise _unreadable(file, f"larger than {MAX_BYTES >> 10} KiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UnreadableFile([Problem(file, line, "", "not UTF-8")]) from None
+
+
+def _unreadable(file: Path, reason: str) -> ConfigError:
+    return UnreadableFile([Problem(file, 0, "", reason)])
+
+
+class _Composer:
+    """Builds plain values from parser events, collecting what is refused instead of stopping at it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self.lines: dict[KeyPath, int] = {}
+
+    def compose(self, text: str) -> Any:
+        events = yaml.parse(text, Loader=_LOADER)
+        value, documents = None, 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._refuse(event, (), "a second document; one file holds one")
+                    return value
+                value = self._value(next(events), events, ())
+        if not documents or value is None:
+            self.problems.append(Problem(self.file, 0, "", "the file is empty"))
+        return value
+
+    def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: KeyPath) -> Any:
+        self.lines.setdefault(path, _line(event))
+        if len(path) > MAX_DEPTH:
+            raise InvalidYaml([Problem(self.file, _line(event), "", f"nested deeper than {MAX_DEPTH}")])
+        self._check_node(event, path)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(events, path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(events, path)
+        return _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
+
+    def _mapping(self, events: Iterator[yaml.Event], path: KeyPath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._refuse(event, path, "a key must be plain text")
+                self._value(event, events, (*path, "?"))
+                self._value(next(events), events, (*path, "?"))
+                continue
+            key, here = event.value, (*path, event.value)
+            self._check_node(event, here)
+            if key == "<<" and event.implicit[0]:
+                self._refuse(event, here, "merge keys are not read")
+            elif key in found:
+                self._refuse(event, here, f"given twice; first on line {self.lines[here]}")
+            self.lines.setdefault(here, _line(event))
+            value = self._value(next(events), events, here)
+            found.setdefault(key, value)
+        return found
+
+    def _sequence(self, events: Iterator[yaml.Event], path: KeyPath) -> list[Any]:
+        found: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            found.append(self._value(event, events, (*path, len(found))))
+        return found
+
+    def _check_node(self, event: yaml.Event, path: KeyPath) -> None:
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            self._refuse(event, path, "anchors and aliases (&name, *name) are not read; write the value out")
+        elif (tag := getattr(event, "tag", None)) is not None:
+            self._refuse(event, path, f"tags ({tag}) are not read")
+
+    def _refuse(self, event: yaml.Event, path: KeyPath, message: str) -> None:
+        self.problems.append(Problem(self.file, _line(event), dotted(path), message))
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 0
+
+
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    text: str = event.value
+    if not event.implicit[0]:  # quoted, or a block of text
+        return text
+    return next((read(text) for pattern, read in _CORE_SCHEMA if pattern.match(text)), text)
