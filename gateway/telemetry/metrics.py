@@ -89,7 +89,7 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
         self.cost = counter("cost_usd", "Dollars spent, wasted ones included.", "surface", "tier")
         self.wasted = counter("wasted_usd", "Dollars spent on drafts nobody saw.", "surface")
-        self.drops = counter("telemetry_dropped", "Traces not kept or not exported.", "reason")
+        self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
         self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")

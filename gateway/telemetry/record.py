@@ -16,7 +16,10 @@ import orjson
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
-VERSION: Final = 1
+STREAM: Final = "tierline:traces"
+"""The store's stream of records, the newest last."""
+
+_VERSION: Final = 1
 
 
 def encode(trace: Trace, ledger: Ledger) -> bytes:
@@ -25,7 +28,7 @@ def encode(trace: Trace, ledger: Ledger) -> bytes:
     origin, end = root.start_ns, root.end_ns
     span_id = trace.span_id
     record = {
-        "v": VERSION,
+        "v": _VERSION,
         "trace_id": f"{trace.trace_id:032x}",
         "parent_id": f"{trace.parent_id:016x}" if trace.parent_id else None,
         "started": trace.started_unix_ns / 1e9,

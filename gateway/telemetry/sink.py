@@ -7,24 +7,22 @@ does not take, is dropped and counted in `tierline_telemetry_dropped_total`, nev
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
 from collections import deque
 from typing import Final, Protocol
 
-import orjson
-
 from cache.store import Append, Store, StoreUnavailable
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.record import encode
+from gateway.telemetry.record import STREAM, encode
 from gateway.telemetry.trace import Trace
 
-STREAM: Final = "tierline:traces"
+_log = logging.getLogger(__name__)
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
-_BATCH: Final = 64  # per round trip; more would hold the event loop longer than a request should wait
+_BATCH: Final = 16  # per round trip; more would hold the event loop longer than a request should wait
 _INTERVAL_S: Final = 0.05
 _CLOSE_S: Final = 1.5
 
@@ -55,22 +53,28 @@ class Telemetry:
     """Takes every finished request once, by `record`. Made, started and closed by the worker's assembly."""
 
     def __init__(self, store: Store, *, keep: int, exporter: SpanSink | None, metrics: Metrics) -> None:
+        """`keep` is about how many of the latest requests the store holds; 0 keeps none."""
         self.metrics = metrics
         self._store = store
         self._keep = keep
         self._exporter = exporter
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
+        self._closing = False
+        self._said: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         metrics.watch_store(store.state)
 
     def record(self, trace: Trace, ledger: Ledger) -> None:
-        """Takes a finished request: `trace.root` has ended and neither will change any more.
+        """Takes a finished request, of which nothing will change any more; ends its root hop if that is still open.
 
         Updates the metrics and queues the rest. Call it on the event loop's thread, once, after the reply.
         """
         trace.root.end(ledger.error)
-        self.metrics.observe(trace, ledger)
+        try:
+            self.metrics.observe(trace, ledger)
+        except Exception:  # noqa: BLE001  (of a wrong type, say; the reply has gone out and must not suffer for it)
+            self._dropped("uncountable", trace)
         if len(self._queue) >= _QUEUE:
             self.metrics.telemetry_dropped("queue_full")
             return
@@ -82,46 +86,47 @@ class Telemetry:
         self._task = asyncio.create_task(self._run(), name="tierline.telemetry")
 
     async def aclose(self) -> None:
-        """Stops the task, passes on what is queued within a time limit, and closes the exporter (5 s at most)."""
+        """Passes on what is queued and closes the exporter, each within a time limit; 5 s at most in all."""
+        self._closing = True
+        self._waiting.set()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                await self._drain()
-        except TimeoutError:
-            self.metrics.telemetry_dropped("shutdown", len(self._queue))
+            try:
+                await asyncio.wait_for(self._task, _CLOSE_S)
+            except TimeoutError:
+                self.metrics.telemetry_dropped("shutdown", len(self._queue))
         if self._exporter is not None:
             await self._exporter.aclose()
         self.metrics.flush()
 
     async def _run(self) -> None:
-        while True:
+        while self._queue or not self._closing:
             await self._waiting.wait()
-            await asyncio.sleep(_INTERVAL_S)
+            if not self._closing:
+                await asyncio.sleep(_INTERVAL_S)
             self._waiting.clear()
-            await self._drain()
+            while self._queue:
+                await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
             self.metrics.flush()
 
-    async def _drain(self) -> None:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
-            appends = [
-                Append(STREAM, blob, self._keep) for trace, ledger in batch if (blob := self._encode(trace, ledger))
-            ]
-            if not appends:
-                continue
+    async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
+        appends = []
+        for trace, ledger in batch:
             try:
-                await self._store.apply(appends)
-            except StoreUnavailable as down:
-                self.metrics.telemetry_dropped(f"store_{down.reason}", len(appends))
-
-    def _encode(self, trace: Trace, ledger: Ledger) -> bytes | None:
-        if self._exporter is not None:
-            self._exporter.export(trace, ledger)
+                if self._exporter is not None:
+                    self._exporter.export(trace, ledger)
+                if self._keep:
+                    appends.append(Append(STREAM, encode(trace, ledger), self._keep))
+            except Exception:  # noqa: BLE001  (one trace that cannot be written must not end telemetry for all)
+                self._dropped("unserialisable", trace)
+        if not appends:
+            return
         try:
-            return encode(trace, ledger)
-        except orjson.JSONEncodeError:
-            self.metrics.telemetry_dropped("unserialisable")
-            return None
+            await self._store.apply(appends)
+        except StoreUnavailable as down:
+            self.metrics.telemetry_dropped(f"store_{down.reason}", len(appends))
+
+    def _dropped(self, reason: str, trace: Trace) -> None:
+        self.metrics.telemetry_dropped(reason)
+        if reason not in self._said:
+            self._said.add(reason)
+            _log.exception("telemetry: %s, trace %032x (said once, counted always)", reason, trace.trace_id)

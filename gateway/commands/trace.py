@@ -1,0 +1,129 @@
+"""`tierline trace last | list | show REQUEST_ID`: what happened to a request, hop by hop, and why."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+
+from cache.redis_store import RedisStore
+from cache.store import StoreUnavailable
+from gateway.telemetry import reader
+from gateway.telemetry.view import draw, draw_list
+
+_EXAMPLES = """examples:
+  tierline trace last                     the latest request, drawn
+  tierline trace list -n 50               the latest 50, one line each
+  tierline trace show 0198a1b2c3d4        the request with that x-request-id
+  tierline trace show 0198a1b2c3d4 --json | jq .ledger
+"""
+
+
+class _NotFound(Exception):
+    """There is no such store, or no such request; the message says what to do."""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds `trace` to the command line."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="show what happened to a request",
+        description="Shows the latest requests as the store keeps them: every hop, its time, and the reason for it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--store", metavar="URL", help="the store (default: $TIERLINE_STORE_URL, or the running one)")
+    where.add_argument("--state", metavar="FOLDER", default=".state", help="where `tierline up` keeps its state")
+    where.add_argument("--json", action="store_true", help="print the records as stored, one line each")
+    what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
+    last = what.add_parser("last", parents=[where], help="the latest request")
+    last.add_argument("-n", type=_count, default=1, metavar="N", help="how many (default 1)")
+    several = what.add_parser("list", parents=[where], help="a table of the latest requests")
+    several.add_argument("-n", type=_count, default=20, metavar="N", help="how many (default 20)")
+    show = what.add_parser("show", parents=[where], help="one request")
+    show.add_argument("request_id", metavar="REQUEST_ID", help="its x-request-id")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carries the command out. 0, or 1 with one line on stderr."""
+    try:
+        blobs = asyncio.run(_read(_store_url(args), args))
+    except _NotFound as missing:
+        return _fail(str(missing))
+    except StoreUnavailable as down:
+        return _fail(f"the store does not answer ({down}); is it running?")
+    except ValueError as bad:
+        return _fail(str(bad))
+    try:
+        _print(blobs, args)
+    except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print(blobs: list[bytes], args: argparse.Namespace) -> None:
+    if args.json:
+        for blob in blobs:
+            sys.stdout.write(blob.decode() + "\n")
+        sys.stdout.flush()
+        return
+    console = Console(highlight=False)
+    records = [orjson.loads(blob) for blob in blobs]
+    if args.what == "list":
+        draw_list(records, console)
+        return
+    for number, record in enumerate(records):
+        if number:
+            console.print()
+        draw(record, console)
+
+
+async def _read(url: str, args: argparse.Namespace) -> list[bytes]:
+    store = RedisStore.from_url(url)
+    try:
+        if args.what == "show":
+            found = await reader.find(store, args.request_id)
+            if found is None:
+                raise _NotFound(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
+            return [found]
+        blobs = await reader.latest(store, args.n)
+        if not blobs:
+            raise _NotFound("no request has been traced yet; send one and look again")
+        return blobs
+    finally:
+        await store.aclose()
+
+
+def _store_url(args: argparse.Namespace) -> str:
+    if url := args.store or os.environ.get("TIERLINE_STORE_URL"):
+        return str(url)
+    running = Path(args.state) / "up.json"
+    try:
+        return str(orjson.loads(running.read_bytes())["store_url"])
+    except FileNotFoundError:
+        raise _NotFound(
+            f"no store to read: {running} is not there, so `tierline up` is not running here. "
+            "Start it, or name the store by --store URL or TIERLINE_STORE_URL, or its folder by --state"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _NotFound(f"{running} cannot be read ({type(error).__name__}); name the store by --store URL") from None
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("not positive")
+    return value
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"tierline trace: {message}\n")
+    return 1

@@ -1,0 +1,136 @@
+"""Why each hop ended as it did, in words: a recorded hop's attributes, read back as a person would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gateway.telemetry import names
+
+Attributes = Mapping[str, Any]
+
+
+def explain(hop: Mapping[str, Any]) -> list[str]:
+    """The reasons of one hop of a record (see `telemetry.record`), as short phrases, the decisive one first."""
+    attributes: Attributes = hop["attributes"]
+    say = _WORDS.get(hop["name"], _anything)
+    phrases = [phrase for phrase in say(attributes) if phrase]
+    if hop["error"]:
+        phrases.append(f"error {hop['error']}")
+    return phrases
+
+
+def milliseconds(value: float) -> str:
+    """A duration given in milliseconds, with the unit that reads best."""
+    if value < 1:
+        return f"{value * 1000:.0f} us"
+    if value < 1000:
+        return f"{value:.1f} ms" if value < 100 else f"{value:.0f} ms"
+    return f"{value / 1000:.2f} s" if value < 120_000 else f"{value / 60_000:.1f} min"
+
+
+def dollars(value: float) -> str:
+    """An amount of US dollars; small ones to three digits, none as $0."""
+    if not value:
+        return "$0"
+    return f"${value:.2f}" if value >= 1 else f"${value:.3g}" if value >= 0.0001 else f"${value:.2g}"
+
+
+def _request(a: Attributes) -> Iterable[str]:
+    yield _said(a, names.STREAM_END, "stream ended: {}")
+    yield _said(a, names.CLIENT_RETRY, "the client's retry no. {}")
+    yield _said(a, names.PROMPT, "prompt: {}")
+
+
+def _cache(a: Attributes) -> Iterable[str]:
+    outcome, reason = a.get(names.CACHE_OUTCOME, "no outcome"), a.get(names.CACHE_REASON)
+    yield f"{outcome} ({reason})" if reason else str(outcome)
+    yield _neighbour(a)
+    yield _said(a, names.CACHE_ENTRY, "entry {}")
+    yield _said(a, names.CACHE_AGE, "{:.0f} s old")
+
+
+def _neighbour(a: Attributes) -> str:
+    found, minimum = a.get(names.SIMILARITY), a.get(names.MIN_SIMILARITY)
+    who = f"nearest neighbour {a[names.NEIGHBOUR]}" if a.get(names.NEIGHBOUR) else "nearest neighbour"
+    if found is None:
+        return "" if minimum is None else f"no neighbour (minimum {minimum:.3f})"
+    if minimum is None:
+        return f"{who} at similarity {found:.3f}"
+    return f"{who} at similarity {found:.3f} {_against(found, minimum)} minimum {minimum:.3f}"
+
+
+def _embed(a: Attributes) -> Iterable[str]:
+    yield _said(a, names.GEN_AI_REQUEST_MODEL, "{}")
+    yield _said(a, names.OUTCOME, "{}")
+
+
+def _route(a: Attributes) -> Iterable[str]:
+    tiers = a.get(names.DECISION)
+    if tiers is not None:
+        yield "tiers " + (" then ".join(map(str, tiers)) if isinstance(tiers, list) else str(tiers))
+    yield _said(a, names.REASON, "because {}")
+    yield _said(a, names.DIFFICULTY, "difficulty {:.3f}")
+    yield _said(a, names.P_ADEQUATE, "p_adequate {:.3f}")
+    in_domain = a.get(names.IN_DOMAIN)
+    if in_domain is not None:
+        yield "in domain" if in_domain else "out of domain: the classifier abstains"
+    yield _said(a, names.CLASSIFIER, "classifier {}")
+    yield _said(a, names.BUDGET_LEFT, "{} left", milliseconds)
+
+
+def _attempt(a: Attributes) -> Iterable[str]:
+    model = a.get(names.GEN_AI_RESPONSE_MODEL) or a.get(names.GEN_AI_REQUEST_MODEL)
+    where = "/".join(str(a[name]) for name in (names.TIER, names.BACKEND) if a.get(name))
+    yield f"{where} ({model})" if model else where
+    yield _said(a, names.OUTCOME, "{}")
+    yield _said(a, names.REASON, "because {}")
+    yield _confidence(a)
+    yield _said(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
+    yield _tokens(a)
+    yield _said(a, names.COST, "{}", dollars)
+    yield _said(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
+    yield _said(a, names.TIMEOUT, "timeout {}", milliseconds)
+    yield _said(a, names.STREAM_END, "stream ended: {}")
+
+
+def _confidence(a: Attributes) -> str:
+    found, minimum, judged = a.get(names.CONFIDENCE), a.get(names.MIN_CONFIDENCE), a.get(names.TOKENS_JUDGED)
+    if found is None:
+        return ""
+    text = f"confidence {found:.3f}"
+    if minimum is not None:
+        text += f" {_against(found, minimum)} threshold {minimum:.3f}"
+    return f"{text} over {judged} tokens" if judged is not None else text
+
+
+def _tokens(a: Attributes) -> str:
+    tokens_in, tokens_out = a.get(names.GEN_AI_TOKENS_IN), a.get(names.GEN_AI_TOKENS_OUT)
+    if tokens_in is None and tokens_out is None:
+        return ""
+    counted = " (estimated)" if a.get(names.USAGE_ESTIMATED) else ""
+    return f"tokens {tokens_in or 0} in, {tokens_out or 0} out{counted}"
+
+
+def _anything(a: Attributes) -> Iterable[str]:
+    return (f"{name} {value}" for name, value in a.items())
+
+
+def _against(found: float, minimum: float) -> str:
+    return ">=" if found >= minimum else "<"
+
+
+def _said(a: Attributes, name: str, phrase: str, unit: Callable[[Any], str] | None = None) -> str:
+    value = a.get(name)
+    return "" if value is None or value == "" else phrase.format(unit(value) if unit else value)
+
+
+_WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
+    names.REQUEST: _request,
+    names.CACHE_EXACT: _cache,
+    names.EMBED: _embed,
+    names.CACHE_SEMANTIC: _cache,
+    names.ROUTE: _route,
+    names.ATTEMPT: _attempt,
+    names.CACHE_WRITE: _cache,
+}

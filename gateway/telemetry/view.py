@@ -1,0 +1,138 @@
+"""A recorded request drawn for a terminal: one row per hop, its bar placed in time, and below it the reason in words.
+
+Everything a client or a model may have written is shown with control characters replaced, so that a trace cannot
+move the cursor or paint the screen.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.box import ASCII2, SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.telemetry import names
+from gateway.telemetry.reasons import dollars, explain, milliseconds
+
+Record = Mapping[str, Any]
+"""A record as `telemetry.record` writes it, decoded."""
+
+_NAME_WIDTH: Final = 15
+_TIME_WIDTH: Final = 9
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE: "yellow", names.EMBED: "yellow"}
+
+
+def draw(record: Record, console: Console) -> None:
+    """Prints the header and the waterfall of one request."""
+    width = min(console.width, 140)
+    for line, style in _header(record["ledger"], record):
+        _wrapped(console, line, width, indent="", style=style)
+    console.print()
+    total = max((hop["start_us"] + hop["duration_us"] for hop in record["hops"]), default=0) or 1
+    for hop in record["hops"]:
+        console.print(_row(hop, total, width, fancy=_fancy(console)), soft_wrap=True)
+        if reasons := explain(hop):
+            _wrapped(console, ", ".join(reasons), width, indent="    ", style="red" if hop["error"] else "dim")
+
+
+def draw_list(records: Sequence[Record], console: Console) -> None:
+    """Prints a table of requests, in the order given."""
+    table = Table(box=SIMPLE_HEAD if _fancy(console) else ASCII2, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column("time", no_wrap=True)
+    table.add_column("request", overflow="fold", min_width=12)
+    for name in ("surface", "path", "tier"):
+        table.add_column(name, overflow="fold")
+    for name in ("status", "ttft", "total", "cost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in records:
+        ledger = record["ledger"]
+        table.add_row(
+            time.strftime("%H:%M:%S", time.localtime(record["started"])),
+            *(Text(_plain(ledger[name]) or "-") for name in ("request_id", "surface", "path", "tier")),
+            Text(str(ledger["status"]), style=_status_style(ledger["status"])),
+            milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
+            milliseconds(ledger["total_ms"]),
+            dollars(ledger["cost_usd"]),
+        )
+    console.print(table)
+
+
+def _header(ledger: Record, record: Record) -> list[tuple[str, str]]:
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started"]))
+    first = [f"request {ledger['request_id']}", ledger["policy"] or ledger["surface"], str(ledger["status"])]
+    if ledger["path"]:
+        first.append(f"path {ledger['path']}")
+    if ledger["error"]:
+        first.append(f"error {ledger['error']}")
+    times = [started, f"total {milliseconds(ledger['total_ms'])}"]
+    if ledger["ttft_ms"] is not None:
+        times.append(f"TTFT {milliseconds(ledger['ttft_ms'])}")
+    times.append(f"overhead {milliseconds(ledger['overhead_ms'])}")
+    wasted = f" (wasted {dollars(ledger['wasted_usd'])})" if ledger["wasted_usd"] else ""
+    times.append(f"cost {dollars(ledger['cost_usd'])}{wasted}")
+    return [("  ".join(first), _status_style(ledger["status"])), ("  ".join(times), ""), (_answered(ledger), "dim")]
+
+
+def _answered(ledger: Record) -> str:
+    asked = f"asked for {ledger['requested_model']}" if ledger["requested_model"] else "asked"
+    parts = [f"{asked}{' as a stream' if ledger['stream'] else ''}"]
+    if ledger["tier"]:
+        parts.append("answered by " + "/".join(filter(None, (ledger["tier"], ledger["backend"], ledger["model"]))))
+    parts.append(f"{ledger['attempts']} attempt{'' if ledger['attempts'] == 1 else 's'}")
+    if ledger["tokens_in"] or ledger["tokens_out"]:
+        counted = " (estimated)" if ledger["usage_estimated"] else ""
+        parts.append(f"tokens {ledger['tokens_in']} in, {ledger['tokens_out']} out{counted}")
+    if ledger["tenant"]:
+        parts.append(f"tenant {ledger['tenant']}")
+    return ", ".join(parts)
+
+
+def _row(hop: Record, total_us: int, width: int, *, fancy: bool) -> Text:
+    name = hop["name"]
+    if name == names.ATTEMPT:
+        name = f"{name} {hop['attributes'].get(names.ATTEMPT_NUMBER, '')}".rstrip()
+    room = max(width - _NAME_WIDTH - _TIME_WIDTH - 2, 10)
+    draw_bar = _blocks if fancy else _hashes
+    bar = draw_bar(hop["start_us"] / total_us * room, hop["duration_us"] / total_us * room, room)
+    row = Text(f"{_plain(name)[:_NAME_WIDTH]:<{_NAME_WIDTH}} ", style="bold")
+    row.append(bar, style="red" if hop["error"] else _COLOURS.get(hop["name"], "cyan"))
+    row.append(f" {milliseconds(hop['duration_us'] / 1000):>{_TIME_WIDTH}}", style="not bold")
+    return row
+
+
+def _blocks(start: float, length: float, room: int) -> str:
+    """A bar of eighths of a cell; its left edge snaps to a cell, because no character starts within one."""
+    left = min(int(start), room - 1)
+    eighths = max(min(round((start + length - left) * 8), (room - left) * 8), 1)
+    bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    return f"{' ' * left + bar:<{room}}"
+
+
+def _hashes(start: float, length: float, room: int) -> str:
+    left = min(int(start), room - 1)
+    cells = max(min(round(start + length), room) - left, 1)
+    return f"{'.' * left + '#' * cells:.<{room}}"
+
+
+def _wrapped(console: Console, text: str, width: int, *, indent: str, style: str) -> None:
+    for line in textwrap.wrap(_plain(text), width, initial_indent=indent, subsequent_indent=indent):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _fancy(console: Console) -> bool:
+    """Whether block characters will come out right: on a terminal that speaks UTF-8, and never into a pipe."""
+    return console.is_terminal and console.encoding.lower().startswith("utf")
+
+
+def _plain(value: object) -> str:
+    return "".join(character if character.isprintable() else "?" for character in str(value))
+
+
+def _status_style(status: int) -> str:
+    return "bold green" if status < 400 else "bold yellow" if status < 500 else "bold red"
