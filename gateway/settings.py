@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.addresses import check_http_url
+from policies.errors import Problem
 from policies.model import Seconds, Section, Whole
+from policies.validation import Finding, raise_findings
 
 Capability = Literal["tools", "vision", "json"]
 
@@ -78,7 +80,7 @@ class Http(Section):
 class BackendConfig(Section):
     """One model endpoint. `key` and `unconfigured_reason` are resolved by the loader and never written in a file."""
 
-    name: Name | Literal[""] = ""
+    name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
     kind: Literal["openai"] = "openai"
     base_url: str = ""
@@ -150,6 +152,14 @@ class StoreConfig(Section):
     """The Redis-protocol store. Without a URL, `tierline up` starts one and `tierline serve` runs without."""
 
     url: OptionalText = Field(default=None, repr=False)
+    """redis://, rediss:// or unix://; may hold a password, hence not printed."""
+
+    @field_validator("url")
+    @classmethod
+    def _speaks_redis(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("a store's URL starts with redis://, rediss:// or unix://")
+        return value
 
 
 class EmbeddingConfig(Section):
@@ -213,17 +223,22 @@ class Deployment(Section):
     telemetry: TelemetryConfig = TelemetryConfig()
     limits: Limits = Limits()
     tenants: Mapping[Name, TenantConfig] = {}
+    warnings: tuple[Problem, ...] = ()
+    """What is doubtful but not wrong; filled by the loader."""
 
     @field_validator("tiers")
     @classmethod
     def _names_differ(cls, tiers: tuple[TierConfig, ...]) -> tuple[TierConfig, ...]:
-        for what, names in (
-            ("tier", [tier.name for tier in tiers]),
-            ("backend", [backend.name for tier in tiers for backend in tier.backends]),
-        ):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(f"two {what}s are named {twice[0]!r}")
+        seen: set[str] = set()
+        findings: list[Finding] = []
+        for i, tier in enumerate(tiers):
+            if tier.name in {other.name for other in tiers[:i]}:
+                findings.append(((i, "name"), f"a second tier named {tier.name!r}"))
+            for j, backend in enumerate(tier.backends):
+                if backend.name in seen:
+                    findings.append(((i, "backends", j, "name"), f"a second backend named {backend.name!r}"))
+                seen.add(backend.name)
+        raise_findings(findings)
         return tiers
 
     @property

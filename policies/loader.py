@@ -69,7 +69,7 @@ class PolicySource:
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, without reading them."""
         found = set()
-        for file in _policy_files(self.directory):
+        for file in policy_files(self.directory):
             try:
                 stat = file.stat()
             except OSError:  # renamed since the folder was listed: it shows in the next snapshot
@@ -92,7 +92,7 @@ def load_policy(file: Path) -> Policy:
 
 def load_policies(directory: Path, known_tiers: Collection[str], default_surface: str = DEFAULT_SURFACE) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
-    files = _policy_files(directory)
+    files = policy_files(directory)
     if not files:
         reason = "no policy files (*.yaml) here" if directory.is_dir() else "no such folder"
         raise UnreadableFile([Problem(directory, 0, "", reason)])
@@ -138,7 +138,8 @@ def _canonical(value: Any) -> Any:
     return value.source if isinstance(value, Expression) else value
 
 
-def _policy_files(directory: Path) -> list[Path]:
+def policy_files(directory: Path) -> list[Path]:
+    """The policy files of a folder, sorted; none if there is no such folder."""
     # Editors keep their half-written and backup copies in hidden files.
     return sorted(
         file for pattern in ("*.yaml", "*.yml") for file in directory.glob(pattern) if not file.name.startswith(".")

@@ -38,7 +38,7 @@ def validate(model: type[Model], document: Document, refuse: Refuse = lambda _pa
         valid = model.model_validate(value)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        problems += [problem for detail in details for problem in _problems(model, detail, document)]
+        problems += [problem for detail in _told_once(details) for problem in _problems(model, detail, document)]
         raise InvalidContent(sorted(problems, key=lambda problem: problem.line)) from None
     if problems:
         raise InvalidContent(problems)
@@ -59,6 +59,16 @@ def _without_refused(value: Any, path: KeyPath, document: Document, refuse: Refu
         else:
             problems.append(document.problem(here, reason))
     return kept
+
+
+def _told_once(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without the lists that are only too short because something in them is wrong, which is told already."""
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(other is not detail and other["loc"][: len(detail["loc"])] == detail["loc"] for other in details)
+    ]
 
 
 def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) -> list[Problem]:

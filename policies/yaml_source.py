@@ -78,7 +78,7 @@ def _read_text(file: Path) -> str:
     try:
         # A pipe or a device would wait for ever or never end.
         if not file.is_file():
-            raise _unreadable(file, "is a folder, not a file" if file.is_dir() else "no such file")
+            raise _unreadable(file, "not a regular file" if file.exists() else "no such file")
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:

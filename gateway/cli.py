@@ -1,0 +1,104 @@
+"""The command line: `tierline COMMAND`. A command's module is imported only when that command is run.
+
+Errors that have a cause the user can mend are one line each, `tierline: ...`, never a traceback. Exit codes: 0 all is
+well, 1 the command failed, 2 the command line, the config or a policy is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from gateway.commands import CommandError
+from policies.errors import ConfigError
+
+_OURS = ("gateway", "routing", "cache", "policies")
+
+_EPILOG = """examples:
+  tierline up                       start everything on this machine
+  tierline serve --config my.yaml   the gateway alone, against your own store and backends
+  tierline check                    is the config right?
+  tierline trace last               what happened to the latest request, hop by hop
+
+`tierline COMMAND --help` says more of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    module: str
+    summary: str
+    extra: str | None = None
+    """The optional dependencies it needs, as pip names them."""
+
+
+COMMANDS = {
+    "up": _Command("gateway.commands.up", "start the store, the local model and the gateway"),
+    "serve": _Command("gateway.commands.serve", "start the gateway alone"),
+    "check": _Command("gateway.commands.check", "say what is wrong with the config and the policies"),
+    "trace": _Command("gateway.commands.trace", "show what happened to a request"),
+    "train": _Command("gateway.commands.train", "train the difficulty classifier", extra="train"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command in `argv` (by default the process's own) and returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    command = COMMANDS.get(name) if name else None
+    try:
+        module = import_module(command.module) if command else None
+        args = _parser(name, module).parse_args(arguments)
+        return int(module.run(args)) if module else 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has left. Python would flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        if command is None or error.name is None or error.name.split(".")[0] in _OURS:
+            raise
+        pip = f"tierline[{command.extra}]" if command.extra else error.name
+        return _fail(f"{name} needs {error.name}, which is not installed: pip install '{pip}'", 1)
+    except ConfigError as error:
+        return _fail(str(error), 2)
+    except CommandError as error:
+        return _fail(str(error), error.code)
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write("".join(f"tierline: {line}\n" for line in message.splitlines()))
+    return code
+
+
+def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentParser:
+    """The whole command line's parser, with the flags of the chosen command only."""
+    parser = argparse.ArgumentParser(
+        prog="tierline",
+        description="One OpenAI-compatible URL in front of tiers of models.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        if module is not None and name == chosen:
+            module.add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=command.summary, add_help=False)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when asked: importlib.metadata is slow to import."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        parser.exit(message=f"tierline {version('tierline')}\n")

@@ -1,0 +1,52 @@
+"""The flags that several commands share, and what they amount to."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from gateway.deployment import load_deployment
+from gateway.environment import Environ
+from gateway.settings import Deployment
+from policies.loader import SHIPPED, PolicySource
+
+
+def add_config_flags(parser: argparse.ArgumentParser) -> None:
+    """--config and --policies."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the deployment's config (default: Tierline's own)")
+    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: Tierline's own)")
+
+
+def add_server_flags(parser: argparse.ArgumentParser) -> None:
+    """--host, --port, --config, --policies and --workers."""
+    parser.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: the config's, 127.0.0.1)")
+    parser.add_argument("--port", type=_port, metavar="N", help="the port to listen on (default: the config's, 8787)")
+    add_config_flags(parser)
+    parser.add_argument("--workers", type=_workers, default=1, metavar="N", help="gateway processes (default: 1)")
+
+
+def deployment_of(args: argparse.Namespace, environ: Environ = os.environ) -> Deployment:
+    """The deployment that `args` names, with --host and --port in place of the config's; raises ConfigError."""
+    deployment = load_deployment(args.config, environ)
+    given = {name: getattr(args, name, None) for name in ("host", "port")}
+    return deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def policies_of(args: argparse.Namespace, deployment: Deployment) -> PolicySource:
+    """Where the policies of that deployment come from. Nothing is read yet."""
+    return PolicySource(args.policies or SHIPPED, deployment.tier_names, deployment.default_surface)
+
+
+def _port(text: str) -> int:
+    return _whole(text, 0, 65535)
+
+
+def _workers(text: str) -> int:
+    return _whole(text, 1, 256)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+    return int(text)

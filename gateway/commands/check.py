@@ -1,0 +1,138 @@
+"""`tierline check`: is the config right, are the policies, and what would run?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from gateway.commands._flags import add_config_flags, deployment_of, policies_of
+from gateway.settings import Deployment
+from policies.errors import ConfigError, Problem
+from policies.lint import lint
+from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
+
+_EXAMPLES = """examples:
+  tierline check                                    the config and the policies that come with Tierline
+  tierline check --config my.yaml --policies rules  your own
+  tierline check --json | jq .problems              for a script
+
+The exit code is 0 if all is well (warnings included), 2 if anything is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    """All that a check found. `deployment` and `policies` are None where they could not be loaded."""
+
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    deployment: Deployment | None
+    policies: PolicySet | None
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `check` to the command line."""
+    parser = subparsers.add_parser(
+        "check",
+        help="say what is wrong with the config and the policies",
+        description="Checks the config and the policies, and says the file, line and key of everything wrong in them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_config_flags(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was found; 0 if all is well, 2 if not."""
+    found = _check(args)
+    write = _as_json if args.json else _as_text
+    sys.stdout.write(write(found) + "\n")
+    return 2 if found.problems else 0
+
+
+def _check(args: argparse.Namespace) -> _Findings:
+    problems: list[Problem] = []
+    deployment: Deployment | None = None
+    policies: PolicySet | None = None
+    try:
+        deployment = deployment_of(args)
+        policies = policies_of(args, deployment).load()
+    except ConfigError as error:
+        problems += error.problems
+    wrong, warnings = _policies_one_by_one(args.policies or SHIPPED)
+    if deployment is None:  # with one, the policies were loaded as a set, which told the same
+        problems += wrong
+    elif deployment.warnings:
+        warnings = [*deployment.warnings, *warnings]
+    return _Findings(tuple(problems), tuple(warnings), deployment, policies)
+
+
+def _policies_one_by_one(directory: Path) -> tuple[list[Problem], list[Problem]]:
+    """What is wrong with each policy by itself, and what is doubtful about it."""
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    for file in policy_files(directory):
+        try:
+            policy, document = read_policy(file)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            warnings += [document.problem(path, message) for path, message in lint(policy)]
+    return problems, warnings
+
+
+def _as_text(found: _Findings) -> str:
+    lines = [str(problem) for problem in found.problems]
+    lines += [f"{warning} (warning)" for warning in found.warnings]
+    if found.deployment is not None:
+        for tier in found.deployment.tiers:
+            models = ", ".join(dict.fromkeys(backend.model for backend in tier.backends))
+            state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
+            if not all(backend.base_url for backend in tier.backends):
+                state += " (`tierline up` starts a model here itself)"
+            lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
+    if found.policies is not None:
+        lines += [
+            f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}"
+            for policy in found.policies.by_surface.values()
+        ]
+    lines.append(_verdict(found))
+    return "\n".join(lines)
+
+
+def _verdict(found: _Findings) -> str:
+    counted = (("problem", len(found.problems)), ("warning", len(found.warnings)))
+    said = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counted if count]
+    return ", ".join(said) if said else "all is well"
+
+
+def _as_json(found: _Findings) -> str:
+    tiers = found.deployment.tiers if found.deployment else ()
+    policies = found.policies.by_surface.values() if found.policies else ()
+    report = {
+        "ok": not found.problems,
+        "problems": [_row(problem) for problem in found.problems],
+        "warnings": [_row(warning) for warning in found.warnings],
+        "tiers": [
+            {
+                "name": tier.name,
+                "configured": tier.configured,
+                "reason": tier.unconfigured_reason,
+                "backends": [
+                    {"name": b.name, "model": b.model, "configured": b.configured, "reason": b.unconfigured_reason}
+                    for b in tier.backends
+                ],
+            }
+            for tier in tiers
+        ],
+        "surfaces": [{"name": p.surface, "policy": p.label, "version": p.version, "tiers": p.tiers} for p in policies],
+    }
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
+
+
+def _row(problem: Problem) -> dict[str, str | int]:
+    return {"file": str(problem.file), "line": problem.line, "key": problem.key, "message": problem.message}

@@ -1,0 +1,106 @@
+"""What a config takes from its surroundings: `${VAR}` and `${VAR:-default}` in values, and secrets.
+
+A variable that is empty counts as not set. `$${` stands for a literal `${`. Secrets are never values of the config:
+it names the variable or the file that holds them, and what is wrong with one is said without showing it.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from policies.errors import InvalidContent, KeyPath, Problem
+from policies.yaml_source import Document
+
+Environ = Mapping[str, str]
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+_INSIDE = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?$", re.DOTALL)
+# Upper case only: a key pasted where its variable's name belongs must not pass for a name and be printed as one.
+_VARIABLE = re.compile(r"^[A-Z_][A-Z0-9_]{0,127}$")
+_READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
+_MAX_SECRET_FILE = 64 << 10
+
+
+class BadSecret(ValueError):
+    """A secret that is there, or should be, and cannot be used. The message never contains it."""
+
+
+def interpolate(document: Document, environ: Environ) -> Document:
+    """The document with every reference replaced by its value; raises InvalidContent naming each that has none."""
+    problems: list[Problem] = []
+    value = _filled(document.value, (), document, environ, problems)
+    if problems:
+        raise InvalidContent(problems)
+    return Document(document.file, value, document.lines)
+
+
+def variables_in(text: object) -> list[str]:
+    """The names that a value of the file refers to."""
+    if not isinstance(text, str):
+        return []
+    inside = (_INSIDE.match(reference[1]) for reference in _REFERENCE.finditer(text) if reference[1] is not None)
+    return [match[1] for match in inside if match]
+
+
+def secret_from_env(name: str, environ: Environ) -> SecretStr | None:
+    """The secret in the variable `name`, None if it is not set; raises BadSecret."""
+    if not _VARIABLE.match(name):
+        raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); a key itself never stands here")
+    value = environ.get(name)
+    return _checked(value, name) if value else None
+
+
+def secrets_from_file(file: Path) -> tuple[list[SecretStr], str | None]:
+    """The secrets in `file`, one a line, and a warning if others can read it; raises BadSecret."""
+    try:
+        if not file.is_file():
+            raise BadSecret(f"{file}: no such file")
+        with file.open(encoding="utf-8") as stream:
+            mode = file.stat().st_mode
+            lines = stream.read(_MAX_SECRET_FILE).splitlines()
+    except OSError as error:
+        raise BadSecret(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadSecret(f"{file}: not text") from None
+    found = [_checked(line, str(file)) for line in lines if line]
+    if not found:
+        raise BadSecret(f"{file}: empty")
+    open_to = f"{file} can be read by other users (mode {mode & 0o777:o}); chmod 600 it"
+    return found, open_to if mode & _READABLE_BY_OTHERS else None
+
+
+def _checked(value: str, source: str) -> SecretStr:
+    # It goes into a header: anything but visible ASCII would be refused there, or split the header.
+    if not all("!" <= char <= "~" for char in value):
+        raise BadSecret(f"the key in {source} holds whitespace, control or non-ASCII characters")
+    return SecretStr(value)
+
+
+def _filled(value: Any, path: KeyPath, document: Document, environ: Environ, problems: list[Problem]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(item, (*path, key), document, environ, problems) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, (*path, i), document, environ, problems) for i, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def fill(reference: re.Match[str]) -> str:
+        if reference[0] == "$${":
+            return "${"
+        match = _INSIDE.match(reference[1] or "")
+        if match is None:
+            problems.append(document.problem(path, f"{reference[0]!r}: write ${{VAR}} or ${{VAR:-default}}"))
+            return ""
+        name, default = match[1], match[2]
+        found = environ.get(name) or default
+        if found is None:
+            problems.append(document.problem(path, f"the environment variable {name} is not set"))
+        return found or ""
+
+    return _REFERENCE.sub(fill, value)
