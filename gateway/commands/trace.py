@@ -7,7 +7,6 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import orjson
 from rich.console import Console
@@ -16,6 +15,7 @@ from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
 from gateway.telemetry import reader
 from gateway.telemetry.view import draw, draw_list
+from policies.errors import ConfigError
 
 _EXAMPLES = """examples:
   tierline trace last                     the latest request, drawn
@@ -29,7 +29,7 @@ class _NotFound(Exception):
     """There is no such store, or no such request; the message says what to do."""
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `trace` to the command line."""
     parser = subparsers.add_parser(
         "trace",
@@ -39,7 +39,8 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--store", metavar="URL", help="the store (default: $TIERLINE_STORE_URL, or the running one)")
+    where.add_argument("--store", metavar="URL", help="the store (default: $TIERLINE_STORE_URL, else the running one)")
+    where.add_argument("--config", type=Path, metavar="FILE", help="take the store from this config")
     where.add_argument("--state", metavar="FOLDER", default=".state", help="where `tierline up` keeps its state")
     where.add_argument("--json", action="store_true", help="print the records as stored, one line each")
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         return _fail(str(missing))
     except StoreUnavailable as down:
         return _fail(f"the store does not answer ({down}); is it running?")
-    except ValueError as bad:
+    except (ConfigError, ValueError) as bad:
         return _fail(str(bad))
     try:
         _print(blobs, args)
@@ -103,25 +104,32 @@ async def _read(url: str, args: argparse.Namespace) -> list[bytes]:
 
 
 def _store_url(args: argparse.Namespace) -> str:
-    if url := args.store or os.environ.get("TIERLINE_STORE_URL"):
-        return str(url)
-    running = Path(args.state) / "up.json"
+    url = args.store or (args.config and _configured(args.config)) or os.environ.get("TIERLINE_STORE_URL")
+    return str(url) if url else _running(Path(args.state) / "up.json")
+
+
+def _configured(config: Path) -> str | None:
+    from gateway.deployment import load_deployment  # not needed otherwise, and slow to import
+
+    return load_deployment(config).store.url
+
+
+def _running(up: Path) -> str:
     try:
-        return str(orjson.loads(running.read_bytes())["store_url"])
+        return str(orjson.loads(up.read_bytes())["store_url"])
     except FileNotFoundError:
         raise _NotFound(
-            f"no store to read: {running} is not there, so `tierline up` is not running here. "
+            f"no store to read: {up} is not there, so `tierline up` is not running here. "
             "Start it, or name the store by --store URL or TIERLINE_STORE_URL, or its folder by --state"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _NotFound(f"{running} cannot be read ({type(error).__name__}); name the store by --store URL") from None
+        raise _NotFound(f"{up} cannot be read ({type(error).__name__}); name the store by --store URL") from None
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError("not positive")
-    return value
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
 def _fail(message: str) -> int:

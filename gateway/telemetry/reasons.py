@@ -30,10 +30,10 @@ def milliseconds(value: float) -> str:
 
 
 def dollars(value: float) -> str:
-    """An amount of US dollars; small ones to three digits, none as $0."""
-    if not value:
-        return "$0"
-    return f"${value:.2f}" if value >= 1 else f"${value:.3g}" if value >= 0.0001 else f"${value:.2g}"
+    """An amount of US dollars: cents from a dollar on, else as many decimals as it takes, up to seven."""
+    if value >= 1 or not value:
+        return f"${value:.2f}" if value else "$0"
+    return f"${value:.7f}".rstrip("0") if value >= 1e-7 else "<$0.0000001"
 
 
 def _request(a: Attributes) -> Iterable[str]:

@@ -11,9 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rich.box import ASCII2, SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gateway.telemetry import names
@@ -24,6 +22,8 @@ Record = Mapping[str, Any]
 
 _NAME_WIDTH: Final = 15
 _TIME_WIDTH: Final = 9
+_COLUMNS: Final = ("time", "surface", "path", "tier", "status", "ttft", "total", "cost")
+_LEFT_COLUMNS: Final = 4
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE: "yellow", names.EMBED: "yellow"}
 
@@ -38,29 +38,41 @@ def draw(record: Record, console: Console) -> None:
     for hop in record["hops"]:
         console.print(_row(hop, total, width, fancy=_fancy(console)), soft_wrap=True)
         if reasons := explain(hop):
-            _wrapped(console, ", ".join(reasons), width, indent="    ", style="red" if hop["error"] else "dim")
+            _wrapped(console, "; ".join(reasons), width, indent="    ", style="red" if hop["error"] else "dim")
 
 
 def draw_list(records: Sequence[Record], console: Console) -> None:
-    """Prints a table of requests, in the order given."""
-    table = Table(box=SIMPLE_HEAD if _fancy(console) else ASCII2, pad_edge=False, padding=(0, 1), show_edge=False)
-    table.add_column("time", no_wrap=True)
-    table.add_column("request", overflow="fold", min_width=12)
-    for name in ("surface", "path", "tier"):
-        table.add_column(name, overflow="fold")
-    for name in ("status", "ttft", "total", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for record in records:
-        ledger = record["ledger"]
-        table.add_row(
-            time.strftime("%H:%M:%S", time.localtime(record["started"])),
-            *(Text(_plain(ledger[name]) or "-") for name in ("request_id", "surface", "path", "tier")),
-            Text(str(ledger["status"]), style=_status_style(ledger["status"])),
-            milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
-            milliseconds(ledger["total_ms"]),
-            dollars(ledger["cost_usd"]),
-        )
-    console.print(table)
+    """Prints one row per request, in the order given; where a terminal is too narrow, its id on a line of its own."""
+    rows = [_cells(record["ledger"], record["started"]) for record in records]
+    widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
+    ids = [_plain(record["ledger"]["request_id"]) for record in records]
+    room = sum(widths) + 2 * len(widths) + max(map(len, ids), default=0)
+    narrow = console.is_terminal and room > console.width
+    console.print(Text(_line(_COLUMNS, widths) + ("" if narrow else "request"), style="bold"), soft_wrap=True)
+    for record, row, request_id in zip(records, rows, ids, strict=True):
+        line = Text(_line(row, widths), style=_status_style(record["ledger"]["status"], ok=""))
+        if narrow:
+            line.rstrip()
+            line.append(f"\n{' ' * (widths[0] + 2)}{request_id}", style="dim")
+        else:
+            line.append(request_id)
+        console.print(line, soft_wrap=True)
+
+
+def _cells(ledger: Record, started: float) -> tuple[str, ...]:
+    return (
+        time.strftime("%H:%M:%S", time.localtime(started)),
+        *(_plain(ledger[name]) or "-" for name in ("surface", "path", "tier")),
+        str(ledger["status"]),
+        milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
+        milliseconds(ledger["total_ms"]),
+        dollars(ledger["cost_usd"]),
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    aligned = (f"{cell:{'<' if i < _LEFT_COLUMNS else '>'}{widths[i]}}  " for i, cell in enumerate(cells))
+    return "".join(aligned)
 
 
 def _header(ledger: Record, record: Record) -> list[tuple[str, str]]:
@@ -134,5 +146,5 @@ def _plain(value: object) -> str:
     return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
-def _status_style(status: int) -> str:
-    return "bold green" if status < 400 else "bold yellow" if status < 500 else "bold red"
+def _status_style(status: int, ok: str = "bold green") -> str:
+    return ok if status < 400 else "bold yellow" if status < 500 else "bold red"
