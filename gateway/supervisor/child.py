@@ -3,8 +3,8 @@
     starting --ready--> ready --exit--> down --(backoff)--> starting ... --stop()--> stopped
 
 An outage is said once, when it begins, and once when it ends; tries in between are silent. A child that fails
-`QUICK_FAILURES` times in a row without ever being ready is said with the last lines of its log; a vital one then ends
-the supervisor, any other is tried again at the longest backoff.
+`QUICK_FAILURES` times in a row is said with the last lines of its log, and tried again more and more rarely; a vital one
+that was never ready ends the supervisor instead.
 """
 
 from __future__ import annotations
@@ -162,9 +162,11 @@ class Child:
             return
         lines = "".join(f"\n    {line}" for line in tail(self.spec.log, log_from))
         what = f"{self.spec.name} {how}" if needs_a_person else f"{self.spec.name} {how}, {failures} times in a row"
-        if self.spec.vital:
+        if self.spec.vital and not self._ever_ready:
             raise CannotStart(f"{what}; its last words (all of them in {self.spec.log}):{lines}")
-        self._say(f"{what}; trying again every {MAX_BACKOFF_S:g} s. Its last words (log: {self.spec.log}):{lines}")
+        self._say(
+            f"{what}; tried again, every {MAX_BACKOFF_S:g} s in the end. Its last words (log: {self.spec.log}):{lines}"
+        )
         self.settled.set()
 
 

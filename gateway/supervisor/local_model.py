@@ -19,8 +19,8 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _ALIAS = "smollm2-135m-instruct"
 
 
-def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str, str]:
-    """The child, its OpenAI base URL, and the model's name. Raises CannotStart when there is no GGUF file to serve."""
+def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
+    """The child and its OpenAI base URL. Raises CannotStart when there is no GGUF file to serve."""
     gguf, alias = find_gguf(model.gguf)
     port = state.port("local")
     threads = ("--threads", str(model.threads)) if model.threads else ()
@@ -43,7 +43,7 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str, 
         log=state.log("local"),
         is_ready=lambda: _is_healthy(port),
     )
-    return spec, f"http://127.0.0.1:{port}/v1", alias
+    return spec, f"http://127.0.0.1:{port}/v1"
 
 
 def find_gguf(configured: Path | None) -> tuple[Path, str]:

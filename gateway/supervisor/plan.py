@@ -5,12 +5,12 @@ Everything a user can get wrong is found here, before the first process is start
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cache.store import StoreUnavailable
 from gateway.settings import Deployment, TierConfig
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import Facts, Row
@@ -25,90 +25,98 @@ from gateway.supervisor.store_child import store_child
 EMBEDDED = "embedded Valkey"
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the command line asked for; None is what the config says."""
+Load = Callable[[Mapping[str, str]], Deployment]
+"""Reads the deployment as it is in an environment: once as it is here, once as the gateway will find it."""
 
-    host: str | None
-    port: int | None
-    config: Path | None
-    policies: Path | None
-    workers: int
+
+@dataclass(frozen=True, slots=True)
+class GatewayFlags:
+    """What of the command line is passed on to the gateway; host and port are in the deployment already."""
+
+    config: Path | None = None
+    policies: Path | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is started. `specs` are in the order in which they depend on each other; `model` is the local one's name."""
+    """What is started, in the order in which it depends on each other, and the deployment as the gateway reads it."""
 
     specs: tuple[ChildSpec, ...]
     up: Up
-    model: str | None
+    deployment: Deployment
 
 
-def make_plan(deployment: Deployment, wish: Wish, state: StateFolder, pid: int) -> Plan:
-    """Decides what to start. Raises CannotStart."""
-    listen = _listen(deployment, wish)
+def make_plan(load: Load, flags: GatewayFlags, state: StateFolder) -> Plan:
+    """Decides what to start. Raises CannotStart, and the loader's ConfigError."""
+    deployment = load(os.environ)
+    listen = _listen(deployment, flags.workers)
     specs: list[ChildSpec] = []
-    local_base_url = model = None
-    if deployment.store.url:
-        store_url = deployment.store.url
-    else:
-        spec, store_url = store_child(state)
+    found = {"TIERLINE_STATE": str(state.path)}
+    if not deployment.store.url:
+        spec, found["TIERLINE_STORE_URL"] = store_child(state)
         specs.append(spec)
     if deployment.wants_local_model:
-        spec, local_base_url, model = local_child(deployment.local_model, state)
+        spec, found["TIERLINE_LOCAL_BASE_URL"] = local_child(deployment.local_model, state)
         specs.append(spec)
-    found = {"TIERLINE_STORE_URL": store_url} | ({"TIERLINE_LOCAL_BASE_URL": local_base_url} if local_base_url else {})
-    specs.append(gateway_child(listen, wish.config, wish.policies, found, state))
-    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, pid), model)
+    specs.append(gateway_child(listen, flags.config, flags.policies, found, state))
+    deployment = load({**os.environ, **found})
+    store_url, local_base_url = deployment.store.url, found.get("TIERLINE_LOCAL_BASE_URL")
+    if not store_url:
+        raise CannotStart("the config leaves out the store; write store: {url: ${TIERLINE_STORE_URL:-}}")
+    if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
+        raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
+    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)
 
 
-def _listen(deployment: Deployment, wish: Wish) -> Listen:
-    host = deployment.host if wish.host is None else wish.host
-    port = deployment.port if wish.port is None else wish.port
+def _listen(deployment: Deployment, workers: int) -> Listen:
+    host, port = deployment.host, deployment.port
     try:
         port = port or free_port(host)
     except OSError as error:
         raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
-    reason = why_not_listen(host, port)
-    if reason:
+    if reason := why_not_listen(host, port):
         raise CannotStart(f"cannot listen on {host} port {port}: {reason} (--port takes another)")
-    return Listen(host, port, wish.workers)
+    return Listen(host, port, workers)
 
 
-async def gather_facts(
-    plan: Plan, deployment: Deployment, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]
-) -> Facts:
+async def gather_facts(plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]) -> Facts:
     """What there is to say, once all first starts are decided; an external store is asked for a sign of life."""
     ready = {child.spec.name: child.ready for child in children}
-    key_envs = [name for tenant in deployment.tenants.values() for name in tenant.key_env]
+    tenants = plan.deployment.tenants.values()
     return Facts(
         url=plan.up.url,
-        tiers=[Row(tier.name, _tier_state(tier, plan.model, ready, state)) for tier in deployment.tiers],
+        tiers=[Row(tier.name, _tier_state(tier, plan.up, ready, state)) for tier in plan.deployment.tiers],
         store=await _store_state(plan.up.store_url, ready, state),
         surfaces=surfaces,
-        default_surface=deployment.default_surface,
+        default_surface=plan.deployment.default_surface,
         state=f"{state.path} (logs in {state.logs})",
-        key_env=(key_envs or ["TIERLINE_KEY"])[0] if deployment.tenants else None,
+        key_env=next((name for tenant in tenants for name in tenant.key_env), "TIERLINE_KEY") if tenants else None,
     )
 
 
-def _tier_state(tier: TierConfig, model: str | None, ready: dict[str, bool], state: StateFolder) -> str:
-    if model is not None and any(not backend.base_url for backend in tier.backends):
-        return f"ready: {model} on this machine" if ready[LOCAL] else f"not ready, see {state.log('local')}"
+def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: StateFolder) -> str:
     if tier.unconfigured_reason:
         return f"unconfigured: {tier.unconfigured_reason}"
-    usable = (backend for backend in tier.backends if backend.configured)
-    return "configured: " + ", ".join(f"{backend.model} at {backend.base_url}" for backend in usable)
+    models = [(backend.model, backend.base_url) for backend in tier.backends if backend.configured]
+    if up.local_base_url and _is_local(tier, up.local_base_url):
+        model = next(model for model, base_url in models if base_url == up.local_base_url)
+        return f"ready: {model}, on this machine" if ready[LOCAL] else f"not ready: see {state.log('local')}"
+    return "configured: " + ", ".join(f"{model} at {base_url}" for model, base_url in models)
 
 
-async def _store_state(url: str, ready: dict[str, bool], state: StateFolder) -> str:
+def _is_local(tier: TierConfig, local_base_url: str) -> bool:
+    return any(backend.base_url == local_base_url for backend in tier.backends)
+
+
+async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) -> str:
     parts = urlsplit(url)
     where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
     if STORE in ready:
         status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
         return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
-    from cache.redis_store import RedisStore  # a client library that the embedded store's supervisor never needs
+    from cache.redis_store import RedisStore  # a client library that is not needed with the embedded store
+    from cache.store import StoreUnavailable
 
     store = RedisStore.from_url(url)
     try:

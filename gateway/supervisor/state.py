@@ -1,7 +1,7 @@
 """The state folder: held by one supervisor at a time, it keeps what must outlive a run.
 
 lock        flock'ed while a supervisor lives; the kernel lets go of it however the supervisor ends
-up.json     {url, store_url, local_base_url, pid} of the running supervisor, for `tierline trace`; readable by its owner only
+up.json     {url, store_url, local_base_url, pid} of the running supervisor, for other commands; its owner's alone
 ports.json  the loopback ports chosen once for the children
 logs/       one file per child
 store/      the embedded store's data and its config

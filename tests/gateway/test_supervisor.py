@@ -1,4 +1,4 @@
-"""The supervisor's parts, with small real programs as children. `tierline up` as a whole: tests/integration/test_up.py."""
+"""The supervisor's parts, with small real programs as children; `tierline up` as a whole is in tests/integration."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_child_that_cannot_start_is_said_with_its_last_words(tmp_path: P
 
 async def test_a_vital_child_that_says_a_person_must_act_is_not_tried_again(tmp_path: Path) -> None:
     """Exit code 2 of a vital child at its first start ends the supervisor, with the child's words."""
-    spec = shell(tmp_path, "echo started >> $0.count; echo policies/chat.yaml:3: unknown key >&2; exit 2", vital=True)
+    spec = shell(tmp_path, "echo policies/chat.yaml:3: unknown key >&2; exit 2", vital=True)
     child = Child(spec, pytest.fail)
     with pytest.raises(CannotStart, match="unknown key"):
         await asyncio.wait_for(child.run(), 2)
@@ -170,8 +170,8 @@ def spec(name, script, grace):
     async def ready(): return (folder / f"{name}.ready").exists()
     begin = f"cd {folder}; echo $$ > {name}.pid; "
     return ChildSpec(name, ("sh", "-c", begin + script), dict(os.environ), folder / f"{name}.log", ready, grace)
-def polite(name): return f"trap 'echo {name} >> order; exit 0' TERM; touch {name}.ready; while true; do sleep 0.05; done"
-def deaf(name): return f"trap '' TERM; touch {name}.ready; while true; do sleep 0.05; done"
+def polite(name): return f"trap 'echo {name} >> order; exit 0' TERM; touch {name}.ready; while :; do sleep 0.05; done"
+def deaf(name): return f"trap '' TERM; touch {name}.ready; while :; do sleep 0.05; done"
 async def ready(children): (folder / "up").touch()
 kind = deaf if sys.argv[2] == "deaf" else polite
 family = Family([spec(n, kind(n), 30.0) for n in ("store", "model", "gateway")], lambda line: None, ready)
@@ -185,7 +185,7 @@ def supervise(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[bytes], 
 
     def start(kind: str) -> tuple[subprocess.Popen[bytes], list[int]]:
         process = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), kind])
-        until(lambda: (tmp_path / "up").exists())
+        until((tmp_path / "up").exists)
         return process, [int((tmp_path / f"{name}.pid").read_text()) for name in ("store", "model", "gateway")]
 
     return start
@@ -259,7 +259,7 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path)
     """The line names the folder and the reason."""
     (tmp_path / "file").touch()
     with (
-        pytest.raises(CannotStart, match="cannot write to the state folder .*Not a directory"),
+        pytest.raises(CannotStart, match=r"cannot write to the state folder .*Not a directory"),
         claim(tmp_path / "file" / "state"),
     ):
         pass

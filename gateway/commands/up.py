@@ -1,0 +1,76 @@
+"""`tierline up`: the store, the local model and the gateway, started, watched and stopped together."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.commands._flags import add_server_flags, deployment_of, policies_of
+from gateway.supervisor import CannotStart
+from gateway.supervisor.banner import render
+from gateway.supervisor.child import Child
+from gateway.supervisor.family import Family
+from gateway.supervisor.plan import GatewayFlags, Plan, gather_facts, make_plan
+from gateway.supervisor.state import StateFolder, claim
+
+_EXAMPLES = """examples:
+  tierline up                                     everything, on http://127.0.0.1:8787
+  tierline up --port 9000 --workers 2             elsewhere, with two gateway processes
+  TIERLINE_STORE_URL=redis://10.0.0.5:6379/0 tierline up
+                                                  with your Redis or Valkey instead of the embedded one
+  OPENAI_API_KEY=... tierline up                  with the hosted tier
+
+Ctrl-C stops everything; a second Ctrl-C does it at once. The exit code is 0 after a stop that was asked for,
+1 if it could not start, 2 if the config or a policy is wrong, 130 after a second Ctrl-C."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `up` to the command line."""
+    parser = subparsers.add_parser(
+        "up",
+        help="start everything: the store, the local model and the gateway",
+        description="Starts the store, the local model and the gateway, restarts what fails, and stops them together.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_flags(parser)
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="what outlives a run (default: .state)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs until a signal. The exit codes are told by `--help`; a ConfigError is the caller's to say."""
+    try:
+        with claim(args.state) as state:
+            plan = make_plan(
+                lambda environ: deployment_of(args, environ),
+                GatewayFlags(args.config, args.policies, args.workers),
+                state,
+            )
+            surfaces = policies_of(args, plan.deployment).load().names
+            return asyncio.run(_watch(plan, surfaces, state))
+    except CannotStart as error:
+        sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours
+        return 1
+
+
+async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder) -> int:
+    async def announce(children: Sequence[Child]) -> None:
+        state.announce(plan.up)
+        _say(render(await gather_facts(plan, surfaces, state, children)))
+
+    return await Family(plan.specs, _say, announce).run()
+
+
+def _say(line: str) -> None:
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:  # the terminal or the pipe is gone; the children are not to go with it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
