@@ -25,7 +25,8 @@ from gateway.supervisor.local_model import find_gguf
 from gateway.supervisor.logs import MAX_LOG_BYTES, rotate, tail
 from gateway.supervisor.state import Up, claim, free_port
 from gateway.supervisor.store_child import store_child
-from tests.support.wait import auntil, until
+from tests.support.wait import until
+from tests.support.waiting import until as auntil
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 
@@ -147,7 +148,8 @@ async def test_what_a_killed_child_leaves_behind_is_gone_before_the_next_start(t
 async def test_a_child_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     """Stopping does not wait for a start that never ends."""
     async with watched(shell(tmp_path, "sleep 60"), []) as child:
-        pid = await auntil(lambda: child.pid)
+        await auntil(lambda: child.pid is not None)
+        pid = child.pid or 0
         await asyncio.wait_for(child.stop(), 3)
     assert not is_alive(pid)
 

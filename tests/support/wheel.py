@@ -1,4 +1,4 @@
-"""`python -m tests.support.wheel FILE`: whether a wheel carries all that runs without the checkout, and nothing else."""
+"""`python -m tests.support.wheel FILE`: whether a wheel carries all it must without the checkout, and nothing else."""
 
 from __future__ import annotations
 
