@@ -3,8 +3,8 @@
     starting --ready--> ready --exit--> down --(backoff)--> starting ... --stop()--> stopped
 
 An outage is said once, when it begins, and once when it ends; tries in between are silent. A child that fails
-`QUICK_FAILURES` times in a row is said with the last lines of its log, and tried again ever more rarely; a vital one that
-was never ready ends the supervisor instead.
+`QUICK_FAILURES` times in a row is said with the last lines of its log, and tried again ever more rarely; a vital one
+that was never ready ends the supervisor instead.
 """
 
 from __future__ import annotations
