@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,14 +17,4 @@ def until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") ->
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s} s: {what or condition}")
         time.sleep(_POLL_S)
-    return value
-
-
-async def auntil(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T:
-    """`until`, for a test that runs on the event loop it waits for."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
-        await asyncio.sleep(_POLL_S)
     return value

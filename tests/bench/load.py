@@ -1,0 +1,125 @@
+"""The load: wrk for requests, and the bodies they carry."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tests.bench.rig import HERE, Meter, Rig, Service, tool
+from tests.support.gateway import environment
+
+_SYSTEM = (
+    "You are the assistant of a company that sells parts for bicycles. Answer in the language of the question, in one "
+    "paragraph, with the number of the part where there is one. If you do not know, say so and name the department "
+    "that does. Never promise a delivery date. Prices are in euros and include tax; add the shipping rate when asked."
+)
+_PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One way to have a request answered. `model` and `cache` (a header) say how ours is asked."""
+
+    name: str
+    service: Service
+    model: str = "tier:hosted"
+    cache: str = ""
+    unique: bool = False
+    path: str = ""
+    """The x-tierline-path that shows it went this way."""
+
+    def body(self, prompt: str = _PROMPT, **more: object) -> bytes:
+        """The request's JSON, about 600 bytes, with `more` members."""
+        prefix, suffix = _around(self.model)
+        whole = json.loads(prefix + prompt + suffix)
+        return json.dumps(whole | more, separators=(",", ":")).encode()
+
+    def headers(self) -> dict[str, str]:
+        """The request's headers, its length left out."""
+        asked = {"x-tierline-cache": self.cache} if self.cache else {}
+        return {"content-type": "application/json"} | asked
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run of wrk came to."""
+
+    per_second: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def subjects(rig: Rig) -> list[Subject]:
+    """Everything that is compared, in the order of a round."""
+    yardsticks = [Subject("direct", rig.direct), Subject("nginx", rig.nginx), Subject("raw", rig.raw)]
+    if rig.gateway is None:
+        return yardsticks
+    return [
+        *yardsticks,
+        Subject("bare", rig.gateway, cache="no-store", path="direct"),
+        Subject("exact", rig.gateway, model="full", path="cache-exact"),
+        Subject("full", rig.gateway, model="full", unique=True, path="direct"),
+    ]
+
+
+def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, seed: int, think_ms: float = 0.0) -> Load:
+    """wrk on one thread for `seconds`; `think_ms` is each connection's mean pause between requests."""
+    prefix, suffix = _around(subject.model)
+    env = environment(
+        BENCH_WORDS=str(_words(folder)),
+        BENCH_PREFIX=prefix,
+        BENCH_SUFFIX=suffix,
+        BENCH_PROMPT=_PROMPT,
+        BENCH_CACHE=subject.cache,
+        BENCH_UNIQUE="1" if subject.unique else "0",
+        BENCH_THINK_MS=str(think_ms),
+        BENCH_SEED=str(seed),
+    )
+    command = [tool("wrk") or "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "5s"]
+    command += ["-s", str(HERE / "wrk.lua"), f"http://127.0.0.1:{subject.service.port}"]
+    meter = Meter(subject.service.pid)
+    done = subprocess.run(command, env=env, capture_output=True, check=True, text=True)
+    cpu, _ = meter.read()
+    got = json.loads(done.stdout.splitlines()[-1])
+    count = max(1, got["requests"])
+    return Load(
+        per_second=got["requests"] / got["seconds"],
+        cpu_us=cpu / count * 1e6,
+        p50_ms=got["p50_us"] / 1000,
+        p99_ms=got["p99_us"] / 1000,
+        failed=got["failed"],
+    )
+
+
+@lru_cache
+def _around(model: str) -> tuple[str, str]:
+    """The body before and after the prompt."""
+    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "PROMPT"}]
+    body = {"model": model, "temperature": 0, "max_tokens": 128, "messages": messages}
+    prefix, suffix = json.dumps(body, separators=(",", ":")).split("PROMPT")
+    return prefix, suffix
+
+
+@lru_cache
+def _words(folder: Path) -> Path:
+    """A file of a few thousand English words, out of Python's own language reference: no two prompts are alike."""
+    from pydoc_data.topics import topics
+
+    found = sorted(set(re.findall(r"\b[a-z]{4,12}\b", " ".join(topics.values()))))
+    path = folder / "words.txt"
+    path.write_text("\n".join(found) + "\n")
+    return path
+
+
+def fresh_prompt(folder: Path, number: int) -> str:
+    """A prompt of the kind that wrk.lua makes for a `unique` subject, never asked by it."""
+    words = _words(folder).read_text().split()
+    chosen = random.Random(number)
+    return " ".join(chosen.choices(words, k=10)) + f" {2_000_000_000 + number}"

@@ -1,0 +1,243 @@
+"""The bench's machinery: two cores, the processes pinned to them, and what /proc says these cost."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.support.gateway import ROOT, Gateway, config, environment, free_port, running, write_policies
+from tests.support.store import local_store
+from tests.support.wait import until
+
+HERE = Path(__file__).parent
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PACKAGES = {"wrk": "wrk", "nginx": "nginx-light"}
+_DEBIAN_SBIN = "/usr/sbin"
+
+FULL = """
+surface: full
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route:
+  classifier: default
+  start: {local: "p_adequate >= 0.5", hosted: otherwise}
+escalate:
+  when: {confidence_below: 0.3, invalid: [json, tool_args], finish: [length], repetition: true}
+cache:
+  exact: {ttl: 1h}
+  semantic: {ttl: 1h, min_similarity: 0.95, guards: [negation, numbers, entities, dates]}
+"""
+"""Every step of the path, one attempt: the raw upstream's answers are confident."""
+
+JUDGED = """
+surface: judged
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route: {classifier: none, start: {local: otherwise}}
+escalate:
+  when: {confidence_below: 0.3}
+  stream: {hold_tokens: 256, hold_max: 20s}
+"""
+"""A stream that is held, and judged, to its end."""
+
+
+class MissingTools(Exception):
+    """What has to be installed first; the message is the line to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The core of what is measured, and the one of the load, the raw upstream and the store."""
+
+    gateway: int
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Something that answers chat completions on a port; `pid` is its process, children included in its costs."""
+
+    name: str
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """Everything a run talks to. Without `gateway`, the yardsticks alone."""
+
+    cores: Cores
+    store_url: str
+    direct: Service
+    nginx: Service
+    raw: Service
+    gateway: Service | None
+
+
+def choose_cores() -> Cores:
+    """Two of the cores this process may use."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        raise MissingTools("the bench needs two cores: one for the gateway, one for the load")
+    return Cores(usable[0], usable[1])
+
+
+def require_tools() -> None:
+    """Raises MissingTools, naming the Debian packages, when wrk or nginx is not there."""
+    missing = [package for command, package in _PACKAGES.items() if tool(command) is None]
+    if missing:
+        raise MissingTools(f"the bench needs {' and '.join(missing)}: apt-get install {' '.join(missing)}")
+
+
+def tool(command: str) -> str | None:
+    """Where a command is; Debian keeps nginx outside an ordinary user's PATH."""
+    return shutil.which(command) or shutil.which(command, path=_DEBIAN_SBIN)
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What this thread starts meanwhile runs on `core`."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
+    """All services, started and answering, the gateway if `ours`; this process joins the load's core."""
+    os.sched_setaffinity(0, {cores.load})
+    with ExitStack() as stack:
+        upstream = free_port()
+        direct = stack.enter_context(_process("direct", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
+        store = stack.enter_context(local_store())
+        with on_core(cores.gateway):
+            nginx = stack.enter_context(_nginx(folder / "nginx", upstream))
+            raw = stack.enter_context(_raw_proxy(upstream))
+            gateway = stack.enter_context(bench_gateway(folder / "gateway", upstream, store.url)) if ours else None
+        yield Rig(cores, store.url, direct, nginx, raw, gateway_service(gateway) if gateway else None)
+
+
+@contextmanager
+def bench_gateway(folder: Path, upstream: int, store_url: str | None, embedding: str = "static") -> Iterator[Gateway]:
+    """Our gateway over the raw upstream, both tiers, with the surfaces `full` and `judged`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_policies(folder / "policies", {"full": FULL, "judged": JUDGED})
+    url = f"http://127.0.0.1:{upstream}/v1"
+    state = {"kind": embedding, "state": str(ROOT / ".state")}
+    deployment = config(url, url, store_url, embedding=state, default_surface="full")
+    for tier in deployment["tiers"]:
+        tier["backends"][0]["max_in_flight"] = 1024
+    (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
+    with running(folder, environment(HOSTED_KEY="sk-bench")) as gateway:
+        yield gateway
+
+
+def gateway_service(gateway: Gateway) -> Service:
+    """A gateway, as something to measure."""
+    return Service("gateway", gateway.port, gateway.process.pid)
+
+
+@contextmanager
+def _process(name: str, port: int, *arguments: str, **env: str) -> Iterator[Service]:
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment(**env))
+    with _stopped(process):
+        until(lambda: listens(port), 10, f"{name} listens")
+        yield Service(name, port, process.pid)
+
+
+def _raw_proxy(upstream: int) -> AbstractContextManager[Service]:
+    port = free_port()
+    arguments = ["-m", "uvicorn", "tests.bench.raw_proxy:app", "--port", str(port), "--loop", "uvloop"]
+    arguments += ["--http", "httptools", "--no-access-log", "--log-level", "warning", "--backlog", "1024"]
+    return _process("raw proxy", port, *arguments, BENCH_UPSTREAM=f"http://127.0.0.1:{upstream}")
+
+
+@contextmanager
+def _nginx(folder: Path, upstream: int) -> Iterator[Service]:
+    folder.mkdir(parents=True)
+    port = free_port()
+    text = (HERE / "nginx.conf").read_text().replace("UPSTREAM", str(upstream)).replace("PORT", str(port))
+    (folder / "nginx.conf").write_text(text)
+    command = [tool("nginx") or "nginx", "-p", str(folder), "-c", "nginx.conf", "-e", "stderr"]
+    with _stopped(process := subprocess.Popen(command)):
+        until(lambda: listens(port), 10, "nginx listens")
+        yield Service("nginx", port, process.pid)
+
+
+@contextmanager
+def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def listens(port: int) -> bool:
+    """Whether something accepts connections there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# --- /proc --------------------------------------------------------------------------------------------------------
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds, user and system, of a process and its descendants so far."""
+    total = 0
+    for one in family(pid):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total * _TICK_S
+
+
+def rss_mb(pid: int) -> float:
+    """Resident memory of the largest process of a family, in MB: the worker, where there is a supervisor."""
+    sizes = []
+    for one in family(pid):
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{one}/status").read_text())
+        sizes.append(int(found[1]) / 1000 if found else 0.0)
+    return max(sizes)
+
+
+@dataclass(slots=True)
+class Meter:
+    """CPU and wall time between its making and `read()`."""
+
+    pid: int
+    _cpu: float = 0.0
+    _wall: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._cpu, self._wall = cpu_s(self.pid), time.perf_counter()
+
+    def read(self) -> tuple[float, float]:
+        """(CPU seconds, wall seconds) since."""
+        return cpu_s(self.pid) - self._cpu, time.perf_counter() - self._wall
