@@ -16,7 +16,8 @@ from tests.support.gateway import environment
 _SYSTEM = (
     "You are the assistant of a company that sells parts for bicycles. Answer in the language of the question, in one "
     "paragraph, with the number of the part where there is one. If you do not know, say so and name the department "
-    "that does. Never promise a delivery date. Prices are in euros and include tax; add the shipping rate when asked."
+    "that does. Never promise a delivery date. Prices are in euros and include tax; add the shipping rate when asked. "
+    "Keep to the facts in the catalogue, and never invent a part number."
 )
 _PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
 

@@ -37,7 +37,8 @@ _COMPLETION = {
         }
     ],
     "usage": {"prompt_tokens": 120, "completion_tokens": 3, "total_tokens": 123},
-    "system_fingerprint": "fp_bench",
+    "service_tier": "default",
+    "system_fingerprint": "fp_bench_0123456789abcdef",
 }
 
 
