@@ -21,6 +21,16 @@ Finding = tuple[KeyPath, str]
 """Something wrong at a path below the value being checked."""
 
 _FINDINGS = "findings"
+# Pydantic names Python's types; whoever writes YAML does not know them.
+_LIST, _MAPPING = "write a list, such as [a, b]", "write keys with their values, such as {a: b}"
+_PLAIN_WORDS = {
+    "tuple_type": _LIST,
+    "frozen_set_type": _LIST,
+    "mapping_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+}
 
 
 def raise_findings(findings: list[Finding]) -> None:
@@ -82,7 +92,7 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
         return [document.problem(path, "unknown key" + did_you_mean(str(path[-1]), known))]
     if kind == "missing":
         return [document.problem(tuple(detail["loc"]), "required, but missing")]
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _PLAIN_WORDS.get(kind) or detail["msg"].removeprefix("Value error, ")
     return [document.problem(path, message[:1].lower() + message[1:])]
 
 

@@ -59,10 +59,7 @@ def read_yaml(file: Path) -> Document:
     try:
         value = composer.compose(text)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise InvalidYaml(
-            [Problem(file, mark.line + 1 if mark else 0, "", f"not YAML: {error.problem or error.context}")]
-        ) from None
+        raise InvalidYaml([_syntax_problem(file, error)]) from None
     except yaml.YAMLError as error:
         # A character YAML does not allow; it comes without a mark.
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
@@ -72,6 +69,13 @@ def read_yaml(file: Path) -> Document:
     if not isinstance(value, dict):
         raise InvalidYaml([Problem(file, 1, "", "the file must be a mapping of keys to values")])
     return Document(file, value, composer.lines)
+
+
+def _syntax_problem(file: Path, error: yaml.MarkedYAMLError) -> Problem:
+    # Where the parser gave up is often far from what was left open; that is where the context begins.
+    began = f" ({error.context} that began on line {error.context_mark.line + 1})" if error.context_mark else ""
+    mark = error.problem_mark or error.context_mark
+    return Problem(file, mark.line + 1 if mark else 0, "", f"not YAML: {error.problem or error.context}{began}")
 
 
 def _read_text(file: Path) -> str:

@@ -1,0 +1,39 @@
+"""What a policy may say but probably does not mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.errors import dotted
+from policies.lint import lint
+from policies.loader import load_policy
+from tests.policies.conftest import CHAT, Write
+
+START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "says"),
+    [
+        ([("[local, hosted]", "[hosted]"), (START, "start: {hosted: otherwise}")],
+         "escalate.when.confidence_below", "nothing to escalate to"),
+        ([("invalid: [json]}", "invalid: [json]}, max_attempts: 1")], "escalate.when.confidence_below", "max_attempts"),
+        ([("deadline: 30s", "deadline: 200ms")], "escalate.stream.hold_max", "past its deadline"),
+        ([("invalid: [json]}", "invalid: [json]}, stream: {hold_max: 1s}")], "escalate.stream.hold_max", "slo.ttft"),
+        ([("exact: {ttl: 24h}", "semantic: {ttl: 6h, min_similarity: 0.9}")], "cache.semantic", "no exact cache"),
+        ([("temperature > 0.3", "otherwise")], "cache.never", "nothing is ever cached"),
+        ([(START, "start: {hosted: otherwise, local: stream}")], "route.start.local", "never looked at"),
+        ([(START, START + "\n  classifier: none")], "route.start.local", "p_adequate has no value"),
+        ([("p95: 400ms", "p95: 950ms")], "slo.ttft.p95", "longer than p99"),
+        ([("deadline: 30s", "deadline: 600ms")], "slo.ttft.p99", "longer than slo.deadline"),
+    ],
+)  # fmt: skip
+def test_doubtful_rules_are_pointed_out(write: Write, changes: list[tuple[str, str]], key: str, says: str) -> None:
+    """Each doubtful rule is named by its key, and the policy loads all the same."""
+    found = lint(load_policy(write("chat", CHAT, *changes)))
+    assert any(dotted(path) == key and says in message for path, message in found), found
+
+
+def test_a_sound_policy_raises_no_doubt(write: Write) -> None:
+    """There is no noise."""
+    assert lint(load_policy(write())) == []

@@ -1,0 +1,195 @@
+"""From policy files to a policy set: versions, names, and everything that is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies.errors import ConfigError, InvalidContent, UnreadableFile
+from policies.lint import lint
+from policies.loader import SHIPPED, PolicySource, load_policies, load_policy
+from tests.policies.conftest import CHAT, Write
+
+TIERS = ("local", "hosted")
+
+
+def problems_of(directory: Path) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_policies(directory, TIERS)
+    return [f"{problem.line}: {problem.key}: {problem.message}" for problem in caught.value.problems]
+
+
+def test_what_a_file_says_is_what_the_policy_holds(write: Write) -> None:
+    """Durations are seconds, rules are parsed, what is not written has its default."""
+    policy = load_policy(write())
+    assert (policy.slo.ttft.p95, policy.slo.deadline) == (0.4, 30.0)
+    assert policy.cache.exact is not None
+    assert policy.cache.exact.ttl == 86400
+    assert list(policy.route.start) == ["local", "hosted"]
+    assert policy.route.start["local"].holds({"p_adequate": 0.8, "tokens_in": 5})
+    assert policy.escalate.max_attempts == 3
+    assert policy.label == f"chat@{policy.version[:7]}"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "# a comment\n" + CHAT,
+        "\n".join(
+            reversed(CHAT.replace("route:\n  start", "route: {start").replace("otherwise}", "otherwise}}").splitlines())
+        ),
+        CHAT + "description: words for people\n",
+        CHAT + "output: {}\n",
+        CHAT.replace("400ms", "0.4s").replace("24h", "1d").replace("0.62", "62%"),
+        CHAT.replace("{p95: 400ms, p99: 900ms}", "{p99: 900ms, p95: 400ms}"),
+    ],
+    ids=["comment", "key order", "description", "a default written out", "other units", "nested key order"],
+)
+def test_equal_rules_have_equal_versions(write: Write, same: str) -> None:
+    """Comments, layout, key order and defaults written out do not make another version."""
+    assert load_policy(write("same", same)).version == load_policy(write()).version
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("0.62", "0.63"),
+        ("24h", "23h"),
+        ("[tools, temperature > 0.3]", "[tools]"),
+        ("{local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",
+         "{hosted: otherwise, local: p_adequate >= 0.7 and tokens_in < 3000}"),
+    ],
+)  # fmt: skip
+def test_other_rules_have_another_version(write: Write, change: tuple[str, str]) -> None:
+    """Any change of a rule, the order of `route.start` among them, is another version."""
+    assert load_policy(write("other", CHAT, change)).version != load_policy(write()).version
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("deadline: 30s", "dedline: 30s"), "3: slo.dedline: unknown key (did you mean 'deadline'?)"),
+        (("deadline: 30s", "deadline: 30"), "3: slo.deadline: 30 is not a duration"),
+        (("400ms", "400"), "3: slo.ttft.p95: 400 is not a duration"),
+        (("slo: {ttft: {p95: 400ms, p99: 900ms}, deadline: 30s}", "slo: {}"), "3: slo.deadline: required, but missing"),
+        (("surface: chat", "surface: auto"), "1: surface: 'auto' has a meaning of its own"),
+        (("surface: chat", "surface: Chat!"), "1: surface: string should match"),
+        (("surface: chat", "surface: chat\nversion: abcdef0"), "2: version: set by Tierline"),
+        (("[gpt-4o-mini]", "[tier:local]"), "2: match.models: 'tier:local' cannot be an alias"),
+        (("{models: [gpt-4o-mini]}", "{header: {x-app: a}}"), "2: match.header: only the header x-tierline-surface"),
+        (("[local, hosted]", "[local, local]"), "4: tiers[1]: tier 'local' is named twice"),
+        (("[local, hosted]", "[local, hostd]"), "6: route.start.hosted: tier 'hosted' is not among"),
+        (("[local, hosted]", "[local, hosted, huge]"), "4: tiers[2]: the deployment has no tier 'huge'"),
+        (("hosted: otherwise", "hosted: stream"), "6: route.start: one tier must say 'otherwise'"),
+        (("p_adequate", "p_adquate"), "6: route.start.local: 'p_adquate >= 0.7 and tokens_in < 3000' asks for "
+                                      "'p_adquate' (did you mean 'p_adequate'?)"),
+        (("p_adequate", "temperature"), "6: route.start.local: 'temperature >="),
+        (("0.62", ".nan"), "7: escalate.when.confidence_below: input should be "),
+        (("0.62", "1.5"), "7: escalate.when.confidence_below: input should be less than or equal to 1"),
+        (("0.62", "true"), "7: escalate.when.confidence_below: true is not a number"),
+        (("[json]", "[jsn]"), "7: escalate.when.invalid[0]: input should be 'json' or 'tool_args'"),
+        (("24h", "24 hours"), "8: cache.exact.ttl: '24 hours' is not a duration"),
+        (("[tools,", "[tols,"), "8: cache.never[0]: 'tols' asks for 'tols' (did you mean 'tools'?)"),
+        (("{local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",
+          "{hosted: otherwise}\n  on_abstain: hosted"), "4: tiers[0]: tier 'local' can never be reached"),
+        (("tiers: [local, hosted]", "tiers: no"), "4: tiers: write a list, such as [a, b]"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_line_and_key(write: Write, change: tuple[str, str], problem: str) -> None:
+    """Each mistake is refused at its own line and key, with a hint where one can be given."""
+    file = write("chat", CHAT, change)
+    found = problems_of(file.parent)
+    assert any(text.startswith(problem) for text in found), found
+
+
+def test_all_problems_of_all_files_are_told_at_once(write: Write) -> None:
+    """One start tells everything that is wrong."""
+    write("chat", CHAT, ("400ms", "fast"), ("0.62", "2"), ("[json]", "[xml]"))
+    file = write("other", "surface: [")
+    found = problems_of(file.parent)
+    assert len(found) == 4
+
+
+def test_a_flag_may_say_yes_and_a_word_may_be_no(write: Write) -> None:
+    """`no` is false where a flag is meant, and the word `no` where a name is."""
+    file = write("chat", CHAT, ("invalid: [json]", "repetition: no"), ("[gpt-4o-mini]", "[no]"))
+    policy = load_policy(file)
+    assert policy.escalate.when.repetition is False
+    assert policy.match.models == ("no",)
+
+
+def test_a_request_finds_its_policy_by_header_or_model(write: Write) -> None:
+    """The header goes first; without it, a surface's name, an alias or auto; nothing is guessed."""
+    write("batch", CHAT, ("surface: chat", "surface: batch"),
+          ("{models: [gpt-4o-mini]}", "{models: [offline], header: {X-Tierline-Surface: nightly}}"))  # fmt: skip
+    policies = load_policies(write().parent, TIERS)
+    asked = [
+        (("chat", None), "chat"),
+        (("gpt-4o-mini", None), "chat"),
+        (("offline", None), "batch"),
+        (("auto", None), "chat"),
+        (("anything", "batch"), "batch"),
+        (("anything", "nightly"), "batch"),
+        (("anything", "auto"), "chat"),
+        (("nightly", None), None),
+        (("chat", "nope"), None),
+        (("nope", None), None),
+    ]
+    for (model, surface), expected in asked:
+        found = policies.resolve(model, surface)
+        assert (found.surface if found else None) == expected, (model, surface)
+    assert policies.names == ("batch", "chat")
+    assert policies.default.surface == "chat"
+
+
+def test_a_name_belongs_to_one_surface(write: Write) -> None:
+    """A surface in two files, an alias of two surfaces and an alias that is a surface's name are refused."""
+    write("a", CHAT, ("surface: chat", "surface: a"))
+    write("b", CHAT, ("surface: chat", "surface: b"), ("[gpt-4o-mini]", "[gpt-4o-mini, chat]"))
+    write("copy")
+    found = problems_of(write().parent)
+    assert "1: surface: surface 'chat' is already in chat.yaml" in found
+    assert "2: match.models[0]: 'gpt-4o-mini' already stands for the surface 'a'" in found
+    assert "2: match.models[1]: 'chat' already stands for the surface 'chat'" in found
+
+
+def test_the_default_surface_must_be_there(write: Write) -> None:
+    """A deployment whose default surface has no policy does not start."""
+    with pytest.raises(InvalidContent, match=r"no policy for the default surface 'caht' \(did you mean 'chat'\?\)"):
+        load_policies(write().parent, TIERS, "caht")
+
+
+def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:
+    """No folder, and a folder with nothing in it, are told apart."""
+    with pytest.raises(UnreadableFile, match="no policy files"):
+        load_policies(tmp_path, TIERS)
+    with pytest.raises(UnreadableFile, match="no such folder"):
+        load_policies(tmp_path / "nope", TIERS)
+
+
+def test_hidden_files_are_no_policies(write: Write) -> None:
+    """What editors keep beside a file while it is written is not read."""
+    file = write()
+    (file.parent / ".chat.yaml.swp").write_text("garbage: [")
+    (file.parent / ".#chat.yaml").write_text("garbage: [")
+    assert load_policies(file.parent, TIERS).names == ("chat",)
+
+
+def test_a_snapshot_changes_with_every_write(write: Write) -> None:
+    """A change is seen without reading the files, and no change is no difference."""
+    file = write()
+    source = PolicySource(file.parent, TIERS)
+    before = source.snapshot()
+    assert source.snapshot() == before
+    write("chat", CHAT, ("0.62", "0.7"))
+    assert source.snapshot() != before
+
+
+def test_the_shipped_policies_are_right() -> None:
+    """The three surfaces load, nothing about them is doubtful, and only autocomplete has no semantic cache."""
+    policies = load_policies(SHIPPED, TIERS)
+    assert policies.names == ("autocomplete", "batch", "chat")
+    assert [lint(policy) for policy in policies.by_surface.values()] == [[], [], []]
+    assert [name for name, policy in policies.by_surface.items() if policy.cache.semantic is None] == ["autocomplete"]
+    assert policies.resolve("auto") is policies.by_surface["chat"]
