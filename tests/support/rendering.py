@@ -1,25 +1,23 @@
-"""How a scripted model puts its answer on the wire: a `Reply` and a request in, steps out, no sockets.
+"""How a scripted model's answer goes out: a `Reply` and a request in, steps out, no sockets.
 
-The answer is rendered in OpenAI's wire format (contract.md), as JSON or as SSE in chunked encoding, into a sequence of
-steps that `tests.support.upstream` carries out on a connection. A fault is one of two things: another rendering (HTML,
-`choices: []`, an event that is no JSON) or a turn in the sequence (hang, reset, close).
+The answer goes as JSON, or as SSE in chunked encoding, in a sequence of steps that `tests.support.connection` carries
+out. A fault is one of two things: another rendering (HTML, `choices: []`, an event that is no JSON) or a turn in the
+sequence (hang, reset, close).
 """
 
 from __future__ import annotations
 
 import http.client
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from tests.support.replies import Fault, Json, Reply, ToolCall
+from tests.support.openai_wire import ERROR, Chunks, completion, deltas_of, wants_usage
+from tests.support.replies import Fault, Json, Reply
 
 _GIANT_BYTES = 1 << 30
 _BLOCK = b"x" * (1 << 16)
-_ids = itertools.count(1)
-_ERROR = {"error": {"message": "scripted error", "type": "server_error", "param": None, "code": "scripted"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,86 +113,14 @@ def _drip(data: bytes, size: int, every_s: float) -> Iterator[Step]:
         yield Pause(every_s)
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------------
-
-
 def _json(reply: Reply, request: Json) -> Iterator[Step]:
     if reply.fault is Fault.MALFORMED_JSON:
         body = b'{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,'
     elif reply.fault is Fault.ERROR_IN_200:
-        body = json.dumps(_ERROR).encode()
+        body = json.dumps(ERROR).encode()
     else:
         body = json.dumps(completion(reply, request), ensure_ascii=False).encode()
     return _whole(reply, body, "application/json")
-
-
-def completion(reply: Reply, request: Json) -> Json:
-    """The chat.completion object."""
-    tokens, finish = _cut(reply, request)
-    message: Json = {"role": "assistant", "content": "".join(tokens), "refusal": None, "annotations": []}
-    if reply.tool_calls:
-        message |= {"content": None, "tool_calls": [_tool_call(call) for call in reply.tool_calls]}
-    logprobs = _logprobs(reply, request, tokens, 0)
-    made = {"message": message, "logprobs": logprobs, "finish_reason": finish}
-    found: Json = _base(reply, request, "chat.completion")
-    found["choices"] = [{"index": index} | made for index in range(request.get("n") or 1)]
-    _break_choices(found, reply.fault)
-    if reply.usage is not None:
-        found["usage"] = usage(reply, request)
-    return found | reply.extra
-
-
-def usage(reply: Reply, request: Json) -> Json:
-    """The token counts: the scripted ones, else words counted."""
-    if isinstance(reply.usage, dict):
-        return reply.usage
-    prompt = sum(len(str(message.get("content") or "").split()) for message in request.get("messages", ()))
-    answer = len(_cut(reply, request)[0]) * (request.get("n") or 1)
-    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
-
-
-def _base(reply: Reply, request: Json, kind: str) -> Json:
-    model = reply.model or request.get("model")
-    return {"id": f"chatcmpl-{next(_ids)}", "object": kind, "created": 1760000000, "model": model}
-
-
-def _cut(reply: Reply, request: Json) -> tuple[Sequence[str], str]:
-    """The tokens within the request's limit, and the finish_reason that goes with them."""
-    tokens = () if reply.tool_calls else reply.pieces()
-    limit = request.get("max_completion_tokens") or request.get("max_tokens")
-    if limit is not None and len(tokens) > limit:
-        return tokens[:limit], "length"
-    return tokens, reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
-
-
-def _tool_call(call: ToolCall) -> Json:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _logprobs(reply: Reply, request: Json, tokens: Sequence[str], start: int) -> Json | None:
-    if not request.get("logprobs") or reply.no_logprobs:
-        return None
-    every = reply.logprob
-    given = every if isinstance(every, tuple) else (every,) * (start + len(tokens))
-    top = request.get("top_logprobs") or 0
-    content = []
-    for token, logprob in zip(tokens, given[start:], strict=False):
-        entry = {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-        content.append(entry | {"top_logprobs": [entry] if top else []})
-    return {"content": content, "refusal": None}
-
-
-def _break_choices(found: Json, fault: Fault | None) -> None:
-    match fault:
-        case Fault.EMPTY_CHOICES:
-            found["choices"] = []
-        case Fault.NULL_CHOICES:
-            found["choices"] = None
-        case Fault.NO_CHOICES:
-            del found["choices"]
-
-
-# --- SSE ----------------------------------------------------------------------------------------------------------
 
 
 def _stream(reply: Reply, request: Json) -> Iterator[Step]:
@@ -230,10 +156,10 @@ def _events(reply: Reply, request: Json) -> Iterator[str | End]:
     """The events' data in order, or the end that a fault puts among them."""
     fault = reply.fault
     if fault is Fault.ERROR_IN_200:
-        yield json.dumps(_ERROR)
+        yield json.dumps(ERROR)
         return
-    deltas, finish = _deltas(reply, request)
-    chunk = _Chunks(reply, request)
+    deltas, finish = deltas_of(reply, request)
+    chunk = Chunks(reply, request)
     for number, (delta, logprobs) in enumerate(deltas):
         if fault in _MID_STREAM and number > reply.fault_after:
             break
@@ -243,7 +169,7 @@ def _events(reply: Reply, request: Json) -> Iterator[str | End]:
         return
     if fault is not Fault.DONE_WITHOUT_FINISH:
         yield chunk({}, None, finish)
-    if _wants_usage(request) and reply.usage is not None:
+    if wants_usage(request) and reply.usage is not None:
         yield chunk(None, None)
     if fault is not Fault.NO_DONE:
         yield "[DONE]"
@@ -271,46 +197,7 @@ def _mid_stream(fault: Fault | None) -> Iterator[str | End]:
         case Fault.CLOSE_MID_STREAM:
             yield End.CLOSE
         case Fault.ERROR_MID_STREAM:
-            yield json.dumps(_ERROR)
+            yield json.dumps(ERROR)
         case Fault.MALFORMED_EVENT | Fault.MALFORMED_JSON:
             yield '{"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":'
             yield "[DONE]"
-
-
-def _wants_usage(request: Json) -> bool:
-    return bool((request.get("stream_options") or {}).get("include_usage"))
-
-
-def _deltas(reply: Reply, request: Json) -> tuple[list[tuple[Json, Json | None]], str]:
-    """(delta, logprobs) of every chunk but the last, the role first; and the finish_reason."""
-    tokens, finish = _cut(reply, request)
-    content = None if reply.tool_calls else ""
-    deltas: list[tuple[Json, Json | None]] = [({"role": "assistant", "content": content, "refusal": None}, None)]
-    for at, token in enumerate(tokens):
-        deltas.append(({"content": token}, _logprobs(reply, request, [token], at)))
-    for index, call in enumerate(reply.tool_calls):
-        opening = _tool_call(call)
-        opening["function"]["arguments"] = ""
-        deltas.append(({"tool_calls": [{"index": index} | opening]}, None))
-        for at in range(0, len(call.arguments), 8):
-            part = {"index": index, "function": {"arguments": call.arguments[at : at + 8]}}
-            deltas.append(({"tool_calls": [part]}, None))
-    return deltas, finish
-
-
-class _Chunks:
-    """Makes the chunks of one stream: same id, model and time in all."""
-
-    def __init__(self, reply: Reply, request: Json) -> None:
-        self._reply, self._request = reply, request
-        self._base = _base(reply, request, "chat.completion.chunk")
-
-    def __call__(self, delta: Json | None, logprobs: Json | None, finish: str | None = None) -> str:
-        """A chunk with this delta for every choice, or with the usage when there is no delta."""
-        made = {"delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        count = 0 if delta is None else self._request.get("n") or 1
-        found = self._base | {"choices": [{"index": index} | made for index in range(count)]}
-        _break_choices(found, self._reply.fault)
-        if _wants_usage(self._request):
-            found["usage"] = usage(self._reply, self._request) if delta is None else None
-        return json.dumps(found | self._reply.extra, ensure_ascii=False, separators=(",", ":"))

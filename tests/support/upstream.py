@@ -14,54 +14,20 @@ scripted it answers any chat completion; see `Reply`. Times are `time.monotonic(
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
-import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-import httptools
-
-from tests.support.rendering import End, Pause, Send, Step, steps
-from tests.support.replies import Fault, Json, Reply, ToolCall, error_reply
+from tests.support.connection import Connection, Received
+from tests.support.replies import Fault, Reply, ToolCall, error_reply
 from tests.support.wait import until
 
 __all__ = ["Fault", "Received", "Reply", "ToolCall", "Upstream", "error_reply"]
-
-
-@dataclass(eq=False)
-class Received:
-    """One request, as it came, and what became of its reply. Header names are lower case."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    raw: bytes
-    at: float
-    body: Any = None
-    """The parsed JSON, or None."""
-    reply: Reply | None = None
-    sent_bytes: int = 0
-    done_at: float | None = None
-    """When the reply, or the fault in it, was complete."""
-    gone_at: float | None = None
-    """When the peer left before that."""
-
-    @property
-    def prompt(self) -> str:
-        """The text of the last message."""
-        messages = self.body.get("messages") if isinstance(self.body, dict) else None
-        return str(messages[-1].get("content") or "") if messages else ""
-
-    def wait_gone(self, timeout_s: float = 5.0) -> float:
-        """When the peer left before the reply was complete; AssertionError if it did not within `timeout_s`."""
-        return until(lambda: self.gone_at, timeout_s, f"the peer leaves {self.path}") or 0.0
 
 
 Match = Callable[[Received], bool]
@@ -96,7 +62,7 @@ class Upstream:
         self._host, self._port = host, port
         self._queue: deque[Reply] = deque()
         self._rules: list[Rule] = []
-        self._open: set[_Connection] = set()
+        self._open: set[Connection] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="upstream", daemon=True)
         self._server: asyncio.Server | None = None
@@ -178,7 +144,7 @@ class Upstream:
     async def _listen(self) -> None:
         self._free()
         self._server = await self._loop.create_server(
-            lambda: _Connection(self), self._host, self._port, reuse_address=True, backlog=1024
+            lambda: Connection(self), self._host, self._port, reuse_address=True, backlog=1024
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -196,7 +162,7 @@ class Upstream:
             self._server = None
         await self._drop(lambda connection: True)
 
-    async def _drop(self, which: Callable[[_Connection], bool]) -> None:
+    async def _drop(self, which: Callable[[Connection], bool]) -> None:
         for connection in [one for one in self._open if which(one)]:
             connection.transport.abort()
         await asyncio.sleep(0)
@@ -206,125 +172,24 @@ class Upstream:
             self._placeholder.close()
             self._placeholder = None
 
-    def _choose(self, request: Received) -> Reply:
+    def opened(self, connection: Connection) -> None:
+        """See `Host`."""
+        self.connections += 1
+        self._open.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """See `Host`."""
+        self._open.discard(connection)
+
+    def reply_to(self, request: Received) -> Reply:
+        """See `Host`."""
+        if request.method != "POST" or not request.path.endswith("/chat/completions"):
+            self.probes.append(request)
+            return _probe(request)
+        self.requests.append(request)
         if self._queue:
             return self._queue.popleft()
         return next((rule.next() for rule in self._rules if rule.match(request)), self.default)
-
-
-class _Connection(asyncio.Protocol):
-    """One connection: parses requests, carries out the steps of their replies, notes when the peer leaves."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-        self._parser = httptools.HttpRequestParser(self)
-        self._url, self._headers, self._raw = b"", dict[str, str](), bytearray()
-        self._request: Received | None = None
-        self._reply: asyncio.Task[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a reply is on its way."""
-        return self._reply is not None and not self._reply.done()
-
-    # asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._upstream.connections += 1
-        self._upstream._open.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def eof_received(self) -> None:
-        self._peer_left()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._peer_left()
-        self._upstream._open.discard(self)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def _peer_left(self) -> None:
-        request = self._request
-        if request is not None and request.done_at is None and request.gone_at is None:
-            request.gone_at = time.monotonic()
-        if self._reply is not None:
-            self._reply.cancel()
-
-    # httptools
-
-    def on_message_begin(self) -> None:
-        self._url, self._headers, self._raw = b"", {}, bytearray()
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_body(self, body: bytes) -> None:
-        self._raw += body
-
-    def on_message_complete(self) -> None:
-        method, path, raw = self._parser.get_method().decode(), self._url.decode(), bytes(self._raw)
-        request = self._request = Received(method, path, self._headers, raw, time.monotonic())
-        with contextlib.suppress(ValueError):  # no JSON: recorded as it came, with no parsed body
-            request.body = json.loads(raw) if raw else None
-        self._answer(request)
-
-    def _answer(self, request: Received) -> None:
-        body: Json = request.body if isinstance(request.body, dict) else {}
-        if request.method == "POST" and request.path.endswith("/chat/completions"):
-            reply = self._upstream._choose(request)
-            self._upstream.requests.append(request)
-        else:
-            reply = _probe(request)
-            self._upstream.probes.append(request)
-        request.reply = reply
-        self._reply = asyncio.create_task(self._carry_out(request, steps(reply, body)))
-
-    async def _carry_out(self, request: Received, script: Any) -> None:
-        for step in script:
-            if isinstance(step, End):
-                await self._end(request, step)
-                return
-            await self._step(request, step)
-        request.done_at = time.monotonic()
-
-    async def _step(self, request: Received, step: Step) -> None:
-        match step:
-            case Send(data):
-                await self._writable.wait()
-                self.transport.write(data)
-                request.sent_bytes += len(data)
-            case Pause(seconds):
-                await asyncio.sleep(seconds)
-
-    async def _end(self, request: Received, end: End) -> None:
-        match end:
-            case End.HANG:
-                await asyncio.Event().wait()
-            case End.CLOSE:
-                request.done_at = time.monotonic()
-                self.transport.close()
-            case End.RESET:
-                request.done_at = time.monotonic()
-                await asyncio.sleep(0.01)  # what was sent arrives before the reset throws the rest away
-                sock = self.transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.transport.abort()
 
 
 def _probe(request: Received) -> Reply:
