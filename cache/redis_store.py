@@ -26,6 +26,7 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool, parse_u
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from cache import resp
 from cache.breaker import Breaker
 from cache.deadline import Deadline
 from cache.store import Append, StoreState, StoreUnavailable, Write
@@ -102,29 +103,29 @@ class RedisStore:
         return reply[0]  # type: ignore[no-any-return]
 
     async def delete(self, key: str) -> None:
-        await self._request(_pack(b"DEL", key.encode()), 1, _SOCKET_S)
+        await self._request(resp.command(b"DEL", key.encode()), 1, _SOCKET_S)
 
     async def apply(self, operations: Sequence[Write | Append]) -> None:
         if self._clock() < self._resting_until:
             raise self._unavailable("full")
-        await self._request(b"".join(map(_pack_operation, operations)), len(operations), _SOCKET_S)
+        await self._request(b"".join(map(resp.operation, operations)), len(operations), _SOCKET_S)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
-        command = _pack(b"XREVRANGE", stream.encode(), end, b"-", b"COUNT", b"%d" % count)
-        return _entries((await self._request(command, 1, _SOCKET_S))[0])
+        command = resp.command(b"XREVRANGE", stream.encode(), end, b"-", b"COUNT", b"%d" % count)
+        return resp.entries((await self._request(command, 1, _SOCKET_S))[0])
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """A read for followers: on its own connections, under its own deadline, whatever the breaker says."""
         block = (b"BLOCK", b"%d" % block_ms) if block_ms > 0 else ()
-        command = _pack(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", stream.encode(), last_id.encode())
+        command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", stream.encode(), last_id.encode())
         replies = await self._exchange(self._blocking, command, 1, block_ms / 1000 + _BLOCKING_MARGIN_S)
-        return _entries(replies[0][0][1]) if replies[0] else []
+        return resp.entries(replies[0][0][1]) if replies[0] else []
 
     async def ping(self) -> None:
         """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
         try:
-            await self._exchange(self._connections, _pack(b"PING"), 1, _READ_S)
+            await self._exchange(self._connections, resp.command(b"PING"), 1, _READ_S)
         except StoreUnavailable as error:
             self._reason = error.reason
             self._breaker.trip()
@@ -307,20 +308,3 @@ def _reason_of(error: Exception, *, dialled: bool) -> str:
             return "max_clients"
         return "lost" if dialled else "refused"
     return "wrong_type" if str(error).startswith("WRONGTYPE") else "error"
-
-
-def _pack(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-
-
-def _pack_operation(operation: Write | Append) -> bytes:
-    if isinstance(operation, Write):
-        milliseconds = b"%d" % max(1, round(operation.ttl_s * 1000))
-        return _pack(b"SET", operation.key.encode(), operation.value, b"PX", milliseconds)
-    stream, keep = operation.stream.encode(), b"%d" % operation.keep
-    return _pack(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", operation.value)
-
-
-def _entries(reply: list[Any]) -> list[tuple[str, bytes]]:
-    """Stream entries as (id, value); one that is not ours has no field `v` and an empty value."""
-    return [(name.decode(), fields[1] if fields and fields[0] == b"v" else b"") for name, fields in reply]

@@ -1,0 +1,154 @@
+"""Which requests may be answered from the cache, by which cache, and which answers may be kept. Rules, no sockets.
+
+exact      where the policy has it, unless one of its `never` rules holds.
+semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
+           day: no tools, images, seed, logprobs or n > 1; no follow-up (`and the second one?`); nothing volatile
+           (today, latest, price); not too long.
+kept       an answer of which every choice ended by `stop`, says something, refuses nothing and calls no tool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from cache import words
+from policies.model import CachePolicy
+
+MAX_BODY_BYTES = 1 << 20
+_MAX_QUESTION_CHARS = 2_000
+
+_VOLATILE = re.compile(
+    r"""\b(?:
+        today|tonight|tomorrow|yesterday|now|nowadays|currently|current|latest|newest|recent|recently|lately|breaking|
+        upcoming|this\s+(?:morning|afternoon|evening|week|weekend|month|year|quarter|season)|
+        (?:last|next)\s+(?:night|week|weekend|month|year)|at\s+the\s+moment|these\s+days|so\s+far|up\s+to\s+date|live|
+        news|headlines?|weather|forecast|temperature\s+in|prices?|pricing|cost\s+of|stocks?|shares?|exchange\s+rates?|
+        interest\s+rates?|inflation|scores?|standings|trending|traffic|
+        what\s+(?:time|day|date|year)\s+is|how\s+old\s+is|president|prime\s+minister|ceo|champion|
+        heute|aktuell|jetzt|aujourd'hui|actuel|maintenant|hoy|ahora|actual
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LEANS = re.compile(
+    r"""^\s*(?:
+        (?:and|but|or|also|then|so|ok(?:ay)?|yes|no|yeah|sure|thanks?(?:\s+you)?)\b|
+        (?:what|how)\s+about\b|
+        (?:why|how|when|where|who|what|which|really|continue|go\s+on|more|again|next|elaborate|explain|shorter|longer|
+           rephrase|translate|summari[sz]e|rewrite)(?:\s+(?:it|this|that|them|please|so|not|me|more|else))*\W*$
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_POINTS_BACK = re.compile(
+    r"\b(?:it|its|this|that|these|those|they|them|their|he|she|him|his|her|above|previous|former|latter|same)\b",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"\w+")
+_STANDS_ALONE = 2
+"""So many words with a meaning of their own let a pronoun refer to something in the same question."""
+
+
+class Facts(Protocol):
+    """What the caller has already read off the request (the gateway's Features are such)."""
+
+    @property
+    def turns(self) -> int: ...
+    @property
+    def approx_tokens(self) -> int: ...
+    @property
+    def has_tools(self) -> bool: ...
+    @property
+    def has_images(self) -> bool: ...
+    @property
+    def wants_json(self) -> bool: ...
+    @property
+    def stream(self) -> bool: ...
+
+
+def rule_values(body: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """What `cache.never` rules can ask for; None where the request does not say."""
+    return {
+        "tools": facts.has_tools,
+        "images": facts.has_images,
+        "json": facts.wants_json,
+        "stream": facts.stream,
+        "turns": facts.turns,
+        "tokens_in": facts.approx_tokens,
+        "temperature": body.get("temperature"),
+        "top_p": body.get("top_p"),
+        "n": 1 if body.get("n") is None else body["n"],
+        "seed": body.get("seed"),
+        "logprobs": bool(body.get("logprobs")),
+    }
+
+
+def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: Facts) -> str:
+    """Why neither cache applies, or ''."""
+    if policy.exact is None and policy.semantic is None:
+        return "policy"
+    if policy.never:
+        values = rule_values(body, facts)
+        for rule in policy.never:
+            if rule.holds(values):
+                return f"never: {rule.source}"
+    return ""
+
+
+def why_not_semantic(policy: CachePolicy, body: Mapping[str, Any], facts: Facts, question: str | None) -> str:
+    """Why the semantic cache does not apply to a request that `why_not_any` has passed, or ''."""
+    if policy.semantic is None:
+        return "policy"
+    if facts.has_tools:
+        return "tools"
+    if facts.has_images:
+        return "images"
+    if body.get("seed") is not None:
+        return "seed"
+    if body.get("logprobs"):
+        return "logprobs"
+    if (body.get("n") or 1) != 1:
+        return "n"
+    return "no_text" if question is None else why_not_the_question(question, facts.turns)
+
+
+def why_not_the_question(question: str, turns: int) -> str:
+    """Why a question may not be answered by the answer to another one, or ''. `turns` counts the user's messages."""
+    if len(question) > _MAX_QUESTION_CHARS:
+        return "long"
+    if _LEANS.search(question):
+        return "follow_up"
+    own = sum(_has_meaning(word.lower()) for word in _WORD.findall(question))
+    if own == 0 or (_POINTS_BACK.search(question) and (turns > 1 or own < _STANDS_ALONE)):
+        return "follow_up"
+    return "volatile" if _VOLATILE.search(question) else ""
+
+
+def _has_meaning(word: str) -> bool:
+    return not (
+        word in words.EMPTY
+        or word in words.ASKED
+        or word in words.MODALS
+        or word in words.PERSONS
+        or word in words.OTHERS
+        or word in ("work", "mean", "more")
+    )
+
+
+def why_not_kept(completion: Mapping[str, Any]) -> str:
+    """Why an answer must not be kept, or ''."""
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices:
+        return "no_choices"
+    for choice in choices:
+        if choice.get("finish_reason") != "stop":
+            return f"finish: {choice.get('finish_reason')}"
+        message = choice.get("message") or {}
+        if message.get("refusal"):
+            return "refusal"
+        if message.get("tool_calls") or message.get("function_call"):
+            return "tool_calls"
+        content = message.get("content")
+        if not isinstance(content, str) or not content.strip():
+            return "empty"
+    return ""

@@ -1,0 +1,69 @@
+"""What the cache keeps, and what it gives back: an entry is not a hit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Outcome = Literal["hit", "miss", "bypass", "error", "timeout", "open"]
+Kind = Literal["exact", "semantic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer, offered for keeping. `completion` is what a client that asked for no stream would get."""
+
+    completion: Mapping[str, Any]
+    tier: str
+    backend: str
+    model: str
+    confidence: float | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A kept answer. `body` is the completion as JSON; times are seconds since 1970; `question` is what it answers."""
+
+    body: bytes
+    tier: str
+    backend: str
+    model: str
+    surface: str
+    policy: str
+    confidence: float | None
+    created_at: float
+    expires_at: float
+    question: str
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans."""
+
+    kind: Kind
+    entry: CacheEntry
+    entry_id: str
+    age_s: float
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """How one lookup ended. `reason` says why there is no hit; `neighbour` and `similarity` are the nearest entry's."""
+
+    outcome: Outcome
+    hit: Hit | None = None
+    reason: str = ""
+    neighbour: str | None = None
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """Whether an answer was kept, and if not, why not."""
+
+    stored: bool
+    reason: str = ""

@@ -1,0 +1,289 @@
+"""The cache, as the gateway's pipeline uses it: plan once, look up exactly, look up by meaning, write afterwards.
+
+    plan      pure: may this request be answered from the cache, and under which keys?
+    exact     one GET. No embedding, no model.
+    semantic  the nearest kept questions of the same partition -> score -> guards -> one GET
+    write     one round trip: the entry, and its vector on the index's stream
+
+Nothing here raises for what a store, an entry or a vector may do to us: those are outcomes. A lookup waits for the
+store no longer than its client does (20 ms), and not at all once its breaker is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Set
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import orjson
+
+from cache import eligibility, guards
+from cache.codec import CorruptEntry, IndexRecord, decode, encode, encode_record
+from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
+from cache.fingerprint import SCHEMA, Fingerprint, fingerprint, scope_of
+from cache.index import Neighbour, ReplicaIndex, Vector
+from cache.store import Append, Store, StoreUnavailable, Write
+from policies.model import CachePolicy, Policy
+
+_NEIGHBOURS = 5
+_SECRET_BYTES = 64
+_MAX_CHORES = 1_000
+_OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """What the cache may do for one request. `reason` says why it may do nothing; '' when it may."""
+
+    policy: CachePolicy
+    surface: str
+    label: str
+    body: Mapping[str, Any]
+    facts: eligibility.Facts
+    reason: str
+    read: bool = True
+    write: bool = True
+    keys: Fingerprint | None = None
+
+    def why_not_semantic(self) -> str:
+        """Why a neighbour's answer is out of the question for this request, or ''. Asked only once exact has missed."""
+        if self.reason or self.keys is None:
+            return self.reason or "policy"
+        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question)
+
+
+class Cache:
+    """See the module's docstring. `clock` is the wall clock, in seconds since 1970. `start` it, and close it."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        embedder_name: str,
+        dimension: int,
+        secret: bytes = b"",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._embedder = f"{embedder_name}/{dimension}"
+        self._dimension = dimension
+        self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
+        self._clock = clock
+        self._stream = f"tierline:{SCHEMA}:index:{self._embedder}"
+        self.index = ReplicaIndex(dimension, clock=clock)
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """(exact | semantic | write | entry, outcome) -> how often, for metrics."""
+        self._follower: asyncio.Task[None] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begins to follow the index's stream."""
+        self._follower = asyncio.create_task(self.index.follow(self._store, self._stream), name="cache-index")
+
+    async def aclose(self) -> None:
+        """Stops following, and waits for what is still being written. The store is the caller's to close."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        await asyncio.gather(*self._chores, return_exceptions=True)
+
+    def plan(
+        self,
+        body: Mapping[str, Any],
+        policy: Policy,
+        tenant: str,
+        facts: eligibility.Facts,
+        *,
+        model: str | None = None,
+        read: bool = True,
+        write: bool = True,
+    ) -> CachePlan:
+        """What may be done for one checked request. `model`, when given, counts in the keys instead of the body's.
+
+        `read` False is a client's no-cache, `write` False its no-store.
+        """
+        reason = eligibility.why_not_any(policy.cache, body, facts)
+        if not reason and not read and not write:
+            reason = "no-cache"
+        if reason:
+            return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
+        scope = scope_of(tenant, policy.surface, policy.version, self._secret)
+        keys = fingerprint(body, scope, self._secret, model, self._embedder)
+        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys)
+
+    async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
+        """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""
+        if plan.keys is None or not plan.read:
+            return self._done("exact", Lookup("bypass", reason=plan.reason or "no-cache"))
+        if plan.policy.exact is None:
+            return self._done("exact", Lookup("bypass", reason="policy"))
+        found = await self._entry(plan.keys.key, plan.policy.exact.ttl, allowed_tiers)
+        if isinstance(found, Lookup):
+            return self._done("exact", found)
+        return self._done("exact", Lookup("hit", self._hit("exact", plan.keys.key, found)))
+
+    async def semantic(self, plan: CachePlan, vector: Vector, allowed_tiers: Set[str] | None = None) -> Lookup:
+        """The answer to another question that means the same. `vector` is this question's, of unit length."""
+        why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
+        semantic, keys = plan.policy.semantic, plan.keys
+        if why_not or semantic is None or keys is None or keys.question is None:
+            return self._done("semantic", Lookup("bypass", reason=why_not))
+        if not self._usable(vector):
+            return self._done("semantic", Lookup("error", reason="vector"))
+        near, refused = self._judge(keys, vector, plan.policy)
+        if near is None or refused:
+            return self._done("semantic", _miss(refused, near))
+        found = await self._entry(near.key, semantic.ttl, allowed_tiers)
+        if isinstance(found, CacheEntry) and found.question != near.question:
+            found = Lookup("miss", reason="index_disagrees")
+        if isinstance(found, Lookup):
+            if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
+                self.index.forget(keys.partition, near.key)
+            return self._done("semantic", replace(found, neighbour=near.question, similarity=near.similarity))
+        if plan.write:
+            self._later(self._back_fill(keys.key, found, semantic.ttl))
+        hit = self._hit("semantic", near.key, found, near.similarity)
+        return self._done("semantic", Lookup("hit", hit, "", near.question, near.similarity))
+
+    async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
+        """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
+        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
+        if reason or plan.keys is None:
+            return self._written(reason)
+        body = orjson.dumps(answer.completion)
+        if len(body) > eligibility.MAX_BODY_BYTES:
+            return self._written("size")
+        operations = self._operations(plan, plan.keys, body, answer, vector)
+        if not operations:
+            return self._written("policy")
+        try:
+            await self._store.apply([operation for operation, _ in operations])
+        except StoreUnavailable as error:
+            return self._written(error.reason)
+        for _, record in operations:
+            if record is not None:
+                self.index.add(record)
+        return self._written("")
+
+    def _operations(
+        self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None
+    ) -> list[tuple[Write | Append, IndexRecord | None]]:
+        """The entry, for as long as any cache may serve it, and its line on the index's stream."""
+        now = self._clock()
+        exact, semantic = plan.policy.exact, plan.policy.semantic
+        findable = vector is not None and self._usable(vector) and not plan.why_not_semantic()
+        ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic and findable else 0.0)
+        if ttl <= 0:
+            return []
+        entry = CacheEntry(
+            body=body,
+            tier=answer.tier,
+            backend=answer.backend,
+            model=answer.model,
+            surface=plan.surface,
+            policy=plan.label,
+            confidence=answer.confidence,
+            created_at=now,
+            expires_at=now + ttl,
+            question=keys.question or "",
+            cost_usd=answer.cost_usd,
+        )
+        operations: list[tuple[Write | Append, IndexRecord | None]] = [
+            (Write(keys.key, encode(keys.key, entry), ttl), None)
+        ]
+        if findable and semantic is not None and vector is not None:
+            line = np.asarray(vector, "<f4").tobytes()
+            record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, line)
+            operations.append((Append(self._stream, encode_record(record), self.index.total), record))
+        return operations
+
+    async def _entry(self, key: str, ttl_s: float, allowed_tiers: Set[str] | None) -> CacheEntry | Lookup:
+        """The entry under `key` when it may be served, else how the lookup ends."""
+        try:
+            data = await self._store.get(key)
+        except StoreUnavailable as error:
+            if error.reason == "wrong_type":
+                return self._corrupt(key)
+            return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)
+        if data is None:
+            return Lookup("miss", reason="absent")
+        try:
+            entry = decode(key, data)
+        except CorruptEntry:
+            return self._corrupt(key)
+        if self._clock() >= min(entry.expires_at, entry.created_at + ttl_s):
+            return Lookup("miss", reason="expired")
+        if allowed_tiers is not None and entry.tier not in allowed_tiers:
+            return Lookup("miss", reason="tier")
+        return entry
+
+    def _corrupt(self, key: str) -> Lookup:
+        self.counts["entry", "corrupt"] += 1
+        self._later(self._store.delete(key))
+        return Lookup("miss", reason="corrupt")
+
+    def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, str]:
+        """The nearest neighbour that passes the score and every guard, or the nearest of all and why it did not."""
+        semantic, question = policy.semantic, keys.question
+        near = self.index.nearest(keys.partition, vector, _NEIGHBOURS)
+        if not near or semantic is None or question is None:
+            return None, "no_neighbour"
+        first_reason = ""
+        for candidate in near:
+            if candidate.similarity < semantic.min_similarity:
+                break
+            # What the index says of a key is not yet proof that the key is in this scope.
+            refused = guards.difference(candidate.question, question, semantic.guards)
+            if refused is None and candidate.key.startswith(keys.scope):
+                return candidate, ""
+            first_reason = first_reason or f"guard: {refused or 'scope'}"
+        return near[0], first_reason or "similarity"
+
+    async def _back_fill(self, key: str, entry: CacheEntry, ttl_s: float) -> None:
+        """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
+        expires_at = min(entry.expires_at, entry.created_at + ttl_s)
+        left = expires_at - self._clock()
+        if left > 0:
+            await self._store.apply([Write(key, encode(key, replace(entry, expires_at=expires_at)), left)])
+
+    def _later(self, chore: Coroutine[Any, Any, None]) -> None:
+        """Does something small for the store off the request's path; dropped, and counted, when too much is waiting."""
+        if len(self._chores) >= _MAX_CHORES:
+            chore.close()
+            self.counts["chore", "dropped"] += 1
+            return
+        task = asyncio.create_task(self._quietly(chore))
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _quietly(self, chore: Coroutine[Any, Any, None]) -> None:
+        try:
+            await chore
+        except StoreUnavailable as error:
+            self.counts["chore", error.reason] += 1
+
+    def _usable(self, vector: Vector) -> bool:
+        return vector.shape == (self._dimension,) and bool(np.isfinite(vector).all()) and bool(vector.any())
+
+    def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
+        entry_id = key.rpartition(":")[2][:12]
+        return Hit(kind, entry, entry_id, max(0.0, self._clock() - entry.created_at), similarity)
+
+    def _done(self, kind: Kind, lookup: Lookup) -> Lookup:
+        self.counts[kind, lookup.outcome] += 1
+        return lookup
+
+    def _written(self, reason: str) -> WriteOutcome:
+        self.counts["write", reason.partition(":")[0] or "stored"] += 1
+        return WriteOutcome(not reason, reason)
+
+
+def _miss(reason: str, near: Neighbour | None) -> Lookup:
+    if near is None:
+        return Lookup("miss", reason=reason)
+    return Lookup("miss", reason=reason, neighbour=near.question, similarity=near.similarity)
