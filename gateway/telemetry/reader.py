@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from cache.store import Store, StoreUnavailable
-from gateway.telemetry.record import STREAM
+from gateway.telemetry.record import STREAM, is_record
 
 _PAGE: Final = 50  # about 150 kB
 _TRIES: Final = 3
@@ -21,7 +21,8 @@ async def newest(store: Store) -> AsyncIterator[bytes]:
     before: str | None = None
     while page := await _page(store, before):
         for _, blob in page:
-            yield blob
+            if is_record(blob):
+                yield blob
         before = page[-1][0]
 
 

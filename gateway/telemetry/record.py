@@ -20,6 +20,7 @@ STREAM: Final = "tierline:traces"
 """The store's stream of records, the newest last."""
 
 _VERSION: Final = 1
+_BEGINNING: Final = b'{"v":%d,' % _VERSION
 
 
 def encode(trace: Trace, ledger: Ledger) -> bytes:
@@ -47,3 +48,8 @@ def encode(trace: Trace, ledger: Ledger) -> bytes:
         ],
     }
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def is_record(blob: bytes) -> bool:
+    """Whether it begins as a record of this version does; another version's, or a stranger's, is not for reading."""
+    return blob.startswith(_BEGINNING)

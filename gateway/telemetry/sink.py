@@ -124,6 +124,9 @@ class Telemetry:
             await self._store.apply(appends)
         except StoreUnavailable as down:
             self.metrics.telemetry_dropped(f"store_{down.reason}", len(appends))
+        except asyncio.CancelledError:
+            self.metrics.telemetry_dropped("shutdown", len(appends))
+            raise
 
     def _dropped(self, reason: str, trace: Trace) -> None:
         self.metrics.telemetry_dropped(reason)

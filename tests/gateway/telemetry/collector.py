@@ -1,0 +1,60 @@
+"""A tiny OTLP/HTTP collector over a real socket: it decodes what it is sent, or misbehaves on request."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+
+class Collector:
+    """Collects spans at `url` while the `with` block runs. `behaviour` may be changed at any time."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.resources: list[dict[str, Any]] = []
+        self.behaviour: Literal["take", "refuse", "hang"] = "take"
+        self.released = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if outer.behaviour == "hang":
+                    outer.released.wait(30)
+                if outer.behaviour == "take" and self.path == "/v1/traces":
+                    outer._take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200 if outer.behaviour == "take" else 400)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler
+
+    def _take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            self.resources.append({pair.key: pair.value.string_value for pair in resource.resource.attributes})
+            for scope in resource.scope_spans:
+                self.spans.extend(scope.spans)
+
+
+def attributes_of(span: Span) -> dict[str, Any]:
+    """A span's attributes as plain Python values."""
+    return {pair.key: getattr(pair.value, str(pair.value.WhichOneof("value"))) for pair in span.attributes}

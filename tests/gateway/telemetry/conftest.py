@@ -1,0 +1,33 @@
+"""A real store and an OTLP collector for the telemetry tests, and a request that went through every hop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from cache.redis_store import RedisStore
+from tests.gateway.telemetry.collector import Collector
+from tests.support.store import LocalStore, local_store
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalStore]:
+    with local_store() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
+    opened = RedisStore.from_url(server.url)
+    await opened.delete("tierline:traces")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with Collector() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        yield running

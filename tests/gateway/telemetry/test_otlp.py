@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from cache.redis_store import RedisStore
+from gateway.telemetry import names, sink
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Telemetry
+from tests.gateway.telemetry.collector import Collector, attributes_of
+from tests.gateway.telemetry.metric_text import value_of
+from tests.gateway.telemetry.requests_made import escalated, failed
+from tests.gateway.telemetry.waiting import eventually
+
+
+def _telemetry(store: RedisStore) -> Telemetry:
+    metrics = Metrics()
+    exporter = sink.exporter_from_environment(metrics)
+    assert exporter is not None
+    telemetry = Telemetry(store, keep=10, exporter=exporter, metrics=metrics)
+    telemetry.start()
+    return telemetry
+
+
+async def test_a_trace_arrives_as_spans(store: RedisStore, collector: Collector) -> None:
+    """A collector gets one span per hop, in the caller's trace, under the root, with kinds, times and attributes."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    telemetry.record(trace, ledger)
+    await eventually(lambda: len(collector.spans) == len(trace.hops))
+    await telemetry.aclose()
+    spans = sorted(collector.spans, key=lambda span: int.from_bytes(span.span_id, "big"))
+    root = next(span for span in spans if span.name == names.REQUEST)
+    assert {span.trace_id for span in spans} == {(0xABC).to_bytes(16, "big")}
+    assert root.parent_span_id == (0xDEF).to_bytes(8, "big") and root.kind == Span.SPAN_KIND_SERVER
+    for hop in trace.hops[1:]:
+        span = next(span for span in spans if span.span_id == trace.span_id(hop).to_bytes(8, "big"))
+        assert (span.name, span.parent_span_id) == (hop.name, root.span_id)
+        expected = Span.SPAN_KIND_CLIENT if hop.name == names.ATTEMPT else Span.SPAN_KIND_INTERNAL
+        assert span.kind == expected
+        assert span.end_time_unix_nano - span.start_time_unix_nano == hop.end_ns - hop.start_ns
+    assert root.start_time_unix_nano == trace.started_unix_ns
+    said = attributes_of(root)
+    assert said[names.REQUEST_ID] == "req-1" and said[names.STATUS] == 200 and said[names.PATH] == "escalated"
+    attempt = attributes_of(next(span for span in spans if span.name == names.ATTEMPT))
+    assert attempt[names.CONFIDENCE] == 0.41 and names.GEN_AI_RESPONSE_ID not in attempt
+
+
+async def test_the_resource_says_who_we_are(
+    store: RedisStore, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """service.name is tierline unless OTEL_SERVICE_NAME says otherwise, and the version goes along."""
+    for configured, expected in ((None, "tierline"), ("edge-router", "edge-router")):
+        if configured:
+            monkeypatch.setenv("OTEL_SERVICE_NAME", configured)
+        telemetry = _telemetry(store)
+        telemetry.record(*escalated())
+        await telemetry.aclose()
+        assert collector.resources[-1]["service.name"] == expected
+        assert collector.resources[-1]["service.version"]
+
+
+async def test_errors_are_told_apart(store: RedisStore, collector: Collector) -> None:
+    """Our fault puts the root span in error, a caller's mistake does not; both carry error.type."""
+    telemetry = _telemetry(store)
+    telemetry.record(*failed("ours", 502, "upstream_unreachable"))
+    telemetry.record(*failed("theirs", 400, "invalid_json"))
+    await telemetry.aclose()
+    roots = {attributes_of(span)[names.REQUEST_ID]: span for span in collector.spans if span.name == names.REQUEST}
+    assert roots["ours"].status.code == Status.STATUS_CODE_ERROR
+    assert roots["theirs"].status.code == Status.STATUS_CODE_UNSET
+    assert attributes_of(roots["theirs"])[names.ERROR_TYPE] == "invalid_json"
+    attempt = next(span for span in collector.spans if span.name == names.ATTEMPT)
+    assert attempt.status.code == Status.STATUS_CODE_ERROR
+
+
+async def test_the_sampler_of_the_environment_decides(
+    store: RedisStore, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OTEL_TRACES_SAMPLER=traceidratio exports that share of traces, whole or not at all."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.25")
+    telemetry = _telemetry(store)
+    for number in range(400):
+        telemetry.record(*failed(f"r{number}"))
+    await telemetry.aclose()
+    roots = {span.trace_id for span in collector.spans if span.name == names.REQUEST}
+    assert 50 < len(roots) < 160
+    assert len(collector.spans) == 2 * len(roots)
+
+
+async def _worst_pause_ms(stop: asyncio.Event) -> float:
+    worst = 0.0
+    while not stop.is_set():
+        began = time.perf_counter()
+        await asyncio.sleep(0.001)
+        worst = max(worst, time.perf_counter() - began)
+    return worst * 1000
+
+
+@pytest.mark.parametrize("fault", ["hang", "down"])
+async def test_p5_a_bad_collector_costs_spans_and_nothing_else(
+    store: RedisStore, collector: Collector, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A collector that hangs or is gone: the queue stays bounded, drops are counted, closing takes under 5 s."""
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "600")
+    if fault == "down":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    collector.behaviour = "hang"
+    telemetry = _telemetry(store)
+    stop = asyncio.Event()
+    watch = asyncio.create_task(_worst_pause_ms(stop))
+    for number in range(600):
+        telemetry.record(*escalated(f"r{number}"))
+        if number % 20 == 0:
+            await asyncio.sleep(0.002)
+    await eventually(lambda: value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total") >= 500)
+    stop.set()
+    assert await watch < 1000  # an export on the event loop would hold it for the exporter's 10 s
+    began = time.monotonic()
+    await telemetry.aclose()
+    assert time.monotonic() - began < 5
+
+
+async def test_a_collector_that_refuses_is_counted(store: RedisStore, collector: Collector) -> None:
+    """Traces a collector does not take are counted as traces, not as spans."""
+    collector.behaviour = "refuse"
+    telemetry = _telemetry(store)
+    for _ in range(3):
+        telemetry.record(*escalated())
+    await telemetry.aclose()
+    assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="export_failed") == 3
+
+
+def test_without_an_endpoint_opentelemetry_is_not_imported() -> None:
+    """A gateway that exports nothing pays nothing for it."""
+    code = (
+        "import sys; from gateway.telemetry.metrics import Metrics; from gateway.telemetry import sink;"
+        "assert sink.exporter_from_environment(Metrics()) is None; assert 'opentelemetry' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin"}, check=True)

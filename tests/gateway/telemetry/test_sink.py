@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import asyncio
+import time
+
+import orjson
+import pytest
+
+from cache.redis_store import RedisStore
+from cache.store import Append, StoreState, StoreUnavailable
+from gateway.telemetry import names, reader, sink
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.record import STREAM
+from gateway.telemetry.sink import Telemetry
+from tests.gateway.telemetry.metric_text import value_of
+from tests.gateway.telemetry.requests_made import escalated, failed
+from tests.gateway.telemetry.waiting import eventually
+from tests.support.store import local_store
+
+
+def _telemetry(store: RedisStore, keep: int = 1000) -> Telemetry:
+    return Telemetry(store, keep=keep, exporter=None, metrics=Metrics())
+
+
+async def test_a_request_is_kept_as_it_was(store: RedisStore) -> None:
+    """The record in the store holds the ledger and every hop with its time, in microseconds, and its attributes."""
+    telemetry = _telemetry(store)
+    telemetry.start()
+    trace, ledger = escalated()
+    telemetry.record(trace, ledger)
+    found = await eventually(lambda: reader.latest(store, 5))
+    await telemetry.aclose()
+    record = orjson.loads(found[0])
+    assert record["trace_id"] == f"{0xABC:032x}" and record["parent_id"] == f"{0xDEF:016x}"
+    assert record["started"] == pytest.approx(time.time(), abs=60)
+    assert record["ledger"]["request_id"] == "req-1" and record["ledger"]["wasted_usd"] == 0.0001
+    assert [hop["name"] for hop in record["hops"]] == [hop.name for hop in trace.hops]
+    for hop, kept in zip(trace.hops, record["hops"], strict=True):
+        assert kept["duration_us"] == (hop.end_ns - hop.start_ns) // 1000
+        assert kept["start_us"] == (hop.start_ns - trace.root.start_ns) // 1000
+        assert kept["span_id"] == f"{trace.span_id(hop):016x}" and kept["attributes"] == hop.attributes
+    assert record["hops"][0]["start_us"] == 0
+
+
+async def test_what_is_queued_at_the_end_is_written(store: RedisStore) -> None:
+    """Closing right after a burst loses nothing."""
+    telemetry = _telemetry(store)
+    telemetry.start()
+    for number in range(100):
+        telemetry.record(*escalated(f"burst-{number}"))
+    await telemetry.aclose()
+    kept = [orjson.loads(blob)["ledger"]["request_id"] for blob in await reader.latest(store, 1000)]
+    assert kept == [f"burst-{number}" for number in reversed(range(100))]
+
+
+async def test_about_the_latest_are_kept(store: RedisStore) -> None:
+    """The stream is trimmed to about `keep`, the newest staying."""
+    telemetry = _telemetry(store, keep=100)
+    telemetry.start()
+    for number in range(500):
+        telemetry.record(*escalated(f"r{number}"))
+    await telemetry.aclose()
+    kept = await reader.latest(store, 1000)
+    assert 100 <= len(kept) <= 250
+    assert orjson.loads(kept[0])["ledger"]["request_id"] == "r499"
+
+
+async def test_keeping_none_writes_none(store: RedisStore) -> None:
+    """`keep: 0` leaves the store alone, and the metrics still count."""
+    telemetry = _telemetry(store, keep=0)
+    telemetry.start()
+    telemetry.record(*escalated())
+    await telemetry.aclose()
+    assert await reader.latest(store, 10) == []
+    assert value_of(telemetry.metrics.render(), "tierline_attempts_total", outcome="accepted") == 1
+
+
+async def test_a_store_that_dies_costs_traces_and_no_more() -> None:
+    """With the store gone, records are dropped and counted, never kept for later, and closing is quick."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        telemetry = _telemetry(store)
+        telemetry.start()
+        telemetry.record(*escalated())
+        await eventually(lambda: reader.latest(store, 1))
+        server.stop()
+        for number in range(200):
+            telemetry.record(*escalated(f"lost-{number}"))
+        await eventually(lambda: value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total") == 200)
+        began = time.monotonic()
+        await telemetry.aclose()
+        assert time.monotonic() - began < 3
+        text = telemetry.metrics.render()
+        assert value_of(text, "tierline_store_state", state="degraded") == 1
+        assert value_of(text, "tierline_requests_total") == 201
+        await store.aclose()
+
+
+class _StuckStore:
+    """A store whose writes never return."""
+
+    async def apply(self, operations: object) -> None:
+        await asyncio.Event().wait()
+
+    def state(self) -> StoreState:
+        return StoreState("ok")
+
+
+async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`record` never waits: what the queue cannot hold is dropped and counted, and closing gives up in time."""
+    monkeypatch.setattr(sink, "_QUEUE", 50)
+    telemetry = Telemetry(_StuckStore(), keep=10, exporter=None, metrics=Metrics())  # type: ignore[arg-type]
+    telemetry.start()
+    for _ in range(80):
+        telemetry.record(*escalated())
+    assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="queue_full") == 30
+    began = time.monotonic()
+    await telemetry.aclose()
+    assert time.monotonic() - began < 4
+    assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="shutdown") == 50
+
+
+async def test_a_trace_that_cannot_be_written_does_not_stop_the_next(store: RedisStore) -> None:
+    """One record JSON cannot hold is dropped and counted; the others arrive."""
+    telemetry = _telemetry(store)
+    telemetry.start()
+    trace, ledger = escalated("odd")
+    trace.hops[1].attributes["tierline.odd"] = object()
+    telemetry.record(trace, ledger)
+    telemetry.record(*failed("even"))
+    await telemetry.aclose()
+    kept = [orjson.loads(blob)["ledger"]["request_id"] for blob in await reader.latest(store, 10)]
+    assert kept == ["even"]
+    assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="unserialisable") == 1
+
+
+async def test_an_attribute_of_a_wrong_type_never_reaches_the_caller(store: RedisStore) -> None:
+    """`record` raises nothing, whatever a hop holds."""
+    telemetry = _telemetry(store)
+    trace, ledger = escalated()
+    trace.hops[1].attributes[names.CACHE_OUTCOME] = ["not", "hashable"]
+    telemetry.record(trace, ledger)
+    assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="uncountable") == 1
+
+
+async def test_a_hop_left_open_ends_with_the_request(store: RedisStore) -> None:
+    """A hop nobody ended, and the root itself, are closed by the end of the request."""
+    telemetry = _telemetry(store)
+    telemetry.start()
+    trace, ledger = failed()
+    trace.root.end_ns = 0
+    trace.begin(names.ROUTE)
+    telemetry.record(trace, ledger)
+    await telemetry.aclose()
+    hops = orjson.loads((await reader.latest(store, 1))[0])["hops"]
+    assert hops[-1]["start_us"] + hops[-1]["duration_us"] == pytest.approx(hops[0]["duration_us"], abs=1)
+
+
+async def test_the_newest_of_equal_ids_is_found(store: RedisStore) -> None:
+    """A request id a client has used twice finds the later request, over many pages."""
+    telemetry = _telemetry(store)
+    telemetry.start()
+    telemetry.record(*escalated("same", status=200))
+    telemetry.record(*failed("same"))
+    for number in range(130):
+        telemetry.record(*escalated(f"other-{number}"))
+    await telemetry.aclose()
+    found = await reader.find(store, "same")
+    assert found is not None and orjson.loads(found)["ledger"]["status"] == 502
+    assert await reader.find(store, "oth") is None
+
+
+async def test_reading_says_when_the_store_is_gone() -> None:
+    """A reader of a store nobody runs gets StoreUnavailable, after a few tries."""
+    store = RedisStore.from_url("redis://127.0.0.1:1/0")
+    with pytest.raises(StoreUnavailable):
+        await reader.latest(store, 1)
+    await store.aclose()
+
+
+async def test_a_foreign_entry_is_passed_over(store: RedisStore) -> None:
+    """What is not a record in the stream is skipped."""
+    await store.apply([Append(STREAM, b"not json", 10)])
+    telemetry = _telemetry(store)
+    telemetry.start()
+    telemetry.record(*escalated())
+    await telemetry.aclose()
+    await store.apply([Append(STREAM, b'{"v":99}', 10)])
+    assert len(await reader.latest(store, 10)) == 1

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.reasons import dollars, explain, milliseconds
+from gateway.telemetry.record import encode
+from gateway.telemetry.trace import Trace
+from gateway.telemetry.view import draw, draw_list
+from tests.gateway.telemetry.requests_made import escalated, failed
+
+
+def _record(request: tuple[Trace, Ledger]) -> dict[str, Any]:
+    record: dict[str, Any] = orjson.loads(encode(*request))
+    return record
+
+
+def _timed(record: dict[str, Any], *spans: tuple[int, int]) -> dict[str, Any]:
+    for hop, (start_us, duration_us) in zip(record["hops"], spans, strict=False):
+        hop["start_us"], hop["duration_us"] = start_us, duration_us
+    return record
+
+
+def _piped(records: list[dict[str, Any]], how: Any, width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    how(records if how is draw_list else records[0], console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_waterfall_fits_80_columns_and_a_pipe() -> None:
+    """Drawn into a pipe it is plain ASCII, no line is longer than 80, and no escape is in it."""
+    lines = _piped([_record(escalated())], draw)
+    assert max(map(len, lines)) <= 80
+    assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_bars_stand_where_their_hops_were_in_time() -> None:
+    """A hop's bar begins and ends in proportion to the request, and even the shortest shows."""
+    record = _timed(_record(failed()), (0, 1000), (500, 500))
+    record["hops"].append({**record["hops"][1], "name": "route", "start_us": 1000, "duration_us": 0})
+    bars = [word for line in _piped([record], draw) for word in line.split() if "#" in word]
+    whole, half, instant = (bar.strip(".") for bar in bars)
+    assert set(whole) == {"#"}
+    assert len(half) * 2 == len(whole)
+    assert len(instant) == 1
+
+
+def test_every_decision_gives_its_reason() -> None:
+    """Neighbour against minimum, score and rule, confidence against threshold, budget and outcome are all in words."""
+    text = " ".join(" ".join(_piped([_record(escalated())], draw, width=140)).split())
+    for phrase in (
+        "request req-1 chat@3f2a91c 200 path escalated",
+        "TTFT 120 ms overhead 700 us cost $0.0003 (wasted $0.0001)",
+        "miss; nearest neighbour e41 at similarity 0.812 < minimum 0.920",
+        "tiers local then hosted; because p_adequate >= 0.7; difficulty 0.310; p_adequate 0.820; in domain",
+        "local/smollm2; low_confidence; confidence 0.410 < threshold 0.620 over 24 tokens; upstream HTTP 200",
+        "hosted/openai; accepted; confidence 0.910 >= threshold 0.620",
+        "7.10 s left at the start; timeout 7.00 s",
+    ):
+        assert phrase in text
+
+
+def test_an_error_is_said_where_it_happened() -> None:
+    """A failed attempt names its error, and so does the header."""
+    lines = _piped([_record(failed())], draw)
+    assert lines[0].endswith("error upstream_unreachable")
+    assert any("local/smollm2; retryable; error upstream_unreachable" in line for line in lines)
+
+
+def test_what_a_client_wrote_cannot_drive_the_terminal() -> None:
+    """Control characters in a model's name are replaced, and rich's markup in it is only text."""
+    lines = _piped([_record(escalated(requested_model="\x1b[2Jx[red]y\r\n"))], draw)
+    assert "asked for ?[2Jx[red]y??" in "\n".join(lines)
+
+
+def test_a_table_has_one_row_per_request_in_a_pipe() -> None:
+    """Into a pipe each request is one line with its id in full, however narrow the terminal would be."""
+    lines = _piped([_record(escalated("a" * 64)), _record(failed())], draw_list, width=40)
+    assert len(lines) == 3
+    assert lines[1].endswith("a" * 64)
+    assert lines[2].split()[1:] == ["chat", "-", "-", "502", "-", "5.0", "ms", "$0", "req-2"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_fits_a_terminal(width: int) -> None:
+    """On a terminal too narrow for the id, it goes on a line of its own."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, no_color=True)
+    draw_list([_record(escalated("b" * 36))], console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == (2 if width == 200 else 3)
+    assert "b" * 36 in lines[-1]
+
+
+def test_an_unknown_hop_shows_what_it_has() -> None:
+    """A hop this version has no words for is shown with its attributes as they are."""
+    assert explain({"name": "queue", "attributes": {"tierline.queue": 3}, "error": None}) == ["tierline.queue 3"]
+
+
+def test_an_abstention_is_said() -> None:
+    """A classifier out of its domain is said to abstain."""
+    hop = {"name": names.ROUTE, "attributes": {names.IN_DOMAIN: False}, "error": None}
+    assert explain(hop) == ["out of domain: the classifier abstains"]
+
+
+def test_amounts_read_well() -> None:
+    """Durations and dollars are given in the unit a person would use."""
+    assert [milliseconds(value) for value in (0.0893, 12.34, 587.4, 1843, 200_000)] == [
+        "89 us", "12.3 ms", "587 ms", "1.84 s", "3.3 min",
+    ]  # fmt: skip
+    assert [dollars(value) for value in (0, 0.0000021, 0.000213, 2.5, 1e-9)] == [
+        "$0", "$0.0000021", "$0.000213", "$2.50", "<$0.0000001",
+    ]  # fmt: skip
