@@ -1,8 +1,8 @@
-"""What every test can ask for: scripted upstreams, and the real gateway in front of them.
+"""What every test can ask for: scripted upstreams, a store, and the real gateway between them.
 
-The gateway and its upstreams live for the whole session, because starting them is the slow part; before each test that
-asks for them, their scripts are forgotten and their records emptied. A test that needs its own policies or settings
-starts its own gateway: `tests.support.gateway.serve`.
+Processes live for the whole session, because starting them is the slow part; before each test that asks for them,
+scripts are forgotten, records emptied, the store flushed. A test that needs its own policies or settings starts its own
+gateway: `tests.support.gateway.serve`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tests.support.gateway import Gateway, serve
+from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
 
 
@@ -25,6 +27,21 @@ def _upstreams() -> Iterator[tuple[Upstream, Upstream]]:
 def _gateway(_upstreams: tuple[Upstream, Upstream], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     local, hosted = _upstreams
     with serve(tmp_path_factory.mktemp("gateway"), local.url, hosted.url) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="session")
+def _store() -> Iterator[LocalStore]:
+    with local_store() as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def _cached_gateway(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    local, hosted = _upstreams
+    with serve(tmp_path_factory.mktemp("cached"), local.url, hosted.url, store_url=_store.url) as gateway:
         yield gateway
 
 
@@ -46,6 +63,22 @@ def hosted_upstream(_upstreams: tuple[Upstream, Upstream]) -> Upstream:
 def gateway(_gateway: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> Gateway:
     """The gateway over both, without a store, with the policy `tests.support.gateway.CHAT`."""
     return _gateway
+
+
+@pytest.fixture
+def store(_store: LocalStore) -> LocalStore:
+    """A store that is empty. A test that stops or freezes one starts its own: `tests.support.store.local_store`."""
+    with redis.Redis.from_url(_store.url) as client:
+        client.flushall()
+    return _store
+
+
+@pytest.fixture
+def cached_gateway(
+    _cached_gateway: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream
+) -> Gateway:
+    """`gateway`, with `store`."""
+    return _cached_gateway
 
 
 @pytest.fixture
