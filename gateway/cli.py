@@ -101,4 +101,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version
 
-        parser.exit(message=f"tierline {version('tierline')}\n")
+        sys.stdout.write(f"tierline {version('tierline')}\n")
+        parser.exit()

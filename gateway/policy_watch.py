@@ -1,9 +1,9 @@
 """Keeps the policies in force in step with their files, while requests go on.
 
 The files are looked at (names, times, sizes) about twice a second, in a thread. A change is read once it has come to
-rest for one look: a burst of writes is one reload, a file that is half written or, between an editor's two renames,
-not there is not read. Files that never rest are read all the same after a few seconds. A set that cannot be loaded
-changes nothing: the last good one stays in force, and what is wrong is told once and remembered until it is mended.
+rest for one look: a burst of writes is one reload, and a file that is half written or, between an editor's two renames,
+not there is not read. A set that cannot be loaded changes nothing: the last good one stays in force, and what is wrong
+is told once and remembered until it is mended.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
-
-_MAX_RESTLESS_LOOKS = 8
 
 
 class PolicyWatcher:
@@ -41,7 +39,6 @@ class PolicyWatcher:
         # Nothing counts as seen yet, so what was written between the first load and the first look is not missed.
         self._read: Snapshot | None = None
         self._last: Snapshot | None = None
-        self._restless = 0
 
     async def run(self) -> None:
         """Looks and reloads until cancelled."""
@@ -52,27 +49,26 @@ class PolicyWatcher:
     async def look(self) -> None:
         """Looks at the files once, and reloads if they changed and rest."""
         now = await asyncio.to_thread(self._source.snapshot)
-        changed, resting = now != self._read, now == self._last
-        self._last = now
-        if not changed:
-            self._restless = 0
-            return
-        self._restless += 1
-        if resting or self._restless > _MAX_RESTLESS_LOOKS:
-            self._restless = 0
-            self._read = now
-            await self._reload()
+        rests, self._last = now == self._last, now
+        if rests and now != self._read:
+            await self._reload(now)
 
-    async def _reload(self) -> None:
+    async def _reload(self, seen: Snapshot) -> None:
+        loaded, failure = await asyncio.to_thread(self._load)
+        if await asyncio.to_thread(self._source.snapshot) != seen:
+            return  # written to while it was read: what was read may be neither the old nor the new
+        self._read = seen
+        if failure is not None:
+            if self.failure is None or self.failure.problems != failure.problems:
+                self.failure = failure
+                self._on_failure(failure)
+        elif loaded is not None and (self.failure is not None or loaded.by_surface != self.current.by_surface):
+            self.failure = None
+            self.current = loaded
+            self._on_success(loaded)
+
+    def _load(self) -> tuple[PolicySet | None, ConfigError | None]:
         try:
-            loaded = await asyncio.to_thread(self._source.load)
+            return self._source.load(), None
         except ConfigError as error:
-            if self.failure is None or self.failure.problems != error.problems:
-                self.failure = error
-                self._on_failure(error)
-            return
-        if self.failure is None and loaded.by_surface == self.current.by_surface:
-            return
-        self.failure = None
-        self.current = loaded
-        self._on_success(loaded)
+            return None, error

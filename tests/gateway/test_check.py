@@ -1,0 +1,123 @@
+"""`tierline check`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from policies.loader import SHIPPED, policy_files
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Path:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    for file in policy_files(SHIPPED):
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "TIERLINE_LOCAL_BASE_URL", "TIERLINE_STORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def line_of(file: Path, text: str) -> int:
+    """Where the shipped files say something is theirs to change."""
+    return next(number for number, line in enumerate(file.read_text().splitlines(), start=1) if text in line)
+
+
+def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    """The tiers with their state and the surfaces with their versions are shown."""
+    assert main(["check"]) == 0
+    out = capsys.readouterr().out
+    assert "OPENAI_API_KEY is not set" in out
+    assert "chat@" in out
+    assert out.endswith("all is well\n")
+
+
+def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """file:line: key: message, as editors and people read it, and exit code 2."""
+    edit(policies / "chat.yaml", "deadline: 30s", "dedline: 30s")
+    assert main(["check", "--policies", str(policies)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    line = line_of(policies / "chat.yaml", "dedline")
+    assert f"{policies}/chat.yaml:{line}: slo.dedline: unknown key (did you mean 'deadline'?)" in lines
+    assert lines[-1] == "2 problems"
+
+
+def test_what_is_doubtful_is_said_and_passes(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning changes no exit code."""
+    edit(policies / "chat.yaml", "hold_max: 250ms", "hold_max: 2s")
+    assert main(["check", "--policies", str(policies)]) == 0
+    out = capsys.readouterr().out
+    line = line_of(policies / "chat.yaml", "hold_max")
+    assert f"chat.yaml:{line}: escalate.stream.hold_max: not less than slo.ttft.p95" in out
+    assert out.endswith("1 warning\n")
+
+
+def test_config_and_policies_are_told_together(
+    policies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broken config does not hide a broken policy."""
+    config = tmp_path / "my.yaml"
+    config.write_text("tiers: [{name: a, backends: [{model: m, modle: n}]}]\n")
+    edit(policies / "batch.yaml", "deadline: 5m", "deadline: 5 minutes")
+    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"]
+    assert [(Path(p["file"]).name, p["line"], p["key"]) for p in report["problems"]] == [
+        ("my.yaml", 1, "tiers[0].backends[0].modle"),
+        ("batch.yaml", line_of(policies / "batch.yaml", "5 minutes"), "slo.deadline"),
+    ]
+
+
+def test_json_shows_what_would_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """States, reasons and versions, and never a key."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    assert main(["check", "--json"]) == 0
+    out = capsys.readouterr().out
+    report = json.loads(out)
+    assert [(tier["name"], tier["configured"]) for tier in report["tiers"]] == [("local", False), ("hosted", True)]
+    assert {surface["name"] for surface in report["surfaces"]} == {"autocomplete", "batch", "chat"}
+    assert "sk-canary" not in out
+
+
+def test_a_policy_for_tiers_that_are_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The policies must fit the deployment."""
+    config = tmp_path / "my.yaml"
+    config.write_text("tiers: [{name: local, backends: [{model: m, base_url: 'http://127.0.0.1:1/v1'}]}]\n")
+    assert main(["check", "--config", str(config)]) == 2
+    assert "tiers[1]: the deployment has no tier 'hosted'; it has local" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("config", ["/dev/zero", "nope.yaml", "."])
+def test_a_config_that_cannot_be_read_ends_at_once(config: str) -> None:
+    """Within two seconds, in a process of its own, whatever the path points to."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway", "check", "--config", config],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        env=dict(os.environ),
+    )
+    assert time.monotonic() - started < 2
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
