@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -32,6 +33,7 @@ Dropped = Callable[[str, int], None]
 """Told a stable word of a reason and how many traces were lost; called from any thread."""
 
 _CLOSE_S: Final = 3.0
+_SWITCH_S: Final = 0.0005
 _SPANS_WAITING: Final = 8192  # about a thousand requests
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _UNSET: Final = Status(StatusCode.UNSET)
@@ -43,6 +45,8 @@ class OtlpSpans:
     """The span sink of `telemetry.sink`. One per worker process, made after any fork."""
 
     def __init__(self, dropped: Dropped) -> None:
+        # The exporter's thread encodes spans in pure Python; by default it may keep the event loop waiting 5 ms each time.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         version = importlib.metadata.version("tierline")
         provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads the sampler's variables
         self._resource = provider.resource
