@@ -9,6 +9,7 @@ and not yet sent is bounded, and `aclose` gives up after a few seconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import os
 import sys
@@ -45,7 +46,7 @@ class OtlpSpans:
     """The span sink of `telemetry.sink`. One per worker process, made after any fork."""
 
     def __init__(self, dropped: Dropped) -> None:
-        # The exporter's thread encodes spans in pure Python; by default it may keep the event loop waiting 5 ms each time.
+        # The exporter's thread encodes in pure Python, and by default may keep the event loop waiting 5 ms at a time.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         version = importlib.metadata.version("tierline")
         provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads the sampler's variables
@@ -81,7 +82,8 @@ class OtlpSpans:
 
         def close() -> None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]
-            loop.call_soon_threadsafe(closed.set)
+            with contextlib.suppress(RuntimeError):  # the loop has not waited for us, and is closed
+                loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=close, name="tierline.otlp.close", daemon=True).start()
         try:
