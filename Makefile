@@ -82,7 +82,7 @@ help: ## Show this
 
 # What is installed, and from what
 $(VENV)/.serve: requirements/serve.lock pyproject.toml | $(BIN)/pip
-	@echo "Installing what Tierline needs into $(VENV) (once; about 250 MB)"
+	@echo "Installing what Tierline needs into $(VENV) (once; about 600 MB)"
 	@$(BIN)/pip install --no-deps --require-hashes -r requirements/serve.lock | $(PROGRESS)
 	@$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
@@ -110,12 +110,12 @@ $(NODE_TEST)/node_modules/.installed: $(NODE_TEST)/package-lock.json
 	fi
 	@mkdir -p $(@D) && touch $@
 
-# torch goes first and alone: the rest then takes the build that is there.
+# torch goes first and alone, so that the rest takes the build that is there; the lock last, so that its versions hold.
 $(EXPORT_VENV)/.installed: requirements/dev.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing torch and sentence-transformers into $(EXPORT_VENV) (once; gigabytes on some machines)"
 	@$(PYTHON) -m venv $(EXPORT_VENV)
-	@$(EXPORT_VENV)/bin/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
 	@$(EXPORT_VENV)/bin/pip install torch==2.13.0 | $(PROGRESS)
 	@$(EXPORT_VENV)/bin/pip install 'sentence-transformers>=6.2' | $(PROGRESS)
+	@$(EXPORT_VENV)/bin/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
 	@$(EXPORT_VENV)/bin/pip install --quiet --no-deps --editable .
 	@touch $@

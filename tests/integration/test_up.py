@@ -1,0 +1,283 @@
+"""`tierline up` as a user starts it: one process with its family of children, on temporary state folders and ports."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import ROOT, environment
+from tests.support.wait import until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
+
+START_S = 60.0
+"""How long a start may take before it is a failure; the aim is a few seconds, on a machine that does nothing else."""
+NO_MODEL = {"TIERLINE_LOCAL_BASE_URL": "http://127.0.0.1:9/v1"}
+"""Puts another server in the local model's place, so that none is started. Nobody listens there."""
+
+
+@dataclass(frozen=True)
+class Up:
+    """A `tierline up` that runs, or ran."""
+
+    process: subprocess.Popen[bytes]
+    state: Path
+    output: Path
+
+    def said(self) -> str:
+        """Its terminal, so far."""
+        return self.output.read_text()
+
+    def told(self) -> dict[str, Any]:
+        """Its `up.json`, once it is there."""
+        until(lambda: (self.state / "up.json").exists() or self.process.poll() is not None, START_S, "up.json")
+        assert self.process.poll() is None, self.said()
+        return json.loads((self.state / "up.json").read_text())
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """GET from the gateway: status and JSON; (0, None) while nobody answers."""
+        host, port = self.told()["url"].removeprefix("http://").split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or b"null")
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0, None
+        finally:
+            connection.close()
+
+    def family(self) -> dict[int, str]:
+        """Every process it has started, directly or not, with its command line."""
+        return {pid: command_line(pid) for pid in descendants(self.process.pid)}
+
+    def child(self, word: str) -> int | None:
+        """The pid of its own child with this word in the command line, None while there is none."""
+        return next((pid for pid in children_of(self.process.pid) if word in command_line(pid)), None)
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of the living children of a process."""
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children, and so on."""
+    return [found for child in children_of(pid) for found in (child, *descendants(child))]
+
+
+def command_line(pid: int) -> str:
+    """What a process was started as; empty when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
+
+
+def all_gone(pids: dict[int, str]) -> bool:
+    """Whether none of these runs any more; a zombie has no command line."""
+    return not any(command_line(pid) == command for pid, command in pids.items())
+
+
+Start = Callable[..., Up]
+
+
+@contextlib.contextmanager
+def starter(folder: Path) -> Iterator[Start]:
+    """Gives a function that starts `tierline up`; whatever it started is killed at the end."""
+    started: list[Up] = []
+
+    def start(*arguments: str, env: dict[str, str] | None = None, port: int = 0) -> Up:
+        output = folder / f"up-{len(started)}.txt"
+        command = [sys.executable, "-m", "gateway", "up", "--state", str(folder / "state"), "--port", str(port)]
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [*command, *arguments], cwd=ROOT, env=environment(**(env or {})), stdout=file, stderr=subprocess.STDOUT
+            )
+        started.append(Up(process, folder / "state", output))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for up in started:
+            up.process.kill()
+            up.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `tierline up` on this test's own state folder."""
+    with starter(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Everything at its defaults: the embedded store, the real local model, the gateway."""
+    with starter(tmp_path_factory.mktemp("up")) as start:
+        up = start()
+        up.told()
+        until(lambda: "Ctrl-C" in up.said())
+        yield up
+
+
+@pytest.mark.real_model
+def test_it_says_what_runs_and_how_to_use_it(whole: Up) -> None:
+    """The terminal names the URL, each tier and its state, the store and the surfaces."""
+    said = whole.said()
+    assert f"Tierline is up: {whole.told()['url']}/v1" in said
+    assert re.search(r"local +ready: smollm2-135m-instruct", said)
+    assert re.search(r"hosted +unconfigured: OPENAI_API_KEY is not set", said)
+    assert re.search(r"store +ready: embedded Valkey", said)
+    assert re.search(r"surfaces +autocomplete, batch, chat", said)
+
+
+@pytest.mark.real_model
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_line_to_paste_is_answered_by_the_local_model(whole: Up) -> None:
+    """The curl line of the banner, pasted into a shell, gives a chat completion."""
+    line = whole.said().partition("Try it:")[2].partition("Ctrl-C")[0]
+    reply = json.loads(subprocess.run(line, shell=True, capture_output=True, timeout=60, check=True).stdout)
+    assert reply["choices"][0]["message"]["content"], reply
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("word", ["valkey", "local_tier", "serve"])
+def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
+    """After kill -9 of any child another one runs in its place, and the gateway answers."""
+    first = whole.child(word)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    until(lambda: whole.child(word) not in (None, first), START_S, f"another {word}")
+    until(lambda: whole.said().count("is back after") == whole.said().count("restarting it"), START_S, whole.said())
+    until(lambda: whole.get("/healthz")[0] == 200, START_S, "/healthz")
+
+
+@pytest.mark.real_model
+def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
+    """It names the one that runs, exits with 1, and leaves the first one alone."""
+    with starter(whole.state.parent / "second") as start:
+        whole.state.parent.joinpath("second").mkdir()
+        second = start("--state", str(whole.state))
+        assert second.process.wait(10) == 1
+    assert f"tierline is already up on the state folder {whole.state} (pid {whole.process.pid}" in second.said()
+    assert whole.get("/healthz")[0] == 200
+
+
+@pytest.mark.real_model
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
+    """SIGINT ends the store, the model and the gateway; the exit code is 0 and up.json is gone."""
+    with starter(tmp_path) as start:
+        up = start()
+        up.told()
+        family = up.family()
+        assert len(family) >= 3
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(30) == 0, up.said()
+    assert all_gone(family)
+    assert not (up.state / "up.json").exists()
+
+
+def test_what_is_cached_survives_a_restart(start: Start) -> None:
+    """The store comes back on the same address with the data it had."""
+    first = start(env=NO_MODEL)
+    url = first.told()["store_url"]
+    assert redis(url, "SET kept 1") == "+OK"
+    first.process.terminate()
+    assert first.process.wait(30) == 0
+    second = start(env=NO_MODEL)
+    assert second.told()["store_url"] == url
+    assert redis(url, "STRLEN kept") == ":1"
+
+
+def test_killing_the_supervisor_leaves_nothing_running(start: Start) -> None:
+    """After kill -9 of the supervisor the store, the gateway and its two workers end too."""
+    up = start("--workers", "2", env=NO_MODEL)
+    up.told()
+    family = up.family()
+    assert sum("serve" in command or "spawn" in command for command in family.values()) >= 3, family
+    up.process.kill()
+    until(lambda: all_gone(family), START_S, f"the end of {family}")
+
+
+def test_it_can_be_stopped_while_it_starts(start: Start) -> None:
+    """A signal right after the start ends everything, whatever state the children are in."""
+    up = start(env=NO_MODEL)
+    until(lambda: up.child("serve"), START_S)
+    family = up.family()
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(15) == 0, up.said()
+    assert all_gone(family)
+
+
+def test_a_store_of_the_users_own_is_checked_and_not_started(start: Start) -> None:
+    """With TIERLINE_STORE_URL no store is started; one that does not answer is said, and the gateway runs."""
+    up = start(env={**NO_MODEL, "TIERLINE_STORE_URL": "redis://127.0.0.1:9/0"})
+    assert up.told()["store_url"] == "redis://127.0.0.1:9/0"
+    until(lambda: "Ctrl-C" in up.said())
+    assert re.search(r"store +degraded: 127\.0\.0\.1:9 \(refused", up.said())
+    assert up.child("valkey") is None
+    assert up.get("/healthz")[0] == 200
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A way to start it wrongly, and the words and the exit code that it gives."""
+
+    arguments: tuple[str, ...]
+    says: str
+    code: int
+
+
+MISTAKES = {
+    "config": Mistake(("--config", "{folder}/bad.yaml"), r"bad\.yaml:2: .*teirs", 2),
+    "no config": Mistake(("--config", "{folder}/none.yaml"), r"none\.yaml", 2),
+    "policies": Mistake(("--policies", "{folder}"), r"bad\.yaml", 2),
+    "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+: local_model\.gguf: no such file", 2),
+    "state": Mistake(("--state", "{folder}/bad.yaml/state"), "cannot write to the state folder", 1),
+    "address": Mistake(("--host", "192.0.2.1"), r"cannot listen on 192\.0\.2\.1", 1),
+    "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 1),
+    "flag": Mistake(("--workers", "none"), "--workers", 2),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, start: Start, mistake: Mistake) -> None:
+    """The line says what to change; the exit code is not 0; no traceback, no child."""
+    tier = "tiers: [{name: local, backends: [{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: m}]}]\n"
+    (tmp_path / "bad.yaml").write_text(tier + "teirs: 1\n")
+    (tmp_path / "model.yaml").write_text(tier + "local_model: {gguf: nowhere.gguf}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        fill = {"folder": str(tmp_path), "port": port}
+        up = start(*(argument.format(**fill) for argument in mistake.arguments))
+        assert up.process.wait(10) == mistake.code
+    said = up.said()
+    assert re.search(mistake.says.replace("{port}", port), said), said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("state/logs/*"))
+
+
+def redis(url: str, command: str) -> str:
+    """The first line of the reply to one command."""
+    password, _, address = url.removeprefix("redis://:").partition("@")
+    with socket.create_connection(("127.0.0.1", int(address.partition(":")[2].partition("/")[0])), 2) as connection:
+        connection.sendall(f"AUTH {password}\r\n{command}\r\n".encode())
+        replies = connection.makefile("rb")
+        return [replies.readline().decode().strip() for _ in range(2)][1]
