@@ -17,7 +17,18 @@ from policies.expression import OTHERWISE, Expression
 from policies.validation import Finding, raise_findings
 
 ROUTE_VALUES = frozenset(
-    {"p_adequate", "difficulty", "in_domain", "tokens_in", "turns", "has_tools", "wants_json", "has_images", "stream"}
+    {
+        "p_adequate",
+        "difficulty",
+        "in_domain",
+        "tokens_in",
+        "turns",
+        "has_tools",
+        "wants_json",
+        "has_images",
+        "stream",
+        "budget_ms",
+    }
 )
 """What a rule of `route.start` may ask about."""
 CACHE_VALUES = frozenset(
@@ -130,12 +141,14 @@ class Slo(Section):
 
 
 class Route(Section):
-    """Where a request starts. `start` is read in order; the first tier whose rule holds is taken."""
+    """Where a request starts. `start` is read in order; the first tier whose rule holds is taken.
+
+    Out of its domain the classifier says nothing: `in_domain` is false, and no comparison with `p_adequate` or
+    `difficulty` holds. `(p_adequate >= 0.7 or not in_domain)` starts such requests where easy ones start.
+    """
 
     classifier: Literal["default", "none"] = "default"
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
-    on_abstain: str | None = None
-    """The tier to start with when the classifier is out of its domain; the cheapest one if not given."""
     require: Literal["capabilities"] = "capabilities"
 
 
@@ -222,8 +235,6 @@ class Rules(Section):
             if name in self.tiers[:i]
         ]
         named: list[tuple[tuple[str, ...], str]] = [(("route", "start", name), name) for name in self.route.start]
-        if self.route.on_abstain is not None:
-            named.append((("route", "on_abstain"), self.route.on_abstain))
         findings += [
             (path, f"tier {name!r} is not among this policy's tiers {list(self.tiers)}{did_you_mean(name, self.tiers)}")
             for path, name in named
@@ -238,8 +249,6 @@ class Rules(Section):
     def _unreachable(self) -> list[Finding]:
         """Escalation only goes up, so a tier cheaper than every start is never asked."""
         starts = {self.tiers.index(name) for name in self.route.start}
-        if self.route.classifier != "none":
-            starts.add(self.tiers.index(self.route.on_abstain) if self.route.on_abstain else 0)
         return [
             (("tiers", i), f"tier {name!r} can never be reached: no request starts there or below it")
             for i, name in enumerate(self.tiers[: min(starts)])

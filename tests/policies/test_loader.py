@@ -92,7 +92,7 @@ def test_other_rules_have_another_version(write: Write, change: tuple[str, str])
         (("24h", "24 hours"), "8: cache.exact.ttl: '24 hours' is not a duration"),
         (("[tools,", "[tols,"), "8: cache.never[0]: 'tols' asks for 'tols' (did you mean 'tools'?)"),
         (("{local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",
-          "{hosted: otherwise}\n  on_abstain: hosted"), "4: tiers[0]: tier 'local' can never be reached"),
+          "{hosted: otherwise}"), "4: tiers[0]: tier 'local' can never be reached"),
         (("tiers: [local, hosted]", "tiers: no"), "4: tiers: write a list, such as [a, b]"),
     ],
 )  # fmt: skip

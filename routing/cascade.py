@@ -1,0 +1,175 @@
+"""The cascade of one request, as a state machine with no I/O: `next()` says what to do, `observe()` hears how it went.
+
+    Attempt    call this tier; `final` says that nothing stronger follows, so its answer need not be judged
+    Serve      the answer of attempt `number` goes out
+    Fail       nothing can be served; the last outcome says why
+
+The rules, in the order they are asked:
+    accepted          it goes out
+    caller_fault      the same answer would come from any tier: out at once
+    caller_gone       nobody is waiting
+    low_confidence    the next stronger tier takes over; with none left, the best answer so far goes out
+    retryable         another endpoint of the tier, then the next stronger tier, then the best answer so far, then
+                      weaker tiers, a tier whose draft was thrown away among them
+At most `max_attempts` in all, and none once the budget is spent. JSON and streams are driven alike; what differs is
+that a stream's rejected draft is gone (`Outcome.kept` is False), so it cannot be served later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from policies.model import Policy
+from routing.decide import Decision, TierHealth
+
+OutcomeKind = Literal["accepted", "low_confidence", "retryable", "caller_fault", "caller_gone"]
+Path = Literal["direct", "escalated", "fallback", "degraded"]
+
+_MIN_ATTEMPT_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token."""
+
+    number: int
+    tier: str
+    timeout_s: float
+    ttft_timeout_s: float
+    final: bool
+    endpoint: int = 0
+    """How many endpoints of this tier were tried before: the caller picks another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended. `kept`: its whole answer is in hand and could still be served."""
+
+    kind: OutcomeKind
+    detail: str = ""
+    confidence: float | None = None
+    committed: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """The answer of this attempt goes out."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Nothing can be served. `timed_out` when the budget ran out rather than the tiers."""
+
+    outcome: Outcome | None
+    timed_out: bool = False
+
+
+Step = Attempt | Serve | Fail
+
+
+class Cascade:
+    """See the module's docstring. One instance serves one request and is then thrown away."""
+
+    def __init__(self, decision: Decision, policy: Policy, health: Mapping[str, TierHealth]) -> None:
+        self._policy = policy
+        self._health = health
+        self._stronger = list(decision.tiers)
+        self._weaker = list(decision.fallbacks)
+        self._dropped: list[str] = []
+        self._tried_here = 0
+        self._attempts: list[Attempt] = []
+        self._outcomes: list[Outcome] = []
+        self._degraded = bool(decision.degraded)
+        self._escalated = False
+        self._fell_back = False
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts were begun."""
+        return len(self._attempts)
+
+    @property
+    def path(self) -> Path:
+        """What `x-tierline-path` says of the answer that goes out."""
+        if self._degraded:
+            return "degraded"
+        if self._fell_back:
+            return "fallback"
+        return "escalated" if self._escalated else "direct"
+
+    def next(self, budget_s: float) -> Step:
+        """What to do now, with `budget_s` seconds left of the deadline."""
+        if self._outcomes:
+            last = self._outcomes[-1]
+            if last.kind == "accepted":
+                return Serve(len(self._outcomes))
+            if last.kind in ("caller_fault", "caller_gone"):
+                return Fail(last)
+        timed_out = budget_s < _MIN_ATTEMPT_S
+        tier = None if timed_out or self.attempts >= self._policy.escalate.max_attempts else self._current()
+        if tier is None:
+            return self._best_or_fail(timed_out)
+        attempt = self._attempt(tier, budget_s)
+        self._attempts.append(attempt)
+        return attempt
+
+    def observe(self, outcome: Outcome) -> None:
+        """Tells how the attempt that `next()` last gave has ended."""
+        self._outcomes.append(outcome)
+        tier = self._attempts[-1].tier
+        self._tried_here += 1
+        if outcome.kind == "low_confidence":
+            if not outcome.kept:
+                self._dropped.append(tier)
+            self._leave()
+            self._escalated = True
+        elif outcome.kind == "retryable":
+            self._fell_back = True
+            if self._tried_here >= self._health[tier].endpoints:
+                self._leave()
+
+    def _current(self) -> str | None:
+        """The tier whose turn it is; None when only an answer in hand, or nothing, is left."""
+        if self._stronger:
+            return self._stronger[0]
+        if self._best() is not None:
+            return None
+        weaker = self._dropped or self._weaker
+        return weaker[0] if weaker else None
+
+    def _leave(self) -> None:
+        self._tried_here = 0
+        queue = self._stronger or self._dropped or self._weaker
+        if queue:
+            queue.pop(0)
+
+    def _attempt(self, tier: str, budget_s: float) -> Attempt:
+        more_attempts = self.attempts + 1 < self._policy.escalate.max_attempts
+        judged = more_attempts and tier in self._stronger[:1] and len(self._stronger) > 1
+        if not self._stronger and self._dropped:
+            self._degraded = True
+        slo = self._policy.slo
+        timeout = ttft_timeout = budget_s
+        if judged:
+            # Half of what is left stays with the tier that would take over; a tier that misses the surface's own
+            # p99 has no claim to more.
+            timeout = min(budget_s / 2, slo.total.p99 or budget_s)
+            ttft_timeout = min(timeout, slo.ttft.p99 or timeout)
+        return Attempt(self.attempts + 1, tier, timeout, ttft_timeout, final=not judged, endpoint=self._tried_here)
+
+    def _best(self) -> int | None:
+        """The number of the most confident answer that is still in hand."""
+        kept = [(o.confidence or 0.0, i) for i, o in enumerate(self._outcomes, start=1) if o.kept]
+        return max(kept)[1] if kept else None
+
+    def _best_or_fail(self, timed_out: bool) -> Step:
+        best = self._best()
+        if best is None or (timed_out and self._policy.slo.on_miss == "fail"):
+            return Fail(self._outcomes[-1] if self._outcomes else None, timed_out)
+        self._degraded = True
+        return Serve(best)

@@ -1,0 +1,164 @@
+"""Where a request starts, and which tiers may follow: policy, difficulty and health in, a Decision out. Pure.
+
+The order of things: the request's own limits and the capabilities it needs narrow the policy's ladder; the first start
+rule that holds names the tier that is wanted; tiers that cannot answer now are left out, and the decision says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from policies.model import Policy
+from routing.difficulty import Difficulty
+from routing.features import Features
+
+Capability = Literal["tools", "vision", "json"]
+
+
+class NoTierError(Exception):
+    """No tier can take this request. `capable` is False when none ever could: the caller asks for too much."""
+
+    def __init__(self, message: str, *, capable: bool) -> None:
+        super().__init__(message)
+        self.capable = capable
+
+
+@dataclass(frozen=True, slots=True)
+class TierHealth:
+    """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer."""
+
+    name: str
+    capabilities: frozenset[str]
+    endpoints: int
+    unavailable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """The tiers a request allows itself, by name; None leaves that end of the ladder open."""
+
+    min_tier: str | None = None
+    max_tier: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The tiers to try, in order, and the reason.
+
+    `tiers` starts with the one that answers first; the next ones take over by escalation. `fallbacks` are weaker tiers,
+    tried only when all of `tiers` fail. `degraded` says why the tier that was wanted is not the one that starts.
+    """
+
+    tiers: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+    reason: str
+    difficulty: Difficulty | None
+    policy_version: str
+    degraded: str = ""
+
+
+def decide(
+    policy: Policy,
+    difficulty: Difficulty | None,
+    features: Features,
+    health: Mapping[str, TierHealth],
+    budget_s: float,
+    clamp: Clamp = Clamp(),
+) -> Decision:
+    """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds."""
+    ladder = _clamped(policy.tiers, clamp)
+    capable = _capable(ladder, features, health)
+    if len(capable) == 1:
+        return _with_health(policy, capable[0], capable, health, f"{capable[0]} alone is open to it", difficulty)
+    wanted, reason = _wanted(policy, difficulty, features, budget_s)
+    start = _nearest(policy.tiers, capable, wanted)
+    if start != wanted:
+        reason += f"; {wanted} is not open to this request"
+    return _with_health(policy, start, capable, health, reason, difficulty)
+
+
+def _clamped(tiers: tuple[str, ...], clamp: Clamp) -> tuple[str, ...]:
+    low = tiers.index(clamp.min_tier) if clamp.min_tier in tiers else 0
+    high = tiers.index(clamp.max_tier) if clamp.max_tier in tiers else len(tiers) - 1
+    if low > high:
+        raise NoTierError(f"no tier lies between {clamp.min_tier} and {clamp.max_tier}", capable=False)
+    return tiers[low : high + 1]
+
+
+def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, TierHealth]) -> tuple[str, ...]:
+    needed = _needs(features)
+    if not needed:
+        return ladder
+    capable = tuple(name for name in ladder if needed <= health[name].capabilities)
+    if not capable:
+        raise NoTierError(f"no tier of this surface can do what is asked: {', '.join(sorted(needed))}", capable=False)
+    return capable
+
+
+def _needs(features: Features) -> set[str]:
+    needed: set[str] = set()
+    if features.has_tools:
+        needed.add("tools")
+    if features.has_images:
+        needed.add("vision")
+    if features.wants_json:
+        needed.add("json")
+    return needed
+
+
+def _wanted(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> tuple[str, str]:
+    values = rule_values(difficulty, features, budget_s)
+    for tier, rule in policy.route.start.items():
+        if rule.holds(values):
+            return tier, f"{tier}: {rule.source}"
+    raise AssertionError("a checked policy has a rule that always holds")
+
+
+def rule_values(difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
+    """The names a start rule may use. Out of its domain the classifier has no `p_adequate` and no `difficulty`."""
+    known = difficulty is not None and difficulty.in_domain
+    return {
+        "p_adequate": difficulty.p_adequate if difficulty is not None and known else None,
+        "difficulty": difficulty.score if difficulty is not None and known else None,
+        "in_domain": known,
+        "tokens_in": features.approx_tokens,
+        "turns": features.turns,
+        "has_tools": features.has_tools,
+        "wants_json": features.wants_json,
+        "has_images": features.has_images,
+        "stream": features.stream,
+        "budget_ms": budget_s * 1000,
+    }
+
+
+def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> str:
+    """`wanted` if allowed, else the next stronger allowed tier, else the strongest one there is."""
+    if wanted in allowed:
+        return wanted
+    position = order.index(wanted)
+    return next((name for name in allowed if order.index(name) > position), allowed[-1])
+
+
+def _with_health(
+    policy: Policy,
+    start: str,
+    capable: tuple[str, ...],
+    health: Mapping[str, TierHealth],
+    reason: str,
+    difficulty: Difficulty | None,
+) -> Decision:
+    at = capable.index(start)
+    upward = _available(capable[at:], health)
+    downward = _available(reversed(capable[:at]), health)
+    why = health[start].unavailable
+    if not upward and not downward:
+        raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
+    degraded = f"{start} is {why}" if why else ""
+    tiers, fallbacks = (upward, downward) if upward else (downward[:1], downward[1:])
+    return Decision(tiers, fallbacks, reason, difficulty, policy.version, degraded)
+
+
+def _available(names: Iterable[str], health: Mapping[str, TierHealth]) -> tuple[str, ...]:
+    return tuple(name for name in names if not health[name].unavailable)
