@@ -1,0 +1,150 @@
+"""What a client is told when there is no answer: one envelope, one table.
+
+    ApiError
+    ├── InvalidRequest         400  invalid_request_error   the body or a header is not what the API takes
+    ├── Unauthorized           401  invalid_request_error   the key is missing or unknown
+    ├── NotFound               404  invalid_request_error   no such URL, or no such model
+    ├── MethodNotAllowed       405  invalid_request_error
+    ├── RequestTooLarge        413  invalid_request_error
+    ├── UnsupportedMediaType   415  invalid_request_error
+    ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and it is not
+    ├── RateLimited            429  rate_limit_error        every backend asks for a pause
+    ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
+    ├── UpstreamTimeout        504  upstream_error          a backend, or the whole deadline, ran out of time
+    ├── PassedThrough          any  the backend's own       the caller's fault, found by the backend
+    └── InternalError          500  server_error            a bug of ours
+
+Bodies are `{"error": {"message", "type", "param", "code"}}`, all four keys always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class ApiError(Exception):
+    """An answer that is an error. Subclasses fix status, type and the default code."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = "internal_error"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, headers: Headers = ()
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.headers = headers
+        if code is not None:
+            self.code = code
+
+    def body(self) -> bytes:
+        """The envelope, serialised."""
+        return envelope(self.message, self.type, self.param, self.code)
+
+
+def envelope(message: str, type_: str, param: str | None, code: str | None) -> bytes:
+    """The error envelope of the OpenAI API."""
+    return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code}})
+
+
+class InvalidRequest(ApiError):
+    """400: codes invalid_json, invalid_utf8, invalid_type, missing_required_parameter, unsupported_value."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_type"
+
+
+class Unauthorized(ApiError):
+    """401: the same words for a missing and for a wrong key."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class NotFound(ApiError):
+    """404: codes unknown_url, model_not_found."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "unknown_url"
+
+
+class MethodNotAllowed(ApiError):
+    """405, with `Allow`."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_supported"
+
+
+class RequestTooLarge(ApiError):
+    """413: the connection is closed, since the rest of the body was not read."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class UnsupportedMediaType(ApiError):
+    """415: not JSON, or a content encoding we do not take."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
+class CacheOnlyMiss(ApiError):
+    """504, as RFC 9111 asks of `only-if-cached` without a stored answer."""
+
+    status = 504
+    type = "invalid_request_error"
+    code = "not_cached"
+
+
+class RateLimited(ApiError):
+    """429, passed on because every backend that could answer asks for a pause."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class UpstreamFailed(ApiError):
+    """502: codes upstream_unreachable, upstream_http_error, upstream_invalid_response."""
+
+    status = 502
+    type = "upstream_error"
+    code = "upstream_http_error"
+
+
+class UpstreamTimeout(ApiError):
+    """504: codes upstream_timeout, deadline_exceeded."""
+
+    status = 504
+    type = "upstream_error"
+    code = "upstream_timeout"
+
+
+class PassedThrough(ApiError):
+    """The backend said that the caller is at fault; its status and words, in our envelope."""
+
+    def __init__(self, status: int, message: str, type_: str, param: str | None, code: str | None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.type = type_
+        self.code = code
+
+
+class InternalError(ApiError):
+    """500: a bug of ours. The message says nothing of its inside; the span does."""
+
+    def __init__(self) -> None:
+        super().__init__("The gateway met an internal error. It has been recorded under this request id.")

@@ -1,0 +1,119 @@
+"""What a request asks for in its headers, read in one pass. A policy clamps it; nothing else is taken from headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.errors import InvalidRequest
+
+TIER_PREFIX: Final = "tier:"
+_CACHE_DIRECTIVES: Final = frozenset({b"no-cache", b"no-store", b"only-if-cached"})
+_KNOWN: Final = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"traceparent",
+        b"x-request-id",
+        b"x-stainless-read-timeout",
+        b"x-stainless-retry-count",
+        b"x-stainless-timeout",
+        b"x-tierline-cache",
+        b"x-tierline-deadline-ms",
+        b"x-tierline-max-tier",
+        b"x-tierline-min-tier",
+        b"x-tierline-surface",
+    }
+)
+_MAX_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The request's own limits. `deadline_s` is the least of all that the client's headers say, None if none does."""
+
+    surface: str | None = None
+    cache_read: bool = True
+    cache_write: bool = True
+    only_if_cached: bool = False
+    min_tier: str | None = None
+    max_tier: str | None = None
+    deadline_s: float | None = None
+
+
+def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers that mean something to us, by lower-case name; of repeated ones the first."""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _KNOWN and name not in found:
+            found[name] = value
+    return found
+
+
+def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
+    """The wishes in `headers` (see `known_headers`); raises InvalidRequest for one that cannot be meant."""
+    directives = _cache_directives(headers.get(b"x-tierline-cache"))
+    return Wishes(
+        surface=_text(headers, b"x-tierline-surface"),
+        cache_read=b"no-cache" not in directives,
+        cache_write=b"no-store" not in directives,
+        only_if_cached=b"only-if-cached" in directives,
+        min_tier=_text(headers, b"x-tierline-min-tier"),
+        max_tier=_text(headers, b"x-tierline-max-tier"),
+        deadline_s=_deadline(headers),
+    )
+
+
+def valid_request_id(value: bytes | None) -> str | None:
+    """The client's request id where it may be echoed: 1 to 128 visible ASCII characters."""
+    if not value or len(value) > _MAX_ID:
+        return None
+    text = value.decode("latin-1")
+    return text if text.isascii() and text.isprintable() and " " not in text else None
+
+
+def _cache_directives(value: bytes | None) -> frozenset[bytes]:
+    if not value:
+        return frozenset()
+    directives = frozenset(part.strip().lower() for part in value.split(b","))
+    if not directives <= _CACHE_DIRECTIVES:
+        known = ", ".join(sorted(name.decode() for name in _CACHE_DIRECTIVES))
+        raise InvalidRequest(
+            f"x-tierline-cache takes {known}, with commas between.", code="unsupported_value", param="x-tierline-cache"
+        )
+    return directives
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return value.decode("latin-1").strip() or None if value else None
+
+
+def _deadline(headers: dict[bytes, bytes]) -> float | None:
+    limits: list[float] = []
+    own = headers.get(b"x-tierline-deadline-ms")
+    if own is not None:
+        seconds = _number(own)
+        if seconds is None:
+            raise InvalidRequest(
+                "x-tierline-deadline-ms is a number of milliseconds.",
+                code="unsupported_value",
+                param="x-tierline-deadline-ms",
+            )
+        limits.append(seconds / 1000)
+    for name in (b"x-stainless-read-timeout", b"x-stainless-timeout"):
+        seconds = _number(headers[name]) if name in headers else None
+        if seconds is not None and seconds > 0:
+            limits.append(seconds)
+    return min(limits) if limits else None
+
+
+def _number(value: bytes) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 <= number < 1e9 else None

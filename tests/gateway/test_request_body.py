@@ -1,0 +1,92 @@
+"""Request bytes to a checked body: what is refused, with which code and which parameter."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.request_body import MAX_DEPTH, parse_chat, parse_json
+
+USER = {"role": "user", "content": "hi"}
+
+
+def chat(**changes: object) -> bytes:
+    return orjson.dumps({"model": "chat", "messages": [USER], **changes})
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"{} x", "invalid_json"),
+        (b"\xef\xbb\xbf{}", "invalid_json"),
+        ('{"a": 1}'.encode("utf-16"), "invalid_json"),
+        (b'{"a": NaN}', "invalid_json"),
+        (b'{"a": 1e999}', "invalid_json"),
+        (b'{"a": ' + b"1" * 5000 + b"}", "invalid_json"),
+        (b"[" * 5000, "invalid_json"),
+        (b"[" * 65 + b"]" * 65, "invalid_json"),
+        (b'{"a": "\xff"}', "invalid_utf8"),
+        (b'{"a": "\\ud800"}', "invalid_utf8"),
+        (b'{"a": {"b": 1, "b": 2}}', "unsupported_value"),
+    ],
+)
+def test_what_is_not_json_is_refused(raw: bytes, code: str) -> None:
+    """Every way of not being plain JSON ends in a 400 with its code."""
+    with pytest.raises(InvalidRequest) as refused:
+        parse_json(raw)
+    assert refused.value.code == code
+    assert refused.value.status == 400
+
+
+def test_the_deepest_allowed_body_passes() -> None:
+    """64 levels are in, as the limit says."""
+    raw = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    assert orjson.dumps(parse_json(raw)) == raw
+
+
+def test_duplicate_keys_hide_behind_no_spelling() -> None:
+    """An escaped key is the same key."""
+    with pytest.raises(InvalidRequest) as refused:
+        parse_json(b'{"role":"user","r\\u006fle":"system"}')
+    assert refused.value.param == "role"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "param"),
+    [
+        (b"[1]", "invalid_type", None),
+        (b'{"model": "chat"}', "missing_required_parameter", "messages"),
+        (orjson.dumps({"messages": [USER]}), "missing_required_parameter", "model"),
+        (chat(model=1), "invalid_type", "model"),
+        (chat(model="a\nb"), "unsupported_value", "model"),
+        (chat(messages="x"), "invalid_type", "messages"),
+        (chat(messages=[]), "invalid_type", "messages"),
+        (chat(messages=[1]), "invalid_type", "messages[0]"),
+        (chat(messages=[{}]), "missing_required_parameter", "messages[0].role"),
+        (chat(messages=[{"role": 9, "content": "x"}]), "invalid_type", "messages[0].role"),
+        (chat(messages=[USER, {"role": "user"}]), "missing_required_parameter", "messages[1].content"),
+        (chat(messages=[{"role": "user", "content": 5}]), "invalid_type", "messages[0].content"),
+        (chat(messages=[{"role": "user", "content": ["x"]}]), "invalid_type", "messages[0].content[0]"),
+        (chat(stream="yes"), "invalid_type", "stream"),
+        (chat(stream_options=[]), "invalid_type", "stream_options"),
+        (chat(n="2"), "invalid_type", "n"),
+        (chat(n=10**9), "unsupported_value", "n"),
+        (chat(max_tokens=-1), "unsupported_value", "max_tokens"),
+        (chat(max_completion_tokens=1.5), "invalid_type", "max_completion_tokens"),
+    ],
+)
+def test_what_is_not_a_chat_completion_is_refused(raw: bytes, code: str, param: str | None) -> None:
+    """The error names the parameter, as OpenAI's does."""
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(raw)
+    assert (refused.value.code, refused.value.param) == (code, param)
+
+
+def test_unknown_fields_and_an_assistants_tool_calls_pass() -> None:
+    """What is not ours to judge goes through untouched."""
+    call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
+    raw = chat(messages=[USER, call], top_k=3, chat_template_kwargs={"thinking": False}, stream=None)
+    assert parse_chat(raw) == orjson.loads(raw)
