@@ -1,0 +1,1 @@
+"""Model endpoints: one file per dialect, over a one-method transport."""

@@ -1,0 +1,101 @@
+"""The default transport: aiohttp, the cheapest well-kept client here (57 us of CPU a request; httpx2 takes 360)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import aiohttp
+from yarl import URL
+
+from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
+from gateway.backends.drain import drain
+
+_KEEPALIVE_S = 30.0
+
+
+class AiohttpTransport:
+    """POSTs to one URL over a pool of its own. At most `max_in_flight` connections, replies of `max_reply` bytes."""
+
+    def __init__(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> None:
+        self._url = URL(url)
+        self._max_reply = max_reply
+        self._max_in_flight = max_in_flight
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=None)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """See `Transport.send`."""
+        session = self._session or self._open()
+        try:
+            response = await session.post(self._url, data=body, headers=headers, allow_redirects=False)
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ServerTimeoutError) as error:
+            raise TimedOut(str(error)) from error
+        except (aiohttp.ClientConnectionError, aiohttp.ClientSSLError) as error:
+            raise Unreachable(type(error).__name__) from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise InvalidReply(type(error).__name__) from error
+        return _AiohttpResponse(response, self._max_reply)
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        # Made on first use: aiohttp wants a running loop, and each worker has its own.
+        connector = aiohttp.TCPConnector(limit=self._max_in_flight, keepalive_timeout=_KEEPALIVE_S)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=self._timeout,
+            auto_decompress=False,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+            read_bufsize=1 << 18,
+        )
+        return self._session
+
+
+class _AiohttpResponse:
+    def __init__(self, response: aiohttp.ClientResponse, max_reply: int) -> None:
+        self._response = response
+        self._left = max_reply
+        self.status = response.status
+
+    def header(self, name: str) -> str | None:
+        return self._response.headers.get(name)
+
+    async def read(self) -> bytes:
+        length = self._response.content_length
+        if length is not None and length <= self._left:
+            try:
+                return await self._response.read()
+            except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
+                raise Unreachable(type(error).__name__) from error
+        parts: list[bytes] = []
+        while part := await self.chunk():
+            parts.append(part)
+        return b"".join(parts)
+
+    async def chunk(self) -> bytes:
+        try:
+            part = await self._response.content.readany()
+        except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
+            raise Unreachable(type(error).__name__) from error
+        self._left -= len(part)
+        if self._left < 0:
+            raise InvalidReply("the reply is larger than max_reply")
+        return part
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        if self._response.content.at_eof():
+            self._response.release()
+        elif end_is_due:
+            drain(self._to_end(), self._response.close)
+        else:
+            self._response.close()
+
+    async def _to_end(self) -> None:
+        while await self.chunk():
+            pass

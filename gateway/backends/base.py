@@ -1,0 +1,150 @@
+"""What the gateway asks of a model endpoint, and the ways in which one can fail.
+
+    BackendError
+    ├── Unreachable         refused, no such host, TLS, reset before an answer       retryable
+    ├── TimedOut            no connection, or no first byte, in time                  retryable
+    ├── BadStatus           an HTTP status that is not 200
+    │     429, 5xx, 401, 403, 408, 409, 425                                           retryable
+    │     any other 4xx: the caller's fault                                           passed on
+    ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
+    └── Truncated           a stream that broke before its end                        retryable before the commit
+
+Foreign exceptions are mapped here once, by the transports; nothing above sees aiohttp's or httpx2's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+_RETRYABLE_4XX: Final = frozenset({401, 403, 408, 409, 425, 429})
+
+
+class BackendError(Exception):
+    """A call that gave no usable answer. `error_type` is the word for spans, metrics and error codes."""
+
+    error_type = "upstream_error"
+    retryable = True
+
+
+class Unreachable(BackendError):
+    """No connection, or a connection lost before an answer."""
+
+    error_type = "upstream_unreachable"
+
+
+class TimedOut(BackendError):
+    """Nothing came in time."""
+
+    error_type = "upstream_timeout"
+
+
+class InvalidReply(BackendError):
+    """An answer that the dialect does not allow."""
+
+    error_type = "upstream_invalid_response"
+
+
+class Truncated(BackendError):
+    """A stream that ended before its answer did."""
+
+    error_type = "upstream_truncated"
+
+
+class BadStatus(BackendError):
+    """A status other than 200. `body` is the start of the reply; `retry_after_s` is what it asked for, if it did."""
+
+    error_type = "upstream_http_error"
+
+    def __init__(self, status: int, body: bytes = b"", retry_after_s: float | None = None) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.body = body
+        self.retry_after_s = retry_after_s
+
+    @property
+    def callers_fault(self) -> bool:
+        """Whether another endpoint would say the same of this request."""
+        return 400 <= self.status < 500 and self.status not in _RETRYABLE_4XX
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: the effective body, and what we want on top of what the client asked."""
+
+    body: Mapping[str, Any]
+    ask_logprobs: bool
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`)."""
+
+    raw: bytes
+    value: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Event:
+    """One event of a stream: the JSON text after `data: `, and the chunk it holds."""
+
+    data: bytes
+    value: dict[str, Any] = field(default_factory=dict)
+
+
+class EventStream(Protocol):
+    """An open stream. `read()` may be cancelled and called again; nothing is lost."""
+
+    async def read(self) -> list[Event]:
+        """The next events, at least one; an empty list at the end. Raises BackendError."""
+
+    @property
+    def done_seen(self) -> bool:
+        """Whether the terminal `[DONE]` came."""
+
+    def close(self) -> None:
+        """Ends the call now. The connection is kept only if the reply was read to its end."""
+
+
+class Backend(Protocol):
+    """One model endpoint."""
+
+    async def complete(self, call: Call) -> Completion:
+        """The whole answer; raises BackendError."""
+
+    async def stream(self, call: Call) -> EventStream:
+        """The answer as a stream, once its headers are here; raises BackendError."""
+
+    async def aclose(self) -> None: ...
+
+
+class Response(Protocol):
+    """An HTTP response whose headers are here."""
+
+    status: int
+
+    def header(self, name: str) -> str | None: ...
+
+    async def read(self) -> bytes:
+        """The whole body; raises BackendError, InvalidReply when it is larger than the transport allows."""
+
+    async def chunk(self) -> bytes:
+        """The next bytes, as they come; b"" at the end. May be cancelled and called again. Raises BackendError."""
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        """Gives the connection back if the body was read, and drops it otherwise.
+
+        With `end_is_due` only the end of the body is missing: it is awaited for a moment, in the background, so that
+        the connection (and its TLS) can be used again.
+        """
+
+
+class Transport(Protocol):
+    """One method: a POST to the backend's endpoint."""
+
+    async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """The response, its body unread; raises BackendError."""
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,94 @@
+"""The transport where HTTP/2 or a proxy is configured: httpx2."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import httpx2
+
+from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
+from gateway.backends.drain import drain
+
+
+class Httpx2Transport:
+    """As AiohttpTransport, with HTTP/2 and proxies."""
+
+    def __init__(
+        self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int, http2: bool, proxy: str | None
+    ) -> None:
+        self._url = url
+        self._max_reply = max_reply
+        self._client = httpx2.AsyncClient(
+            http2=http2,
+            proxy=proxy,
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx2.Timeout(None, connect=connect_timeout_s),
+            limits=httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight),
+        )
+
+    async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
+        """See `Transport.send`."""
+        request = self._client.build_request("POST", self._url, headers=dict(headers), content=body)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx2.TimeoutException as error:
+            raise TimedOut(type(error).__name__) from error
+        except httpx2.TransportError as error:
+            raise Unreachable(type(error).__name__) from error
+        return _Httpx2Response(response, self._max_reply)
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._client.aclose()
+
+
+class _Httpx2Response:
+    """A pending read outlives its caller's cancellation, since httpx2's iterators do not survive one."""
+
+    def __init__(self, response: httpx2.Response, max_reply: int) -> None:
+        self._response = response
+        self._bytes: AsyncIterator[bytes] = response.aiter_raw()
+        self._pending: asyncio.Task[bytes] | None = None
+        self._left = max_reply
+        self.status = response.status_code
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self._response.headers.get(name)
+        return value
+
+    async def read(self) -> bytes:
+        parts: list[bytes] = []
+        while part := await self.chunk():
+            parts.append(part)
+        return b"".join(parts)
+
+    async def chunk(self) -> bytes:
+        if self._pending is None:
+            self._pending = asyncio.create_task(self._next())
+        part = await asyncio.shield(self._pending)
+        self._pending = None
+        self._left -= len(part)
+        if self._left < 0:
+            raise InvalidReply("the reply is larger than max_reply")
+        return part
+
+    async def _next(self) -> bytes:
+        try:
+            return await anext(self._bytes, b"")
+        except httpx2.TransportError as error:
+            raise Unreachable(type(error).__name__) from error
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        drain(self._to_end(wait=end_is_due), None)
+
+    async def _to_end(self, *, wait: bool) -> None:
+        try:
+            while wait and await self.chunk():
+                pass
+        finally:
+            await self._response.aclose()

@@ -1,0 +1,215 @@
+"""The OpenAI dialect of chat completions: llama.cpp, vLLM, Ollama, OpenAI itself and most of the world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+
+import orjson
+
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    Call,
+    Completion,
+    Event,
+    EventStream,
+    InvalidReply,
+    Response,
+    Transport,
+    Truncated,
+    Unreachable,
+)
+from gateway.backends.sse import DONE, EventParser
+from gateway.completions import chunks_of
+
+_ERROR_BODY_LIMIT = 64 << 10
+
+
+class OpenAIBackend:
+    """One endpoint. `model` replaces the client's; unknown fields pass; the key never leaves but to this endpoint."""
+
+    def __init__(self, transport: Transport, *, model: str, key: str | None) -> None:
+        self._transport = transport
+        self._model = model
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "tierline",
+        }
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    async def complete(self, call: Call) -> Completion:
+        """See `Backend.complete`."""
+        response = await self._send(call, stream=False)
+        try:
+            if not _is_type(response, "application/json"):
+                raise InvalidReply(f"content type {response.header('Content-Type')}")
+            raw = await response.read()
+        finally:
+            response.close()
+        return _completion(raw)
+
+    async def stream(self, call: Call) -> EventStream:
+        """See `Backend.stream`. An endpoint that answers with plain JSON is streamed from that."""
+        response = await self._send(call, stream=True)
+        if _is_type(response, "text/event-stream"):
+            return _ServerSentEvents(response)
+        try:
+            if not _is_type(response, "application/json"):
+                raise InvalidReply(f"content type {response.header('Content-Type')}")
+            return _Replayed(_completion(await response.read()))
+        finally:
+            response.close()
+
+    async def aclose(self) -> None:
+        """Closes the transport."""
+        await self._transport.aclose()
+
+    async def _send(self, call: Call, *, stream: bool) -> Response:
+        headers: Mapping[str, str] = self._headers
+        if call.traceparent:
+            headers = {**self._headers, "traceparent": call.traceparent}
+        response = await self._transport.send(headers, self._payload(call, stream=stream))
+        if response.status == 200:
+            if response.header("Content-Encoding") not in (None, "identity"):
+                response.close()
+                raise InvalidReply("a content encoding that was not asked for")
+            return response
+        try:
+            body = await _bounded(response)
+        finally:
+            response.close()
+        raise BadStatus(response.status, body, _retry_after(response))
+
+    def _payload(self, call: Call, *, stream: bool) -> bytes:
+        payload = {**call.body, "model": self._model}
+        if call.ask_logprobs:
+            # One alternative a token: without a number llama.cpp sends twenty.
+            payload["logprobs"] = True
+            payload["top_logprobs"] = 1
+        if stream:
+            payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
+        return orjson.dumps(payload)
+
+
+class _ServerSentEvents:
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._parser = EventParser()
+        self.done_seen = False
+
+    async def read(self) -> list[Event]:
+        while not self.done_seen:
+            try:
+                chunk = await self._response.chunk()
+            except Unreachable as error:
+                raise Truncated(str(error)) from error
+            if not chunk:
+                return []
+            events: list[Event] = []
+            for data in self._parser.feed(chunk):
+                if data == DONE:
+                    self.done_seen = True
+                    break
+                events.append(_event(data))
+            if events:
+                return events
+        return []
+
+    def close(self) -> None:
+        self._response.close(end_is_due=self.done_seen)
+
+
+class _Replayed:
+    """A whole answer where a stream was asked for."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._events = [Event(orjson.dumps(chunk), chunk) for chunk in chunks_of(completion.value)]
+        self.done_seen = False
+
+    async def read(self) -> list[Event]:
+        events, self._events, self.done_seen = self._events, [], True
+        return events
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _event(data: bytes) -> Event:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise InvalidReply("an event that is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidReply("an event that is not an object")
+    if "error" in value and "choices" not in value:
+        raise _error_in_200(value)
+    if not isinstance(value.get("choices"), list):
+        # A bare usage chunk: clients want the list, be it empty.
+        value["choices"] = []
+        return Event(orjson.dumps(value), value)
+    return Event(data, value)
+
+
+def _completion(raw: bytes) -> Completion:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        raise InvalidReply("a reply that is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidReply("a reply that is not an object")
+    choices = value.get("choices")
+    if not isinstance(choices, list) or not choices or not all(_is_choice(choice) for choice in choices):
+        raise _error_in_200(value) if "error" in value else InvalidReply("a reply without choices")
+    return Completion(raw, value)
+
+
+def _is_choice(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
+
+
+def _error_in_200(value: dict[str, Any]) -> BackendError:
+    return InvalidReply(f"an error in a 200: {orjson.dumps(value['error'])[:200].decode()}")
+
+
+def _is_type(response: Response, expected: str) -> bool:
+    content_type = response.header("Content-Type")
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == expected
+
+
+async def _bounded(response: Response) -> bytes:
+    body = b""
+    while len(body) < _ERROR_BODY_LIMIT and (part := await response.chunk()):
+        body += part
+    return body
+
+
+def _retry_after(response: Response) -> float | None:
+    """Seconds asked for by `retry-after-ms` or `Retry-After` (a number or an HTTP date); None if neither is sane."""
+    milliseconds = response.header("retry-after-ms")
+    if milliseconds is not None:
+        seconds = _number(milliseconds)
+        return None if seconds is None else seconds / 1000
+    value = response.header("Retry-After")
+    if value is None:
+        return None
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
