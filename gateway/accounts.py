@@ -1,0 +1,34 @@
+"""Money: what a backend call cost, from the usage it reported or, flagged, from our own count."""
+
+from __future__ import annotations
+
+from gateway.completions import Usage
+from gateway.context import RequestContext
+from gateway.settings import Price
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+
+_PER = 1e-6
+
+
+def charge(ctx: RequestContext, hop: Hop, price: Price, usage: Usage, *, wasted: bool) -> None:
+    """Books one call in the ledger and on its span. `wasted`: nobody will see this answer."""
+    cost = (usage.tokens_in * price.input + usage.tokens_out * price.output) * _PER
+    ledger = ctx.ledger
+    ledger.cost_usd += cost
+    ledger.tokens_in += usage.tokens_in
+    ledger.tokens_out += usage.tokens_out
+    if wasted:
+        ledger.wasted_usd += cost
+    attributes = hop.attributes
+    attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
+    attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
+    attributes[names.COST] = cost
+    if usage.estimated:
+        ledger.usage_estimated = True
+        attributes[names.USAGE_ESTIMATED] = True
+
+
+def estimate(ctx: RequestContext, tokens_out: int) -> Usage:
+    """Usage where the backend gave none: a quarter of the prompt's characters, and the tokens that were seen."""
+    return Usage(ctx.features.approx_tokens, tokens_out, estimated=True)

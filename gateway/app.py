@@ -1,0 +1,99 @@
+"""The ASGI application: the hot route by itself, everything else through FastAPI, one envelope for every error."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from gateway.assembly import running
+from gateway.errors import ApiError, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.middleware import request_id_of
+from gateway.reply import send_error
+from gateway.routes import health, models
+from gateway.routes.chat import ChatCompletions
+from gateway.services import Services
+from gateway.wishes import known_headers
+
+CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
+
+
+class App:
+    """What uvicorn serves. `/chat/completions` is an alias; nothing is ever redirected."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._chat = ChatCompletions(services)
+        self._others = _fastapi(services)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI's entry."""
+        if scope["type"] == "http":
+            if scope["path"] not in CHAT:
+                await self._others(scope, receive, _identified(scope, send))
+            elif scope["method"] == "POST":
+                await self._chat(scope, receive, send)
+            else:
+                await send_error(send, _method_not_allowed(scope["method"], "POST"), [_request_id(scope)])
+        elif scope["type"] == "lifespan":
+            await _lifespan(self._services, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+
+async def _lifespan(services: Services, receive: Any, send: Any) -> None:
+    await receive()
+    async with running(services):
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _fastapi(services: Services) -> FastAPI:
+    api = FastAPI(title="Tierline", openapi_url=None, redirect_slashes=False)
+    api.state.services = services
+    api.include_router(models.router)
+    api.include_router(health.router)
+    api.add_exception_handler(ApiError, _as_envelope)
+    api.add_exception_handler(HTTPException, _as_envelope)
+    api.add_exception_handler(Exception, _as_envelope)
+    return api
+
+
+async def _as_envelope(request: Request, error: Exception) -> Response:
+    told = error if isinstance(error, ApiError) else _api_error(request, error)
+    headers = {name.decode(): value.decode() for name, value in told.headers}
+    return Response(told.body(), told.status, headers, media_type="application/json")
+
+
+def _api_error(request: Request, error: Exception) -> ApiError:
+    if not isinstance(error, HTTPException):
+        return InternalError()
+    if error.status_code == 404:
+        return NotFound(f"There is no {request.url.path} here. The API is under /v1, such as /v1/chat/completions.")
+    if error.status_code == 405:
+        return _method_not_allowed(request.method, (error.headers or {}).get("Allow", "GET"))
+    return InvalidRequest(str(error.detail))
+
+
+def _method_not_allowed(method: str, allow: str) -> ApiError:
+    headers: Headers = ((b"allow", allow.encode()),)
+    return MethodNotAllowed(f"{method} is not a method of this URL; use {allow}.", headers=headers)
+
+
+def _request_id(scope: Any) -> tuple[bytes, bytes]:
+    return b"x-request-id", request_id_of(known_headers(scope["headers"])).encode("latin-1")
+
+
+def _identified(scope: Any, send: Any) -> Any:
+    """`send`, with the request id on the response."""
+    request_id = _request_id(scope)
+
+    async def identified(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), request_id]}
+        await send(message)
+
+    return identified

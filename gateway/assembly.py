@@ -1,0 +1,136 @@
+"""Builds one worker's services from its config, starts them, and closes them in order. Build, validate, use, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+
+from cache.lookup import Cache
+from cache.no_store import NoStore
+from cache.redis_store import RedisStore
+from cache.store import Store
+from gateway.afterwards import Afterwards
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.base import Backend, Transport
+from gateway.backends.openai import OpenAIBackend
+from gateway.embedding import EmbeddingService
+from gateway.middleware import Tenants
+from gateway.policy_watch import PolicyWatcher
+from gateway.services import Services
+from gateway.settings import BackendConfig, Deployment, TierConfig
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Telemetry, exporter_from_environment
+from gateway.tiers import Endpoint, Tier
+from policies.errors import ConfigError
+from policies.loader import PolicySet, PolicySource
+from routing.difficulty import DifficultyModel, shipped_artefact
+from routing.embedder import load_embedder
+
+log = logging.getLogger("tierline")
+
+_COMPLETIONS = "/chat/completions"
+SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
+
+
+def build(deployment: Deployment, source: PolicySource) -> Services:
+    """Everything wired, nothing started. Raises ConfigError, EmbedderUnavailable or ArtefactError."""
+    policies = source.load()
+    embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
+    artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
+    classifier = DifficultyModel.load(artefact, embedder)
+    metrics = Metrics()
+    store = _store(deployment)
+    telemetry = Telemetry(
+        store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
+    )
+    secret = os.environ.get(SECRET_ENV, "").encode()
+    return Services(
+        deployment=deployment,
+        policies=_watcher(source, policies, metrics),
+        tenants=Tenants(deployment.tenants),
+        tiers={config.name: _tier(config) for config in deployment.tiers},
+        store=store,
+        cache=Cache(store, embedder_name=embedder.name, dimension=embedder.dimension, secret=secret),
+        embedding=EmbeddingService(embedder, deployment.embedding.kind),
+        classifier=classifier,
+        telemetry=telemetry,
+        metrics=metrics,
+        afterwards=Afterwards(telemetry),
+        started_at=int(time.time()),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(services: Services) -> AsyncIterator[Services]:
+    """The services, at work inside the block."""
+    watching = asyncio.create_task(services.policies.run(), name="tierline.policies")
+    await services.cache.start()
+    services.telemetry.start()
+    services.afterwards.start()
+    try:
+        yield services
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        await services.afterwards.aclose()
+        await services.telemetry.aclose()
+        await services.cache.aclose()
+        await services.store.aclose()
+        services.embedding.close()
+        for tier in services.tiers.values():
+            for endpoint in tier.endpoints:
+                await endpoint.aclose()
+
+
+def _store(deployment: Deployment) -> Store:
+    url = deployment.store.url
+    return NoStore() if url is None else RedisStore.from_url(url)
+
+
+def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyWatcher:
+    def reloaded(loaded: PolicySet) -> None:
+        metrics.policy_reloaded(ok=True)
+        log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))
+
+    def refused(error: ConfigError) -> None:
+        metrics.policy_reloaded(ok=False)
+        log.error("policies not reloaded, the last good ones stay in force:\n%s", error)
+
+    return PolicyWatcher(source, policies, reloaded, refused)
+
+
+def _tier(config: TierConfig) -> Tier:
+    return Tier(config.name, [Endpoint(backend, _backend(backend)) for backend in config.backends])
+
+
+def _backend(config: BackendConfig) -> Backend | None:
+    if not config.configured:
+        return None
+    key = config.key.get_secret_value() if config.key is not None else None
+    return OpenAIBackend(_transport(config), model=config.model, key=key)
+
+
+def _transport(config: BackendConfig) -> Transport:
+    url = config.base_url + _COMPLETIONS
+    if config.http.client == "aiohttp":
+        return AiohttpTransport(
+            url,
+            max_in_flight=config.max_in_flight,
+            connect_timeout_s=config.connect_timeout,
+            max_reply=config.max_reply,
+        )
+    from gateway.backends.httpx2_transport import Httpx2Transport
+
+    return Httpx2Transport(
+        url,
+        max_in_flight=config.max_in_flight,
+        connect_timeout_s=config.connect_timeout,
+        max_reply=config.max_reply,
+        http2=config.http.http2,
+        proxy=config.http.proxy,
+    )

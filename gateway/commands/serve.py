@@ -1,0 +1,37 @@
+"""`tierline serve`: the gateway alone, against a configured store and backends."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.commands._flags import add_server_flags, deployment_of, policies_of
+
+_EXAMPLES = """examples:
+  tierline serve                                             Tierline's own config and policies
+  tierline serve --config my.yaml --policies rules --port 80 your own
+  TIERLINE_STORE_URL=redis://cache:6379/0 tierline serve --workers 4"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `serve` to the command line."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="start the gateway alone",
+        description="Starts the gateway alone, against a configured store and backends.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until told to stop."""
+    # The config first: what is wrong with it is said before anything heavy is imported.
+    deployment = deployment_of(args)
+    source = policies_of(args, deployment)
+    source.load()
+    from gateway.server import configure_logging, serve
+
+    configure_logging()
+    return serve(deployment, source, args)

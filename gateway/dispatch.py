@@ -1,0 +1,159 @@
+"""One attempt: pick an endpoint, call it, judge what comes back, and put how it went into an Outcome.
+
+Foreign failures end here: the cascade sees Outcomes, never exceptions. Streams are held and judged in `streaming`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.accounts import charge, estimate
+from gateway.backends.base import BackendError, BadStatus, Call, TimedOut
+from gateway.completions import strip_logprobs, usage_of
+from gateway.context import RequestContext
+from gateway.evidence import evidence_of
+from gateway.streaming import LiveStream, Rejected, open_stream
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Endpoint, Tier
+from routing.cascade import Attempt, Outcome, OutcomeKind
+from routing.confidence import Assessment, assess
+
+
+@dataclass(slots=True)
+class Draft:
+    """A whole answer in hand, as the client would get it."""
+
+    body: bytes
+    value: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tried:
+    """What became of one attempt: its outcome, and the answer if there is one."""
+
+    attempt: Attempt
+    outcome: Outcome
+    endpoint: Endpoint | None = None
+    answer: Draft | LiveStream | None = None
+    error: BackendError | None = None
+
+
+async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: Attempt) -> Tried:
+    """Makes the attempt. Only a cancellation (the client has left) comes out as an exception."""
+    hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
+    endpoint = tiers[attempt.tier].pick()
+    if endpoint is None:
+        outcome = Outcome("retryable", "every endpoint of the tier is full")
+        return _ended(hop, Tried(attempt, outcome, error=TimedOut("saturated")))
+    _describe(hop, endpoint)
+    endpoint.enter()
+    owned = True
+    try:
+        if ctx.features.stream:
+            tried = await _stream(ctx, attempt, endpoint, hop)
+            # A committed stream goes on: it leaves the endpoint, and ends the hop, when it ends.
+            owned = not isinstance(tried.answer, LiveStream)
+        else:
+            tried = await _complete(ctx, attempt, endpoint, hop)
+        endpoint.succeeded()
+    except BackendError as error:
+        tried = _failed(ctx, attempt, endpoint, error)
+        if isinstance(error, BadStatus):
+            hop.attributes[names.UPSTREAM_STATUS] = error.status
+    except asyncio.CancelledError:
+        charge(ctx, hop, endpoint.config.price, estimate(ctx, 0), wasted=True)
+        hop.attributes[names.OUTCOME] = "caller_gone"
+        hop.end("client_gone")
+        raise
+    finally:
+        if owned:
+            endpoint.leave()
+    return _ended(hop, tried, open_=not owned)
+
+
+def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
+    return {
+        names.ATTEMPT_NUMBER: attempt.number,
+        names.TIER: attempt.tier,
+        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
+        names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
+        names.GEN_AI_OPERATION: "chat",
+    }
+
+
+def _describe(hop: Hop, endpoint: Endpoint) -> None:
+    hop.attributes[names.BACKEND] = endpoint.config.name
+    hop.attributes[names.GEN_AI_PROVIDER] = endpoint.config.kind
+    hop.attributes[names.GEN_AI_REQUEST_MODEL] = endpoint.config.model
+
+
+def _ended(hop: Hop, tried: Tried, *, open_: bool = False) -> Tried:
+    outcome = tried.outcome
+    hop.attributes[names.OUTCOME] = outcome.kind
+    hop.attributes[names.REASON] = outcome.detail
+    if outcome.confidence is not None:
+        hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
+    if not open_:
+        hop.end(tried.error.error_type if tried.error else None)
+    return tried
+
+
+def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
+    """The backend call of an attempt: log-probabilities are asked for when the answer will be judged."""
+    asks = not attempt.final and endpoint.config.logprobs and not ctx.body.get("logprobs")
+    return Call(ctx.body, ask_logprobs=asks, traceparent=ctx.trace.traceparent(hop))
+
+
+async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Tried:
+    call = call_for(ctx, attempt, endpoint, hop)
+    try:
+        async with asyncio.timeout(attempt.timeout_s):
+            completion = await endpoint.backend.complete(call)
+    except TimeoutError:
+        raise TimedOut("no answer in time") from None
+    value = completion.value
+    verdict = _judge(ctx, attempt, value, hop)
+    usage = usage_of(value) or estimate(ctx, 0)
+    charge(ctx, hop, endpoint.config.price, usage, wasted=not verdict.accepted)
+    body = completion.raw
+    if call.ask_logprobs:
+        strip_logprobs(value)
+        body = orjson.dumps(value)
+    kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
+    outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
+    return Tried(attempt, outcome, endpoint, Draft(body, value))
+
+
+def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:
+    hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
+    hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
+    if attempt.final:
+        return Assessment(True, None, "nothing stronger follows")
+    evidence = evidence_of(value, ctx)
+    hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
+    hop.attributes[names.MIN_CONFIDENCE] = ctx.policy.escalate.when.confidence_below
+    return assess(evidence, ctx.policy.escalate)
+
+
+async def _stream(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Tried:
+    opened = await open_stream(ctx, attempt, endpoint, hop, call_for(ctx, attempt, endpoint, hop))
+    if isinstance(opened, Rejected):
+        return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), endpoint)
+    outcome = Outcome("accepted", opened.reason, opened.confidence, committed=True)
+    return Tried(attempt, outcome, endpoint, opened)
+
+
+def _failed(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, error: BackendError) -> Tried:
+    if isinstance(error, BadStatus) and error.callers_fault:
+        endpoint.succeeded()
+        outcome = Outcome("caller_fault", str(error))
+    else:
+        endpoint.failed(error)
+        outcome = Outcome("retryable", f"{error.error_type}: {error}")
+    return Tried(attempt, outcome, endpoint, error=error)

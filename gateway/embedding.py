@@ -1,0 +1,68 @@
+"""The embed hop: text to vector, once per request, never holding the event loop for long.
+
+A static embedding of a short prompt takes less time than a thread's wake-up, so it is made in place; everything else
+goes to one worker thread, where requests that came while it was busy are embedded as one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing.embedder import Embedder, EmbedderKind
+
+Vector = NDArray[np.float32]
+
+# Measured: the static embedding reads 1,000 characters in about 0.1 ms; a hop to a thread and back costs as much.
+_IN_PLACE_CHARS = {"static": 2000, "minilm": 0}
+_MAX_BATCH = 32
+
+
+class EmbeddingService:
+    """Embeds for one event loop. Close it when done."""
+
+    def __init__(self, embedder: Embedder, kind: EmbedderKind) -> None:
+        self.embedder = embedder
+        self._in_place = _IN_PLACE_CHARS[kind]
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-embed")
+        self._waiting: list[tuple[str, asyncio.Future[Vector]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def vector(self, text: str) -> Vector:
+        """The vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token)."""
+        if len(text) <= self._in_place:
+            vector: Vector = self.embedder.embed((text,))[0]
+            return vector
+        future: asyncio.Future[Vector] = asyncio.get_running_loop().create_future()
+        self._waiting.append((text, future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    def close(self) -> None:
+        """Stops the thread; what still waits is cancelled."""
+        if self._running is not None:
+            self._running.cancel()
+        for _, future in self._waiting:
+            future.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_MAX_BATCH], self._waiting[_MAX_BATCH:]
+            texts = [text for text, _ in batch]
+            try:
+                vectors = await loop.run_in_executor(self._thread, self.embedder.embed, texts)
+            except Exception as error:  # noqa: BLE001  (whatever the encoder raised is the waiting requests' to hear)
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), vector in zip(batch, vectors, strict=True):
+                if not future.done():
+                    future.set_result(vector)
+        self._running = None

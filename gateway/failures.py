@@ -1,0 +1,100 @@
+"""From how the cascade failed to what the client is told: one place that knows both trees of errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, TimedOut, Unreachable
+from gateway.errors import (
+    ApiError,
+    Headers,
+    InvalidRequest,
+    PassedThrough,
+    RateLimited,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from gateway.tiers import Tier
+from routing.decide import NoTierError
+
+_NO_RETRY: Headers = ((b"x-should-retry", b"false"),)
+_MAX_RETRY_AFTER = 60
+
+
+def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
+    """No attempt could be made at all."""
+    if not error.capable:
+        return InvalidRequest(f"{_sentence(str(error))}", code="unsupported_value", param="messages")
+    pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
+    if pauses:
+        return RateLimited(_sentence(str(error)), headers=retry_after(min(pauses)))
+    return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
+
+
+def exhausted(error: BackendError | None, *, timed_out: bool) -> ApiError:
+    """Attempts were made, and none gave an answer; `error` is the last one's."""
+    if timed_out:
+        return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
+    if isinstance(error, TimedOut):
+        return UpstreamTimeout("No model answered in time.")
+    if isinstance(error, BadStatus):
+        return _status(error)
+    if isinstance(error, Unreachable):
+        return UpstreamFailed("No model could be reached.", code="upstream_unreachable")
+    if isinstance(error, InvalidReply):
+        return UpstreamFailed("No model gave a valid answer.", code="upstream_invalid_response")
+    return UpstreamFailed("No model gave a whole answer.")
+
+
+def retry_after(seconds: float) -> Headers:
+    """`Retry-After`, a whole number from 1 to 60: what SDKs take at its word."""
+    return ((b"retry-after", b"%d" % min(_MAX_RETRY_AFTER, max(1, math.ceil(seconds)))),)
+
+
+def _status(error: BadStatus) -> ApiError:
+    if error.callers_fault:
+        return _passed_through(error)
+    if error.status == 429:
+        return RateLimited(
+            "Every model that could answer asks for a pause.", headers=retry_after(error.retry_after_s or 1)
+        )
+    if error.status in (401, 403):
+        # Our key, not the client's: a 401 would send it looking for a fault of its own.
+        return UpstreamFailed("The model's endpoint refused the gateway's own key.", headers=_NO_RETRY)
+    return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
+
+
+def _passed_through(error: BadStatus) -> ApiError:
+    told = _error_object(error.body)
+    message = told.get("message")
+    type_ = told.get("type")
+    return PassedThrough(
+        error.status,
+        message if isinstance(message, str) and message else f"The model refused the request (status {error.status}).",
+        type_ if isinstance(type_, str) else "invalid_request_error",
+        _text_or_none(told.get("param")),
+        _text_or_none(told.get("code")),
+    )
+
+
+def _error_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, str):
+        return {"message": error}
+    return error if isinstance(error, dict) else {}
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

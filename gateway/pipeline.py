@@ -1,0 +1,259 @@
+"""One request, top to bottom. This is the story of Tierline, in the order in which it happens.
+
+     1. middleware   request id, key -> tenant, body within its limit; the root span opens
+     2. route        bytes -> a checked body, once
+     3. context      tenant + surface -> policy, features, deadline (`gateway.admission`)
+     4. `answer`     calls everything below, in order
+     5. cache.exact  have we answered just this? then at once: no embedding, no model
+     6. embed        the vector that the semantic cache and the classifier share
+     7. cache.semantic   have we answered this by another name?
+     8. route        how hard is it, and which tiers should try? `routing.decide`, pure
+     9. attempt      one call; good enough, or the next tier, while the budget allows: `routing.cascade` decides
+    10. reply        JSON or server-sent events (`gateway.reply`)
+    11. afterwards   cache write, ledger, trace (`gateway.afterwards`)
+
+`routing` and `cache` meet here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+
+from cache.entry import Answer, Hit, Lookup
+from cache.lookup import CachePlan
+from gateway.backends.base import BackendError
+from gateway.completions import assemble, chunks_of
+from gateway.context import RequestContext
+from gateway.dispatch import Draft, Tried, try_attempt
+from gateway.embedding import Vector
+from gateway.errors import CacheOnlyMiss
+from gateway.failures import exhausted, no_tier
+from gateway.reply import Reply
+from gateway.services import Services
+from gateway.streaming import DONE_EVENT, LiveStream
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from routing.cascade import Attempt, Cascade, Fail, Serve
+from routing.decide import Decision, NoTierError, TierHealth, decide
+from routing.difficulty import Difficulty
+
+log = logging.getLogger("tierline.pipeline")
+
+
+async def answer(ctx: RequestContext, services: Services) -> Reply:
+    """The reply to one request; raises ApiError. See the module's docstring."""
+    plan = _plan(ctx, services)
+    if hit := await _exact(ctx, services, plan):
+        return _replay(ctx, hit)
+    why_not_semantic = plan.why_not_semantic()
+    vector = await _embed(ctx, services, semantic=not why_not_semantic)
+    if vector is not None and not why_not_semantic and (hit := await _semantic(ctx, services, plan, vector)):
+        return _replay(ctx, hit)
+    if ctx.wishes.only_if_cached:
+        raise CacheOnlyMiss("There is no stored answer to this request.")
+    health = {name: services.tiers[name].health() for name in ctx.policy.tiers}
+    decision = _route(ctx, services, vector, health)
+    ctx.client.watch()
+    tried = await _cascade(ctx, services, decision, health)
+    return _reply(ctx, services, plan, vector, tried)
+
+
+def _plan(ctx: RequestContext, services: Services) -> CachePlan:
+    return services.cache.plan(
+        ctx.body,
+        ctx.policy,
+        ctx.tenant,
+        ctx.features,
+        model=ctx.policy.surface,
+        read=ctx.wishes.cache_read,
+        write=ctx.wishes.cache_write,
+    )
+
+
+def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
+    """The tiers whose stored answers may serve; None for any. A weaker tier's answer never serves a stronger wish."""
+    low, high = ctx.clamp.min_tier, ctx.clamp.max_tier
+    if low is None and high is None:
+        return None
+    tiers = ctx.policy.tiers
+    start = tiers.index(low) if low else 0
+    end = tiers.index(high) + 1 if high else len(tiers)
+    return frozenset(tiers[start:end])
+
+
+async def _exact(ctx: RequestContext, services: Services, plan: CachePlan) -> Hit | None:
+    hop = ctx.trace.begin(names.CACHE_EXACT)
+    return _looked_up(hop, await services.cache.exact(plan, _allowed_tiers(ctx)))
+
+
+async def _semantic(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector) -> Hit | None:
+    hop = ctx.trace.begin(names.CACHE_SEMANTIC)
+    found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx))
+    if found.similarity is not None:
+        hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
+    if found.neighbour is not None:
+        hop.attributes[names.NEIGHBOUR] = found.neighbour
+    if ctx.policy.cache.semantic is not None:
+        hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
+    return _looked_up(hop, found)
+
+
+def _looked_up(hop: Hop, found: Lookup) -> Hit | None:
+    hop.attributes[names.CACHE_OUTCOME] = found.outcome
+    if found.reason:
+        hop.attributes[names.CACHE_REASON] = found.reason
+    if found.hit is not None:
+        hop.attributes[names.CACHE_ENTRY] = found.hit.entry_id
+        hop.attributes[names.CACHE_AGE] = round(found.hit.age_s, 1)
+    hop.end()
+    return found.hit
+
+
+async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> Vector | None:
+    """The request's vector where anything needs it. Without one, exact caching and the policy's default still work."""
+    if not (semantic or _classified(ctx)):
+        return None
+    hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
+    hop.attributes[names.GEN_AI_REQUEST_MODEL] = services.embedding.embedder.name
+    try:
+        vector = await services.embedding.vector(ctx.features.text)
+    except Exception:  # (an encoder may fail in any way; the request must not)
+        log.exception("the embedding of request %s failed", ctx.request_id)
+        hop.end("embedding_failed")
+        return None
+    hop.end()
+    return vector
+
+
+def _classified(ctx: RequestContext) -> bool:
+    return ctx.policy.route.classifier != "none" and len(ctx.policy.tiers) > 1 and not ctx.pinned
+
+
+def _route(
+    ctx: RequestContext, services: Services, vector: Vector | None, health: Mapping[str, TierHealth]
+) -> Decision:
+    hop = ctx.trace.begin(names.ROUTE)
+    difficulty: Difficulty | None = None
+    if vector is not None and _classified(ctx):
+        difficulty = services.classifier.assess(vector, ctx.features)
+        _describe_difficulty(ctx, hop, difficulty)
+    budget_s = ctx.budget_s()
+    try:
+        decision = decide(ctx.policy, difficulty, ctx.features, health, budget_s, ctx.clamp)
+    except NoTierError as error:
+        hop.attributes[names.REASON] = str(error)
+        hop.end("no_tier")
+        raise no_tier(error, [services.tiers[name] for name in ctx.policy.tiers]) from error
+    hop.attributes[names.DECISION] = " > ".join(decision.tiers)
+    hop.attributes[names.REASON] = decision.reason + (f"; {decision.degraded}" if decision.degraded else "")
+    hop.attributes[names.BUDGET_LEFT] = round(budget_s * 1000, 1)
+    hop.end()
+    return decision
+
+
+def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
+    hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
+    hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
+    hop.attributes[names.IN_DOMAIN] = difficulty.in_domain
+    hop.attributes[names.CLASSIFIER] = difficulty.model_version
+    if difficulty.in_domain:
+        ctx.ledger.difficulty = difficulty.score
+
+
+async def _cascade(
+    ctx: RequestContext, services: Services, decision: Decision, health: Mapping[str, TierHealth]
+) -> Tried:
+    """Drives the cascade to an answer; raises ApiError when there is none."""
+    cascade = Cascade(decision, ctx.policy, health)
+    tried: list[Tried] = []
+    while True:
+        step = cascade.next(ctx.budget_s())
+        ctx.ledger.attempts = cascade.attempts
+        ctx.ledger.path = cascade.path
+        if isinstance(step, Attempt):
+            tried.append(await try_attempt(ctx, services.tiers, step))
+            cascade.observe(tried[-1].outcome)
+        elif isinstance(step, Serve):
+            return _served(ctx, tried[step.number - 1])
+        else:
+            ctx.ledger.path = ""
+            raise exhausted(_last_error(step, tried), timed_out=step.timed_out)
+
+
+def _last_error(step: Fail, tried: list[Tried]) -> BackendError | None:
+    return tried[-1].error if step.outcome is not None and tried else None
+
+
+def _served(ctx: RequestContext, tried: Tried) -> Tried:
+    ledger = ctx.ledger
+    ledger.tier = tried.attempt.tier
+    ledger.confidence = tried.outcome.confidence
+    if tried.endpoint is not None:
+        ledger.backend = tried.endpoint.config.name
+        ledger.model = tried.endpoint.config.model
+    return tried
+
+
+def _reply(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, tried: Tried) -> Reply:
+    found = tried.answer
+    if isinstance(found, LiveStream):
+        write = _write(ctx, services, plan, vector, lambda: assemble(found.chunks) if found.end == "done" else None)
+        return Reply(events=found.events(), write=write, stream=found)
+    if not isinstance(found, Draft):
+        raise AssertionError("the cascade serves only what is in hand")
+    return Reply(body=found.body, write=_write(ctx, services, plan, vector, lambda: found.value))
+
+
+def _write(
+    ctx: RequestContext,
+    services: Services,
+    plan: CachePlan,
+    vector: Vector | None,
+    completion: Callable[[], dict[str, Any] | None],
+) -> Callable[[], Any] | None:
+    """The cache write this answer earns: none for an answer that was not what the policy wants."""
+    if plan.reason or not plan.write or ctx.ledger.path in ("degraded", "fallback"):
+        return None
+    return partial(_store, ctx, services, plan, vector, completion)
+
+
+async def _store(
+    ctx: RequestContext,
+    services: Services,
+    plan: CachePlan,
+    vector: Vector | None,
+    completion: Callable[[], dict[str, Any] | None],
+) -> tuple[str, str]:
+    value = completion()
+    if value is None:
+        return "refused", "the stream did not end well"
+    ledger = ctx.ledger
+    kept = Answer(value, ledger.tier, ledger.backend, ledger.model, ledger.confidence, ledger.cost_usd)
+    outcome = await services.cache.write(plan, kept, vector)
+    return ("stored" if outcome.stored else "refused"), outcome.reason
+
+
+def _replay(ctx: RequestContext, hit: Hit) -> Reply:
+    """A stored answer, as JSON or as the stream it would have been; at no cost."""
+    ledger, entry = ctx.ledger, hit.entry
+    ledger.path = f"cache-{hit.kind}"
+    ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
+    ledger.confidence = entry.confidence
+    ledger.similarity = hit.similarity
+    age = (b"age", b"%d" % hit.age_s)
+    if not ctx.features.stream:
+        return Reply(body=entry.body, extra=(age,))
+    include_usage = bool((ctx.body.get("stream_options") or {}).get("include_usage"))
+    return Reply(events=_replayed(entry.body, include_usage=include_usage), extra=(age,))
+
+
+async def _replayed(body: bytes, *, include_usage: bool) -> AsyncGenerator[bytes]:
+    for chunk in chunks_of(orjson.loads(body)):
+        if chunk["choices"] or include_usage:
+            yield b"data: " + orjson.dumps(chunk) + b"\n\n"
+    yield b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT

@@ -1,0 +1,99 @@
+"""Step 10: the answer on the wire, JSON or server-sent events, with the headers that say how it came about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.afterwards import Write
+from gateway.errors import ApiError
+from gateway.streaming import LiveStream
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
+
+_JSON: Final = (b"content-type", b"application/json")
+_EVENTS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer ready to go out: `body`, or `events` for a stream. `write` is the cache write it earns, if any."""
+
+    body: bytes = b""
+    events: AsyncGenerator[bytes] | None = None
+    write: Write | None = None
+    extra: tuple[Header, ...] = ()
+    stream: LiveStream | None = None
+    """Where the events come from, if from a backend that is still talking: to be closed however the reply goes."""
+
+
+def explain(trace: Trace, ledger: Ledger) -> list[Header]:
+    """The x-tierline-* headers and server-timing: all that is known now, and nothing that is not."""
+    overhead = overhead_ms(trace)
+    headers: list[Header] = [(b"x-request-id", ledger.request_id.encode("latin-1"))]
+    add = headers.append
+    if ledger.surface:
+        add((b"x-tierline-surface", ledger.surface.encode()))
+        add((b"x-tierline-policy", ledger.policy.encode()))
+    if ledger.path:
+        add((b"x-tierline-path", ledger.path.encode()))
+    if ledger.tier:
+        add((b"x-tierline-tier", ledger.tier.encode()))
+        add((b"x-tierline-model", ledger.model.encode("latin-1", "replace")))
+    if ledger.difficulty is not None:
+        add((b"x-tierline-difficulty", b"%.3f" % ledger.difficulty))
+    if ledger.confidence is not None:
+        add((b"x-tierline-confidence", b"%.3f" % ledger.confidence))
+    if ledger.similarity is not None:
+        add((b"x-tierline-similarity", b"%.3f" % ledger.similarity))
+    add((b"x-tierline-attempts", b"%d" % ledger.attempts))
+    add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
+    if not ledger.stream:
+        add((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd))
+    if len(trace.hops) > 1:
+        add((b"server-timing", _server_timing(trace)))
+    return headers
+
+
+def _server_timing(trace: Trace) -> bytes:
+    now = time.perf_counter_ns()
+    return ", ".join(
+        f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]
+    ).encode()
+
+
+def overhead_ms(trace: Trace) -> float:
+    """Our own time so far: the request's, less what backend calls took."""
+    now = time.perf_counter_ns()
+    waited = sum((hop.end_ns or now) - hop.start_ns for hop in trace.hops if hop.name == names.ATTEMPT)
+    root = trace.root
+    return max(0, (root.end_ns or now) - root.start_ns - waited) / 1e6
+
+
+async def send_json(send: Any, status: int, headers: list[Header], body: bytes) -> None:
+    """One JSON reply, in two messages that the server writes as one."""
+    headers.append(_JSON)
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Any, error: ApiError, headers: list[Header]) -> None:
+    """One error envelope."""
+    headers.extend(error.headers)
+    await send_json(send, error.status, headers, error.body())
+
+
+async def start_events(send: Any, headers: list[Header]) -> None:
+    """The head of a stream; every event follows in a write of its own."""
+    headers.extend(_EVENTS)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})

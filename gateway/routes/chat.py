@@ -1,0 +1,155 @@
+"""`POST /v1/chat/completions`, as a raw ASGI endpoint: the hot route (a FastAPI route alone costs 43 us)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from gateway.admission import admit
+from gateway.afterwards import Finished, Write
+from gateway.client import Client
+from gateway.errors import ApiError, InternalError
+from gateway.middleware import read_body, request_id_of
+from gateway.pipeline import answer
+from gateway.reply import Header, Reply, explain, overhead_ms, send_error, send_json, start_events
+from gateway.request_body import parse_chat
+from gateway.services import Services
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
+from gateway.telemetry.traceparent import parse_traceparent
+from gateway.wishes import known_headers
+
+log = logging.getLogger("tierline.chat")
+
+CLIENT_GONE = 499
+
+
+class ChatCompletions:
+    """The endpoint, over one worker's services."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
+        exchange = _Exchange(self._services, scope, receive, send)
+        self._services.metrics.request_started()
+        write: Write | None = None
+        try:
+            write = await exchange.run()
+        finally:
+            self._services.metrics.request_ended()
+            exchange.close()
+            self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, write))
+
+
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(self, services: Services, scope: Any, receive: Any, send: Any) -> None:
+        self._services = services
+        self._receive = receive
+        self._send = send
+        self._headers = known_headers(scope["headers"])
+        self._started = False
+        self._client = Client(receive)
+        trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
+        self.trace = Trace(names.REQUEST, trace_id, parent_id)
+        self.ledger = Ledger(request_id_of(self._headers))
+
+    async def run(self) -> Write | None:
+        """Reads, answers, replies; the cache write that the answer earned."""
+        try:
+            reply = await self._answer()
+            await self._reply(reply)
+            return reply.write
+        except ApiError as error:
+            await self._fail(error)
+        except asyncio.CancelledError:
+            if not self._client.gone:
+                raise
+            self._cancelled_by_client()
+        except Exception:
+            log.exception("request %s met a bug", self.ledger.request_id)
+            await self._fail(InternalError())
+        return None
+
+    def close(self) -> None:
+        """Closes the books, after the last byte."""
+        self._client.unwatch()
+        ledger, root = self.ledger, self.trace.root
+        root.end(ledger.error)
+        ledger.total_ms = root.seconds * 1000
+        ledger.overhead_ms = overhead_ms(self.trace)
+        self._describe()
+
+    async def _answer(self) -> Reply:
+        services, headers = self._services, self._headers
+        self.ledger.tenant = services.tenants.of(headers)
+        raw = await read_body(self._receive, headers, services.deployment.limits.body)
+        body = parse_chat(raw)
+        self.ledger.requested_model = body["model"]
+        ctx = admit(services, headers, body, self.trace, self.ledger, self._client)
+        return await answer(ctx, services)
+
+    async def _reply(self, reply: Reply) -> None:
+        ledger = self.ledger
+        ledger.status = 200
+        headers = explain(self.trace, ledger)
+        headers += reply.extra
+        self._started = True
+        if reply.events is None:
+            ledger.ttft_ms = self.trace.root.seconds * 1000
+            await send_json(self._send, 200, headers, reply.body)
+        else:
+            await self._stream(reply, reply.events, headers)
+
+    async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
+        send = self._send
+        try:
+            await start_events(send, headers)
+            self.ledger.ttft_ms = self.trace.root.seconds * 1000
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        finally:
+            if reply.stream is not None:
+                reply.stream.close()
+        if reply.stream is None or reply.stream.end == "done":
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            # A broken stream is not ended: the server drops the connection, and no client takes it for whole.
+            self.ledger.error = reply.stream.end
+
+    async def _fail(self, error: ApiError) -> None:
+        self.ledger.error = error.code or error.type
+        if self._started:
+            return
+        self.ledger.status = error.status
+        await send_error(self._send, error, explain(self.trace, self.ledger))
+
+    def _cancelled_by_client(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        self.ledger.status = CLIENT_GONE
+        self.ledger.error = "client_gone"
+
+    def _describe(self) -> None:
+        ledger, attributes = self.ledger, self.trace.root.attributes
+        attributes[names.REQUEST_ID] = ledger.request_id
+        attributes[names.TENANT] = ledger.tenant
+        attributes[names.SURFACE] = ledger.surface
+        attributes[names.POLICY] = ledger.policy
+        attributes[names.PATH] = ledger.path
+        attributes[names.STATUS] = ledger.status
+        attributes[names.STREAM] = ledger.stream
+        attributes[names.COST] = ledger.cost_usd
+        attributes[names.OVERHEAD] = round(ledger.overhead_ms, 3)
+        retry = self._headers.get(b"x-stainless-retry-count")
+        if retry is not None and retry.isdigit():
+            attributes[names.CLIENT_RETRY] = int(retry[:3])

@@ -1,0 +1,73 @@
+"""`/healthz`: alive. `/readyz`: ready, and what is degraded. `/metrics`: Prometheus. None of them calls a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway.services import Services
+from gateway.telemetry.metrics import CONTENT_TYPE
+
+router = APIRouter()
+
+
+@router.get("/healthz")
+@router.get("/health")
+async def healthz() -> dict[str, str]:
+    """This process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> JSONResponse:
+    """200 while at least one tier can answer (degraded parts are named), 503 when none can."""
+    services: Services = request.app.state.services
+    report = readiness(services)
+    return JSONResponse(report, status_code=503 if report["status"] == "unavailable" else 200)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """The exposition text, of all workers."""
+    services: Services = request.app.state.services
+    return Response(services.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def readiness(services: Services) -> dict[str, Any]:
+    """What `/readyz` says: `status` is ready, degraded or unavailable; `degraded` says in words what is not well."""
+    tiers = {name: _tier(services, name) for name in services.tiers}
+    store = services.store.state()
+    failure = services.policies.failure
+    degraded = [f"tier {name}: {tier['state']}" for name, tier in tiers.items() if tier["state"] != "ready"]
+    if store.status != "ok":
+        degraded.append(f"store: {store.reason or store.status}")
+    if failure is not None:
+        degraded.append(f"policies: the last good ones are in force; {failure}")
+    usable = any(tier["state"] == "ready" for tier in tiers.values())
+    return {
+        "status": "unavailable" if not usable else "degraded" if degraded else "ready",
+        "degraded": degraded,
+        "tiers": tiers,
+        "store": {"status": store.status, "reason": store.reason},
+        "semantic_index": {"kind": "replica", "entries": len(services.cache.index)},
+        "embedder": services.embedding.embedder.name,
+        "classifier": services.classifier.version,
+        "surfaces": {name: policy.version for name, policy in services.policies.current.by_surface.items()},
+    }
+
+
+def _tier(services: Services, name: str) -> dict[str, Any]:
+    tier = services.tiers[name]
+    return {
+        "state": tier.health().unavailable or "ready",
+        "backends": {
+            endpoint.config.name: {
+                "state": endpoint.unavailable() or "ready",
+                "model": endpoint.config.model,
+                "in_flight": endpoint.in_flight,
+            }
+            for endpoint in tier.endpoints
+        },
+    }

@@ -1,0 +1,100 @@
+"""The server process: uvicorn with uvloop and httptools, one worker in this process or several in their own.
+
+Workers are spawned, so what they serve reaches them as text: the command line that was given, in one variable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+from typing import Any, Final
+
+import orjson
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from gateway.app import App
+from gateway.assembly import build
+from gateway.commands import CommandError
+from gateway.commands._flags import deployment_of, policies_of
+from gateway.settings import Deployment
+from policies.loader import PolicySource
+
+_ARGUMENTS: Final = "TIERLINE_SERVE_ARGUMENTS"
+_KEEP_ALIVE_S: Final = 75
+_DRAIN_S: Final = 20
+_BACKLOG: Final = 2048
+_BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
+
+
+def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace) -> int:
+    """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code."""
+    listening = listen(deployment.host, deployment.port)
+    # uvicorn raises the signal that stopped it once more; a clean stop is an exit code of 0.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    if args.workers == 1:
+        server = uvicorn.Server(_config(App(build(deployment, source))))
+        server.run([listening])
+        return 0 if server.started else 1
+    os.environ[_ARGUMENTS] = orjson.dumps(
+        {
+            name: str(value)
+            for name in ("host", "port", "config", "policies")
+            if (value := getattr(args, name)) is not None
+        }
+    ).decode()
+    config = _config("gateway.server:worker", factory=True, workers=args.workers)
+    Multiprocess(config, sockets=[listening]).run()
+    return 0
+
+
+def worker() -> App:
+    """The application of one worker process, from the command line its parent was given."""
+    configure_logging()
+    args = argparse.Namespace(host=None, port=None, config=None, policies=None)
+    for name, value in orjson.loads(os.environ[_ARGUMENTS]).items():
+        setattr(args, name, int(value) if name == "port" else value)
+    deployment = deployment_of(args)
+    return App(build(deployment, policies_of(args, deployment)))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket; raises CommandError, in one clear line, when the address cannot be had."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.set_inheritable(True)
+    except OSError as error:
+        raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listening
+
+
+def configure_logging() -> None:
+    """Warnings and worse, on stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
+
+
+def _config(app: Any, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_DRAIN_S,
+        **more,
+    )

@@ -1,0 +1,37 @@
+"""The whole wiring of one worker, as the request path sees it: built once by `assembly`, closed in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cache.lookup import Cache
+from cache.store import Store
+from gateway.afterwards import Afterwards
+from gateway.embedding import EmbeddingService
+from gateway.middleware import Tenants
+from gateway.policy_watch import PolicyWatcher
+from gateway.settings import Deployment
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Telemetry
+from gateway.tiers import Tier
+from routing.difficulty import DifficultyModel
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a request needs. What changes while it runs (policies, health) changes inside these."""
+
+    deployment: Deployment
+    policies: PolicyWatcher
+    tenants: Tenants
+    tiers: Mapping[str, Tier]
+    store: Store
+    cache: Cache
+    embedding: EmbeddingService
+    classifier: DifficultyModel
+    telemetry: Telemetry
+    metrics: Metrics
+    afterwards: Afterwards
+    started_at: int
+    """Unix seconds."""

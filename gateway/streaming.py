@@ -1,0 +1,273 @@
+"""A stream on its way through: held, judged, committed, and then watched to its end.
+
+hold      the first events are kept back until there are enough tokens, or long enough since the first one
+judge     the tokens so far are scored; a draft that is not good enough is cancelled, the client having seen nothing
+commit    what was held goes out, then every event as it comes, each in one write
+end       the finish and [DONE]; or, when the upstream breaks, an error event and no [DONE]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.accounts import charge, estimate
+from gateway.backends.base import BackendError, Call, Event, EventStream, TimedOut, Truncated
+from gateway.completions import Usage, finishes, strip_logprobs, usage_of
+from gateway.context import RequestContext
+from gateway.errors import envelope
+from gateway.evidence import StreamEvidence
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Endpoint
+from routing.cascade import Attempt
+from routing.confidence import Assessment, assess
+
+IDLE_S = 30.0
+DONE_EVENT = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The held tokens were not good enough; the call is cancelled."""
+
+    reason: str
+    confidence: float | None
+
+
+async def open_stream(
+    ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, call: Call
+) -> LiveStream | Rejected:
+    """Opens, holds and judges one stream. Raises BackendError while nothing is committed."""
+    held = _Held(ctx, attempt)
+    try:
+        source = await _hold(held, endpoint, call, attempt.ttft_timeout_s)
+    except TimeoutError:
+        raise TimedOut("no first token in time") from None
+    verdict = held.judge(hop)
+    if verdict.accepted:
+        return LiveStream(ctx, endpoint, hop, source, held, verdict, strip=call.ask_logprobs)
+    source.close()
+    charge(ctx, hop, endpoint.config.price, held.usage or estimate(ctx, held.evidence.tokens), wasted=True)
+    return Rejected(verdict.reason, verdict.confidence)
+
+
+async def _hold(held: _Held, endpoint: Endpoint, call: Call, ttft_timeout_s: float) -> EventStream:
+    source: EventStream | None = None
+    try:
+        async with asyncio.timeout(ttft_timeout_s) as limit:
+            source = await endpoint.backend.stream(call)
+            while not held.enough:
+                events = await source.read()
+                if not events and not held.finished:
+                    raise Truncated("the stream ended before its answer")
+                first = not held.evidence.tokens
+                held.add(events)
+                if first and held.evidence.tokens:
+                    limit.reschedule(asyncio.get_running_loop().time() + held.hold_max_s)
+                if not events:
+                    break
+    except BaseException as stopped:
+        # Time is up: with tokens in hand that is the end of the hold, without any it is a failure.
+        if source is not None and isinstance(stopped, TimeoutError) and held.evidence.tokens:
+            return source
+        if source is not None:
+            source.close()
+        raise
+    return source
+
+
+class _Held:
+    """The events kept back so far, and what they say."""
+
+    def __init__(self, ctx: RequestContext, attempt: Attempt) -> None:
+        hold = ctx.policy.escalate.stream
+        self._ctx = ctx
+        self._final = attempt.final
+        self._tokens_wanted = hold.hold_tokens
+        self.hold_max_s = hold.hold_max
+        self.events: list[Event] = []
+        self.evidence = StreamEvidence()
+        self.usage: Usage | None = None
+        self.finished = False
+
+    @property
+    def enough(self) -> bool:
+        """Whether to stop holding: for a judged stream at so many tokens, for any other at its first event."""
+        if self._final:
+            return bool(self.events)
+        return self.finished or self.evidence.tokens >= self._tokens_wanted
+
+    def add(self, events: list[Event]) -> None:
+        for event in events:
+            self.events.append(event)
+            self.evidence.add(event.value)
+            self.usage = usage_of(event.value) or self.usage
+            self.finished = self.finished or finishes(event.value)
+
+    def judge(self, hop: Hop) -> Assessment:
+        if self._final:
+            return Assessment(True, None, "nothing stronger follows")
+        escalate = self._ctx.policy.escalate
+        hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
+        hop.attributes[names.MIN_CONFIDENCE] = escalate.when.confidence_below
+        return assess(self.evidence.evidence(self._ctx, complete=self.finished), escalate)
+
+
+class LiveStream:
+    """A committed stream. `events()` is read once, by the reply; `close()` ends it however it went."""
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        endpoint: Endpoint,
+        hop: Hop,
+        source: EventStream,
+        held: _Held,
+        verdict: Assessment,
+        *,
+        strip: bool,
+    ) -> None:
+        self._ctx = ctx
+        self._endpoint = endpoint
+        self._hop = hop
+        self._source = source
+        self._held = held
+        self._strip = strip
+        self._include_usage = bool((ctx.body.get("stream_options") or {}).get("include_usage"))
+        self._usage: Usage | None = None
+        self._finished = False
+        self._tokens = 0
+        self._broken: BackendError | None = None
+        self._closed = False
+        self._watchdog = _Watchdog(ctx.deadline, self._give_up)
+        self.reason = verdict.reason
+        self.confidence = verdict.confidence
+        self.chunks: list[dict[str, Any]] = []
+        """Every chunk the client was sent, for the cache; complete once `end` is "done"."""
+        self.end = "client_cancel"
+        """done, upstream_truncated, upstream_timeout, deadline, or client_cancel until it has ended by itself."""
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """The bytes of each event, in order, each to be sent in one write."""
+        try:
+            for event in self._held.events:
+                if data := self._take(event):
+                    yield data
+            while events := await self._source.read():
+                self._watchdog.heard()
+                for event in events:
+                    if data := self._take(event):
+                        yield data
+            if not self._finished:
+                raise Truncated("the stream ended before its answer")
+        except BackendError as error:
+            self._broken = self._broken or error
+            self.end = self._broken.error_type
+            yield self._error_event(self._broken)
+            return
+        self.end = "done"
+        yield self._ending()
+
+    def close(self) -> None:
+        """Frees the endpoint and books the call; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watchdog.stop()
+        self._source.close()
+        self._endpoint.leave()
+        if self._broken is not None and not isinstance(self._broken, _DeadlinePassed):
+            self._endpoint.failed(self._broken)
+        usage = self._usage or estimate(self._ctx, self._tokens)
+        charge(self._ctx, self._hop, self._endpoint.config.price, usage, wasted=False)
+        self._hop.attributes[names.STREAM_END] = self.end
+        self._hop.end(self._broken.error_type if self._broken else None)
+
+    def _take(self, event: Event) -> bytes:
+        """Books one event; its bytes, or none when it is not the client's to see."""
+        value = event.value
+        choices = value["choices"]
+        usage = usage_of(value)
+        if usage is not None:
+            self._usage = usage
+            if not choices:
+                self.chunks.append(value)
+                return b"data: " + event.data + b"\n\n" if self._include_usage else b""
+        if choices:
+            self._tokens += 1
+            self._finished = self._finished or finishes(value)
+        self.chunks.append(value)
+        if self._strip:
+            strip_logprobs(value)
+            return b"data: " + orjson.dumps(value) + b"\n\n"
+        return b"data: " + event.data + b"\n\n"
+
+    def _ending(self) -> bytes:
+        """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""
+        ledger = self._ctx.ledger
+        usage = self._usage or estimate(self._ctx, self._tokens)
+        price = self._endpoint.config.price
+        cost = ledger.cost_usd + (usage.tokens_in * price.input + usage.tokens_out * price.output) * 1e-6
+        comment = f": x-tierline-cost-usd={cost:.8f} x-tierline-attempts={ledger.attempts}\n".encode()
+        if self._include_usage and self._usage is None:
+            return self._estimated_usage(usage) + comment + DONE_EVENT
+        return comment + DONE_EVENT
+
+    def _estimated_usage(self, usage: Usage) -> bytes:
+        head = {key: value for key, value in self.chunks[-1].items() if key not in ("choices", "usage")}
+        counted = {
+            "prompt_tokens": usage.tokens_in,
+            "completion_tokens": usage.tokens_out,
+            "total_tokens": usage.tokens_in + usage.tokens_out,
+            "estimated": True,
+        }
+        return b"data: " + orjson.dumps({**head, "choices": [], "usage": counted}) + b"\n\n"
+
+    def _error_event(self, error: BackendError) -> bytes:
+        message = f"The answer broke off: {error}."
+        return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
+
+    def _give_up(self, error: BackendError) -> None:
+        self._broken = error
+        self._source.close()
+
+
+class _DeadlinePassed(TimedOut):
+    """The request's own deadline; no fault of the endpoint."""
+
+    error_type = "deadline_exceeded"
+
+
+class _Watchdog:
+    """Ends a stream that has gone silent or past its deadline, at the price of one clock reading an event."""
+
+    def __init__(self, deadline: float, give_up: Callable[[BackendError], None]) -> None:
+        self._deadline = deadline
+        self._give_up = give_up
+        self._heard = time.monotonic()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._wait(), self._check)
+
+    def heard(self) -> None:
+        self._heard = time.monotonic()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _wait(self) -> float:
+        return max(0.0, min(self._heard + IDLE_S, self._deadline) - time.monotonic())
+
+    def _check(self) -> None:
+        now = time.monotonic()
+        if now >= self._deadline:
+            self._give_up(_DeadlinePassed("the deadline has passed"))
+        elif now >= self._heard + IDLE_S:
+            self._give_up(TimedOut(f"nothing came for {IDLE_S:.0f} s"))
+        else:
+            self._timer = self._loop.call_later(self._wait(), self._check)

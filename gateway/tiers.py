@@ -1,0 +1,138 @@
+"""The ladder as it runs: each tier's endpoints, what they carry now, and which of them may be called.
+
+An endpoint rests when it asked to (429, 503 with Retry-After: exactly that long, a minute at most), when it refuses our
+key, or after five failures in a row; once its rest is over, one call at a time may try it until one succeeds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from gateway.backends.base import Backend, BackendError, BadStatus
+from gateway.settings import BackendConfig
+from routing.decide import TierHealth
+
+_MAX_REST_S = 60.0
+_KEY_REFUSED_REST_S = 30.0
+_FAILURES_TO_REST = 5
+_FAILURE_REST_S = 5.0
+_MAX_BACKOFF_S = 30.0
+
+Clock = Callable[[], float]
+
+
+class Endpoint:
+    """One backend and its live state. Not thread-safe: it belongs to one event loop."""
+
+    def __init__(self, config: BackendConfig, backend: Backend | None, clock: Clock = time.monotonic) -> None:
+        self.config = config
+        self.in_flight = 0
+        self.resting_until = 0.0
+        self._backend = backend
+        self._clock = clock
+        self._failures = 0
+        self._probing = False
+        self._rest_reason = ""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend; only for an endpoint that `unavailable()` does not rule out."""
+        if self._backend is None:
+            raise RuntimeError(f"backend {self.config.name} is unconfigured")
+        return self._backend
+
+    def unavailable(self) -> str:
+        """Why it may not be called now; empty if it may."""
+        if self._backend is None:
+            return f"unconfigured: {self.config.unconfigured_reason}"
+        if not self._rest_reason:
+            return ""
+        if self._clock() < self.resting_until or self._probing:
+            return self._rest_reason
+        return ""
+
+    @property
+    def full(self) -> bool:
+        """Whether it already carries all the calls it may."""
+        return self.in_flight >= self.config.max_in_flight
+
+    def enter(self) -> None:
+        """A call begins; `leave` must follow, however it ends."""
+        self.in_flight += 1
+        self._probing = bool(self._rest_reason)
+
+    def leave(self) -> None:
+        """The call is over: its slot is free."""
+        self.in_flight -= 1
+        self._probing = False
+
+    async def aclose(self) -> None:
+        """Closes the backend's connections."""
+        if self._backend is not None:
+            await self._backend.aclose()
+
+    def succeeded(self) -> None:
+        """A call gave an answer, good or not."""
+        if self._failures or self._rest_reason:
+            self._failures = 0
+            self._rest_reason = ""
+
+    def failed(self, error: BackendError) -> None:
+        """A call gave none; decides whether, and how long, the endpoint rests."""
+        self._failures += 1
+        status = error.status if isinstance(error, BadStatus) else None
+        asked = error.retry_after_s if isinstance(error, BadStatus) else None
+        if status in (401, 403):
+            self._rest(_KEY_REFUSED_REST_S, f"refusing our key (status {status})")
+        elif asked is not None and status in (429, 503, 529):
+            self._rest(min(asked, _MAX_REST_S), f"asking for a pause (status {status})")
+        elif status == 429:
+            backoff = min(2.0 ** (self._failures - 1), _MAX_BACKOFF_S)
+            self._rest(backoff * random.uniform(0.8, 1.2), "asking for a pause (status 429)")  # noqa: S311
+        elif self._failures >= _FAILURES_TO_REST:
+            self._rest(_FAILURE_REST_S, f"failing ({error.error_type}, {self._failures} in a row)")
+
+    def _rest(self, seconds: float, reason: str) -> None:
+        self.resting_until = self._clock() + seconds
+        self._rest_reason = reason
+
+
+class Tier:
+    """One rung: endpoints that are as good as each other."""
+
+    def __init__(self, name: str, endpoints: Sequence[Endpoint], clock: Clock = time.monotonic) -> None:
+        self.name = name
+        self.endpoints = tuple(endpoints)
+        self._clock = clock
+        self._turn = 0
+        configured = [endpoint.config for endpoint in endpoints if endpoint.config.configured]
+        self._capabilities: frozenset[str] = frozenset.intersection(
+            *(frozenset[str](config.capabilities) for config in configured or [e.config for e in endpoints])
+        )
+        self._healthy = TierHealth(name, self._capabilities, max(1, len(configured)))
+
+    def health(self) -> TierHealth:
+        """What routing may know of it now."""
+        reason = ""
+        for endpoint in self.endpoints:
+            reason = endpoint.unavailable()
+            if not reason:
+                return self._healthy
+        return TierHealth(self.name, self._capabilities, self._healthy.endpoints, reason)
+
+    def pick(self) -> Endpoint | None:
+        """The available endpoint with the fewest calls in flight, in turn among equals; None when all are full."""
+        self._turn += 1
+        open_ = [endpoint for endpoint in self.endpoints if not endpoint.full and not endpoint.unavailable()]
+        if not open_:
+            return None
+        start = self._turn % len(open_)
+        return min(open_[start:] + open_[:start], key=lambda endpoint: endpoint.in_flight)
+
+    def pause_s(self) -> float | None:
+        """How long until an endpoint that rests may be called again; None if none rests."""
+        now = self._clock()
+        waits = [endpoint.resting_until - now for endpoint in self.endpoints if endpoint.resting_until > now]
+        return min(waits) if waits else None
