@@ -8,6 +8,7 @@ gateway: `tests.support.gateway.serve`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -79,6 +80,13 @@ def cached_gateway(
 ) -> Gateway:
     """`gateway`, with `store`."""
     return _cached_gateway
+
+
+@pytest.fixture
+def own_gateway(local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path) -> Iterator[Gateway]:
+    """`gateway`, started for this test: for one after which it would let a backend rest."""
+    with serve(tmp_path, local_upstream.url, hosted_upstream.url) as gateway:
+        yield gateway
 
 
 @pytest.fixture

@@ -37,7 +37,8 @@ route:
   classifier: none
   start: {local: otherwise}
 escalate:
-  when: {confidence_below: 0.5, invalid: [json]}
+  when: {confidence_below: 0.5, invalid: [json, tool_args]}
+  no_signal: accept
   stream: {hold_tokens: 4, hold_max: 250ms}
 cache:
   exact: {ttl: 1h}

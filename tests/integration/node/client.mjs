@@ -1,0 +1,90 @@
+// The official Node SDK against TIERLINE_URL: `node client.mjs SCENARIO` prints what the SDK made of it, as JSON.
+import OpenAI from "openai";
+
+const client = new OpenAI({
+  baseURL: process.env.TIERLINE_URL,
+  apiKey: "any",
+  maxRetries: Number(process.env.MAX_RETRIES ?? 0),
+  timeout: 10_000,
+});
+const ask = { model: "chat", messages: [{ role: "user", content: "hi there" }] };
+const weather = {
+  type: "function",
+  function: { name: "weather", parameters: { type: "object", properties: { city: { type: "string" } } } },
+};
+
+const scenarios = {
+  async complete() {
+    const { data, response, request_id } = await client.chat.completions.create(ask).withResponse();
+    return {
+      text: data.choices[0].message.content,
+      finish: data.choices[0].finish_reason,
+      usage: data.usage,
+      requestId: request_id,
+      path: response.headers.get("x-tierline-path"),
+    };
+  },
+
+  async stream() {
+    const stream = await client.chat.completions.create({
+      ...ask,
+      stream: true,
+      stream_options: { include_usage: true },
+    });
+    const found = { text: "", finish: null, usage: null, ids: [] };
+    for await (const chunk of stream) {
+      found.text += chunk.choices[0]?.delta.content ?? "";
+      found.finish = chunk.choices[0]?.finish_reason ?? found.finish;
+      found.usage = chunk.usage ?? found.usage;
+      if (!found.ids.includes(chunk.id)) found.ids.push(chunk.id);
+    }
+    return found;
+  },
+
+  async tools() {
+    const stream = client.chat.completions.stream({ ...ask, tools: [weather] });
+    const { choices } = await stream.finalChatCompletion();
+    return { finish: choices[0].finish_reason, calls: choices[0].message.tool_calls.map((call) => call.function) };
+  },
+
+  async models() {
+    const ids = [];
+    for await (const model of client.models.list()) ids.push(model.id);
+    return { ids, one: await client.models.retrieve("chat") };
+  },
+
+  async unknownModel() {
+    return failure(() => client.chat.completions.create({ ...ask, model: "no-such-model" }));
+  },
+
+  async askOnce() {
+    return failure(() => client.chat.completions.create(ask));
+  },
+
+  async leave() {
+    const stream = await client.chat.completions.create({ ...ask, stream: true });
+    for await (const chunk of stream) {
+      if (chunk.choices[0]?.delta.content) break;
+    }
+    return {};
+  },
+
+  async broken() {
+    return failure(async () => {
+      const stream = await client.chat.completions.create({ ...ask, stream: true });
+      for await (const _ of stream);
+    });
+  },
+};
+
+async function failure(work) {
+  try {
+    await work();
+    return { class: null };
+  } catch (error) {
+    const { status, code, type, message } = error;
+    return { class: error.constructor.name, status, code, type, message, requestId: error.requestID };
+  }
+}
+
+console.log(JSON.stringify(await scenarios[process.argv[2]]()));
