@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
 async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder) -> int:
     async def announce(children: Sequence[Child]) -> None:
-        state.announce(plan.up)
+        try:
+            state.announce(plan.up)
+        except OSError as error:  # a full disk is no reason to stop answering requests
+            _say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
         _say(render(await gather_facts(plan, surfaces, state, children)))
 
     return await Family(plan.specs, _say, announce).run()

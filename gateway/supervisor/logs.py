@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +19,8 @@ def rotate(log: Path) -> int:
     size = log.stat().st_size if log.exists() else 0
     if size <= MAX_LOG_BYTES:
         return size
-    shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+    with contextlib.suppress(OSError):  # on a full disk the old text is what can go
+        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
     os.truncate(log, 0)
     return 0
 
