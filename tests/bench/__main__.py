@@ -58,7 +58,7 @@ def _run(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
         folder = Path(temporary)
         with rig(folder, cores, ours) as services:
             asked, streamed = subjects(services), measure.stream_subjects(services)
-            measure.check([*asked, *streamed], folder)
+            measure.check([*asked, *streamed], folder, 0)
             requests, streams = [], []
             for number in range(plan.rounds):
                 say = _progress(f"round {number + 1} of {plan.rounds}: ")
@@ -66,7 +66,7 @@ def _run(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
                     requests.append(measure.request_round(asked, folder, plan, number, say))
                 if "streams" in parts:
                     streams.append(measure.stream_round(streamed, plan, say))
-            measure.check(asked, folder)
+            measure.check(asked, folder, 1)
             starts = measure.starts(folder, services, plan.rounds, _progress("")) if ours and "starts" in parts else {}
     return Found(measure.medians(requests) if requests else {}, measure.medians(streams) if streams else {}, starts)
 

@@ -122,11 +122,11 @@ def stream_subjects(rig: Rig) -> list[Subject]:
     ]
 
 
-def check(subjects: Sequence[Subject], folder: Path) -> None:
-    """Raises NotAsMeant unless each of ours goes the path it stands for: asked before and after the rounds."""
+def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
+    """Raises NotAsMeant unless each subject goes the path it stands for; no two `turn`s ask the same new prompts."""
     for subject in subjects:
         if subject.unique:
-            paths = {ask(subject, fresh_prompt(folder, number)) for number in range(_PROBES)}
+            paths = {ask(subject, fresh_prompt(folder, turn * _PROBES + n)) for n in range(_PROBES)}
         else:
             until(partial(_goes_its_way, subject), _SETTLE_S, f"{subject.name} to go {subject.path}")
             paths = {ask(subject) for _ in range(_PROBES)}
