@@ -145,8 +145,8 @@ class _Resolver:
 
     def _existing(self, path: KeyPath, file: Path | None) -> Path | None:
         found = self._absolute(file) if file else None
-        if found and not found.is_file():
-            self._refuse(path, f"no such file: {found}")
+        if found and not found.exists():
+            self._refuse(path, f"no such file or folder: {found}")
         return found
 
     def _absolute(self, file: Path) -> Path:

@@ -218,7 +218,7 @@ class Deployment(Section):
     store: StoreConfig = StoreConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
-    """A classifier artefact; None is the shipped one for the embedding."""
+    """The folder of a classifier artefact; None is the shipped one for the embedding."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
     limits: Limits = Limits()
