@@ -5,9 +5,9 @@ A cosine does not see what changes an answer: a negated question, another number
 must not differ, and compared. Fail closed: a word that is in one text only, and that is not known to be mere wrapping,
 is a difference. Pure, English first; of another language it sees words, names, numbers and order.
 
-    numbers   digits, number words, and symbols (%, $, +, <, #)      negation  not, never, without; more/less, on/off
+    numbers   digits and number words                                negation  not, never, without; more/less, on/off
     entities  names, acronyms, code-like words                       dates     days, months, before/after, was/is/will
-    asked     who, when, why, how, whether; can, should; I, you, he  wording   any other word   order  the words' order
+    asked     who, when, why, how, whether; can, should; I, you, he  wording   any other word or symbol; order
 The first four are switched by the policy; the others are always on.
 """
 
@@ -20,8 +20,14 @@ from functools import lru_cache
 
 from cache import words
 
-_TOKEN = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|[^\W\d_]+|\w+|[%$€£+*/<>=^#&|@~\\]")
+_TOKEN = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|\d+|[^\W\d_]+(?:[\d_]\w*)?|_\w*|[%$€£+*/<>=^#&|@~\\]")
+_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CODE = re.compile(r"\w*[^\W_][._/\\-]?\d\w*|\w+_\w*|\w+(?:::|->|\.)\w+\(?|[a-z]+[A-Z]\w*|[A-Z]{2,}\w*")
+_POLES = {word: 2 * i + side for i, pair in enumerate(words.OPPOSITES) for side in (0, 1) for word in pair[side]}
+_TENSES = (
+    ("past", re.compile(r"\W(?:was|were|did|had)\W")),
+    ("future", re.compile(r"\W(?:will|shall|going to|gonna)\W")),
+)
 _MAX_CHARS = 2_000
 """A longer question is hardly asked twice in other words, and would make the guards slow."""
 
@@ -79,7 +85,7 @@ def read(text: str) -> Reading:
         raw = token[0]
         word = raw.lower()
         if raw[0].isdigit() or raw[0] == "-" or not word[-1].isalnum():
-            _read_odd(word, numbers, content, names)
+            _read_odd(word, numbers, content)
             continue
         if len(raw) > 1 and raw.isupper():  # `US` is not `us`, `IT` is not `it`
             content.append(words.stem(word))
@@ -100,7 +106,7 @@ def read(text: str) -> Reading:
             content.append(stem)
             if word in _POLES:
                 poles.add(_POLES[word])
-            if raw != word and (_CODE.fullmatch(raw) or not _opens_sentence(plain, token.start())):
+            if _CODE.fullmatch(raw) or (raw != word and not _opens_sentence(plain, token.start())):
                 names.add(stem)
     lowered = f" {plain.lower()} "
     times.extend(tense for tense, pattern in _TENSES if pattern.search(lowered))
@@ -116,24 +122,13 @@ def read(text: str) -> Reading:
     )
 
 
-_POLES = {word: 2 * i + side for i, pair in enumerate(words.OPPOSITES) for side in (0, 1) for word in pair[side]}
-_TENSES = (
-    ("past", re.compile(r"\W(?:was|were|did|had)\W")),
-    ("future", re.compile(r"\W(?:will|shall|going to|gonna)\W")),
-)
-
-
-def _read_odd(word: str, numbers: list[str], content: list[str], names: set[str]) -> None:
-    """A number, a number with its unit (`5km`), an identifier with digits in it, or a symbol."""
-    found = re.fullmatch(r"(-?\d+(?:[.,]\d+)*)([^\W\d_]*)", word)
-    if found is None:
+def _read_odd(word: str, numbers: list[str], content: list[str]) -> None:
+    """A number or a symbol. A unit written right behind its number is a word of its own already."""
+    if not word[-1].isdigit():
         content.append(word)
-        names.add(word)
         return
-    digits = found[1].replace(",", "")
-    numbers.append(digits.rstrip("0").rstrip(".") if "." in digits else digits)
-    if found[2]:
-        content.append(words.stem(found[2]))
+    # `1,000` is `1000`, but `1,5` is not `15`, and `1.000` is not `1` everywhere.
+    numbers.append(word.replace(",", "") if _THOUSANDS.fullmatch(word) else word)
 
 
 def _read_mark(word: str, marks: tuple[set[str], set[str], set[str]]) -> bool:

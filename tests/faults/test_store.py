@@ -1,15 +1,19 @@
-"""The Redis rows of the fault table that show at the store itself: R1, R2, R3, R4, R5, R6, R8."""
+"""The Redis rows of the fault table that show at the store itself: R1 to R6, R8, R10 to R12."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 
+import numpy as np
 import pytest
 
+from cache.lookup import Cache
 from cache.redis_store import RedisStore
 from cache.store import Append, StoreUnavailable, Write
+from tests.cache.samples import Facts, answer, body, policy
 from tests.support.redis_script import scripted_redis
 from tests.support.store import LocalStore, free_port, local_store
 from tests.support.waiting import until
@@ -202,7 +206,9 @@ async def test_r8_a_cancelled_read_never_hands_its_reply_to_the_next_reader() ->
                 wrong.append((key, value))
 
         chance = random.Random(7)
-        for _ in range(250):
+        began = time.monotonic()
+        while min(done, cancelled) < 2000:
+            assert time.monotonic() - began < 60
             tasks = [asyncio.create_task(read(chance.choice(keys))) for _ in range(16)]
             for _ in range(chance.randrange(6)):
                 await asyncio.sleep(0)
@@ -212,7 +218,102 @@ async def test_r8_a_cancelled_read_never_hands_its_reply_to_the_next_reader() ->
             for result in await asyncio.gather(*tasks, return_exceptions=True):
                 cancelled += isinstance(result, asyncio.CancelledError)
         assert wrong == []
-        assert cancelled > 1000
-        assert done > 1000
-        assert set(store.failures) <= {"busy"}
+        await store.aclose()
+
+
+FACTS = Facts()
+VECTOR = np.array([1, 0, 0, 0], np.float32)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "flipped", "foreign", "another kind"])
+async def test_r6_a_damaged_entry_is_a_miss_and_is_deleted(damage: str) -> None:
+    """Whatever lies under a key and is not the entry written for it is never served; it is deleted and counted."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4)
+        plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
+        other = cache.plan(body("Where is Oslo?"), policy(), "t", FACTS)
+        await cache.write(plan, answer())
+        await cache.write(other, answer("In Norway."))
+        assert plan.keys is not None and other.keys is not None
+        key, whole = plan.keys.key, await store.get(plan.keys.key)
+        assert whole is not None
+        if damage == "another kind":
+            await store.delete(key)
+            await store.apply([Append(key, b"x", 10)])
+        else:
+            bad = {
+                "garbage": b"\x80\x04cposix\nsystem\n",
+                "truncated": whole[:-1],
+                "flipped": whole[:-3] + b"!" + whole[-2:],
+                "foreign": await store.get(other.keys.key) or b"",
+            }[damage]
+            await store.apply([Write(key, bad, 60)])
+        lookup = await cache.exact(plan)
+        assert (lookup.outcome, lookup.reason, lookup.hit) == ("miss", "corrupt", None)
+        assert cache.counts["entry", "corrupt"] == 1
+        await cache.aclose()
+        assert await store.get(key) is None
+        assert (await cache.exact(plan)).reason == "absent"
+        await store.aclose()
+
+
+async def test_r10_a_lost_ttl_or_a_skewed_clock_serves_nothing_expired() -> None:
+    """The times inside the entry decide, even when the server would keep it for ever."""
+    now = [1_000_000.0]
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
+        plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
+        await cache.write(plan, answer(), VECTOR)
+        assert plan.keys is not None
+        value = await store.get(plan.keys.key)
+        await store.apply([Write(plan.keys.key, value or b"", 10**9)])
+        assert (await cache.exact(plan)).outcome == "hit"
+        now[0] += 24 * 3600
+        assert (await cache.exact(plan)).reason == "expired"
+        assert (await cache.semantic(plan, VECTOR)).outcome == "miss"
+        now[0] -= 48 * 3600
+        lookup = await cache.exact(plan)
+        assert lookup.hit is None or lookup.hit.age_s >= 0
+        await cache.aclose()
+        await store.aclose()
+
+
+async def test_r11_r12_an_emptied_store_and_an_index_that_remembers() -> None:
+    """After FLUSHALL only the hit rate falls: a neighbour whose entry is gone is a miss, and is forgotten."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4)
+        await cache.write(cache.plan(body("Where is Rome?"), policy(), "t", FACTS), answer(), VECTOR)
+        server.stop()
+        server.start()
+        with contextlib.suppress(StoreUnavailable):  # the connections at hand are still those to the old server
+            await store.ping()
+        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        plan = cache.plan(body("where is Rome"), policy(), "t", FACTS)
+        assert (await cache.exact(plan)).outcome == "miss"
+        assert (await cache.semantic(plan, VECTOR)).reason == "absent"
+        assert (await cache.semantic(plan, VECTOR)).reason == "no_neighbour"
+        await cache.aclose()
+        await store.aclose()
+
+
+async def test_r2_a_dead_store_is_an_outcome_for_the_cache() -> None:
+    """Frozen or gone, every lookup and every write ends with an outcome and never with an exception."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4)
+        await cache.start()
+        plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
+        await cache.write(plan, answer(), VECTOR)
+        server.freeze()
+        outcomes = [(await cache.exact(plan)).outcome for _ in range(8)]
+        assert outcomes == ["timeout"] * 5 + ["open"] * 3
+        assert (await cache.semantic(plan, VECTOR)).outcome == "open"
+        assert (await cache.write(plan, answer(), VECTOR)).reason == "open"
+        server.thaw()
+        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        assert (await cache.exact(plan)).outcome == "hit"
+        await cache.aclose()
         await store.aclose()

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pickle
+import random
+from dataclasses import replace
+
+import pytest
+
+from cache.codec import CorruptEntry, IndexRecord, decode, decode_record, encode, encode_record
+from cache.entry import CacheEntry
+
+ENTRY = CacheEntry(
+    body=b'{"choices":[]}' * 20,
+    tier="local",
+    backend="local-1",
+    model="m",
+    surface="chat",
+    policy="chat@1234567",
+    confidence=None,
+    created_at=1000.5,
+    expires_at=2000.25,
+    question="Où ?",
+    cost_usd=0.0,
+)
+
+
+def test_an_entry_comes_back_as_it_was() -> None:
+    """Every field survives."""
+    assert decode("k", encode("k", ENTRY)) == ENTRY
+    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)))
+    assert decode("k", encode("k", full)) == full
+
+
+def test_an_entry_is_not_read_under_another_key() -> None:
+    """The key inside must be the key asked for."""
+    with pytest.raises(CorruptEntry):
+        decode("other", encode("k", ENTRY))
+
+
+def test_every_truncation_is_seen() -> None:
+    """However much is missing."""
+    data = encode("k", ENTRY)
+    for length in range(len(data)):
+        with pytest.raises(CorruptEntry):
+            decode("k", data[:length])
+
+
+def test_every_flipped_bit_is_seen() -> None:
+    """Wherever it is."""
+    data = encode("k", ENTRY)
+    chance = random.Random(3)
+    for _ in range(2000):
+        broken = bytearray(data)
+        broken[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        with pytest.raises(CorruptEntry):
+            decode("k", bytes(broken))
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 200, pickle.dumps({"a": 1}), b'{"a":1}', b"TLC\x02" + b"\0" * 40])
+def test_foreign_bytes_are_refused(data: bytes) -> None:
+    """Other formats, and versions of ours that are not this one."""
+    with pytest.raises(CorruptEntry):
+        decode("k", data)
+    with pytest.raises(CorruptEntry):
+        decode_record(data)
+
+
+def test_records_and_entries_are_not_confused() -> None:
+    """Each kind refuses the other's bytes."""
+    record = IndexRecord("p", "k", "q", 12.5, b"\0" * 8)
+    assert decode_record(encode_record(record)) == record
+    with pytest.raises(CorruptEntry):
+        decode("k", encode_record(record))
+    with pytest.raises(CorruptEntry):
+        decode_record(encode("k", ENTRY))

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cache.eligibility import rule_values, why_not_any, why_not_kept, why_not_semantic, why_not_the_question
+from policies.model import CACHE_VALUES
+from tests.cache.samples import Facts, answer, body, policy
+
+
+def test_rules_can_ask_for_what_a_policy_may_name() -> None:
+    """The names that a policy file may use are the names that get a value here."""
+    assert set(rule_values({}, Facts())) == set(CACHE_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "facts", "holds"),
+    [
+        ("tools", {}, Facts(has_tools=True), True),
+        ("tools", {}, Facts(), False),
+        ("temperature > 0.3", {"temperature": 0.7}, Facts(), True),
+        ("temperature > 0.3", {"temperature": 0}, Facts(), False),
+        ("temperature > 0.3", {}, Facts(), False),
+        ("n > 1", {"n": 2}, Facts(), True),
+        ("turns > 3 or tokens_in > 100", {}, Facts(turns=4), True),
+    ],
+)
+def test_a_never_rule_that_holds_switches_both_caches_off(
+    rule: str, fields: dict[str, Any], facts: Facts, holds: bool
+) -> None:
+    """The reason names the rule."""
+    reason = why_not_any(policy(never=(rule,)).cache, body("Q", **fields), facts)
+    assert reason == (f"never: {rule}" if holds else "")
+
+
+def test_a_policy_without_caches_has_none() -> None:
+    """No section, no cache."""
+    assert why_not_any(policy(exact=None, semantic=None).cache, body("Q"), Facts()) == "policy"
+    assert why_not_semantic(policy(semantic=None).cache, body("Q"), Facts(), "Q") == "policy"
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts", "reason"),
+    [
+        ({}, Facts(has_tools=True), "tools"),
+        ({}, Facts(has_images=True), "images"),
+        ({"seed": 0}, Facts(), "seed"),
+        ({"logprobs": True}, Facts(), "logprobs"),
+        ({"n": 2}, Facts(), "n"),
+        ({"n": 1}, Facts(), ""),
+    ],
+)
+def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], facts: Facts, reason: str) -> None:
+    """Tools, images, a seed, logprobs and several choices ask for an answer of their own."""
+    question = "What is the capital of Italy?"
+    assert why_not_semantic(policy().cache, body(question, **fields), facts, question) == reason
+
+
+@pytest.mark.parametrize(
+    ("question", "turns", "reason"),
+    [
+        ("What is the capital of Italy?", 1, ""),
+        ("How do I reset my password?", 1, ""),
+        ("Is it true that cats purr when they are happy?", 1, ""),
+        ("What about the second one?", 1, "follow_up"),
+        ("and in Spain?", 1, "follow_up"),
+        ("Why?", 3, "follow_up"),
+        ("Continue", 2, "follow_up"),
+        ("How does it work?", 1, "follow_up"),
+        ("Who is she?", 1, "follow_up"),
+        ("Is that allowed in German cities?", 2, "follow_up"),
+        ("", 1, "follow_up"),
+        ("What is the weather in Rome?", 1, "volatile"),
+        ("Who won the match today?", 1, "volatile"),
+        ("What is the price of gold?", 1, "volatile"),
+        ("Who is the president of France?", 1, "volatile"),
+        ("x" * 3000, 1, "long"),
+    ],
+)
+def test_a_question_must_stand_alone_and_last(question: str, turns: int, reason: str) -> None:
+    """Follow-ups and volatile questions are never answered by another question's answer."""
+    assert why_not_the_question(question, turns) == reason
+
+
+def test_a_good_answer_is_kept() -> None:
+    """Finished by `stop`, with text."""
+    assert why_not_kept(answer().completion) == ""
+
+
+@pytest.mark.parametrize(
+    ("completion", "reason"),
+    [
+        ({}, "no_choices"),
+        ({"choices": []}, "no_choices"),
+        ({"choices": None}, "no_choices"),
+        (answer(finish_reason="length").completion, "finish: length"),
+        (answer(finish_reason=None).completion, "finish: None"),
+        (answer(finish_reason="tool_calls").completion, "finish: tool_calls"),
+        (answer("").completion, "empty"),
+        (answer(" \n").completion, "empty"),
+        (answer(message={"role": "assistant", "content": None}).completion, "empty"),
+        (answer(message=None).completion, "empty"),
+        (answer(message={"content": "x", "refusal": "I cannot"}).completion, "refusal"),
+        (answer(message={"content": "x", "tool_calls": [{"id": "1"}]}).completion, "tool_calls"),
+        ({"choices": [*answer().completion["choices"], *answer("").completion["choices"]]}, "empty"),
+    ],
+)
+def test_a_broken_or_unfinished_answer_is_not_kept(completion: dict[str, Any], reason: str) -> None:
+    """Every choice must be whole."""
+    assert why_not_kept(completion) == reason

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from cache.guards import difference
+
+ALL = ("negation", "numbers", "entities", "dates")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("What is the capital city of Italy?", "What's the capital city of Italy?"),
+        ("What is the capital city of Italy?", "what is the capital city of italy"),
+        ("How do I reset my password?", "how can I reset my password?"),
+        ("How do I reset my password?", "Hi, could you please tell me how to reset my password?"),
+        ("How do I reset my password?", "What are the steps to reset my password?"),
+        ("How can I learn coding?", "If I want to learn coding, what should I do?"),
+        ("How can I become a better writer?", "How do I become a better writer?"),
+        ("Is 1,000 more than 1,000,000?", "Is 1000 more than 1000000?"),
+        ("Do cats like milk?", "Does a cat like milk?"),
+        ("How do I buy a car?", "How can I purchase an automobile?"),
+        ("Why don't cats like water?", "Why do cats not like water?"),
+    ],
+)
+def test_plain_rephrasings_pass(stored: str, asked: str) -> None:
+    """Politeness, contractions, articles, case, endings and common synonyms change no answer."""
+    assert difference(stored, asked, ALL) is None
+    assert difference(asked, stored, ALL) is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "guard"),
+    [
+        ("Can I take 2 pills?", "Can I take 3 pills?", "numbers"),
+        ("Can I take two pills?", "Can I take 3 pills?", "numbers"),
+        ("What is 1.5 times 2?", "What is 15 times 2?", "numbers"),
+        ("Ist 1,5 viel?", "Ist 15 viel?", "numbers"),
+        ("Ist 1.000.000 viel?", "Ist 1.000 viel?", "numbers"),
+        ("Is -5 above zero?", "Is 5 above zero?", "numbers"),
+        ("Run 5 km", "Run 5 miles", "wording"),
+        ("Is 5km far?", "Is 5mi far?", "wording"),
+        ("What does $5 buy?", "What does €5 buy?", "wording"),
+        ("What is 2 + 2?", "What is 2 * 2?", "wording"),
+        ("Is it safe to eat raw eggs?", "Is it not safe to eat raw eggs?", "negation"),
+        ("Can I log in with a password?", "Can I log in without a password?", "negation"),
+        ("How do I become more patient?", "How do I become less patient?", "negation"),
+        ("How do I enable logging?", "How do I disable logging?", "negation"),
+        ("What is the capital of France?", "What is the capital of Spain?", "entities"),
+        ("What is the capital of France?", "what is the capital of spain", "entities"),
+        ("How do I install NumPy?", "How do I install SciPy?", "entities"),
+        ("What does foo_bar do?", "What does foo_baz do?", "entities"),
+        ("Can I move to the US?", "Can I move to the UK?", "entities"),
+        ("Is it open on Monday?", "Is it open on Tuesday?", "dates"),
+        ("Should I stretch before a run?", "Should I stretch after a run?", "dates"),
+        ("Is John Watson a producer?", "Was John Watson a producer?", "dates"),
+        ("Who wrote this book?", "Why wrote this book?", "asked"),
+        ("Can I feed a dog?", "Should I feed a dog?", "asked"),
+        ("What is my name now?", "What is your name now?", "asked"),
+        ("Flights from Rome to Paris", "Flights from Paris to Rome", "order"),
+        ("Is Sarah kidnapping Kelly?", "Is Kelly kidnapping Sarah?", "order"),
+        ("Would he reject her alone?", "Would she reject him alone?", "order"),
+        ("Did Anna miss the school?", "Was Anna missed by the school?", "wording"),
+        ("Can I feed my chicken insulin?", "Can I feed my dog insulin?", "wording"),
+        ("What is a lesson?", "What is a lesson plan?", "wording"),
+        ("What is it?", "What is this?", "wording"),
+        ("日本の首都は？", "中国の首都は？", "wording"),
+    ],
+)
+def test_what_changes_the_answer_is_seen(stored: str, asked: str, guard: str) -> None:
+    """A small edit that changes the answer is refused, whichever of the two was kept."""
+    assert difference(stored, asked, ALL) == guard
+    assert difference(asked, stored, ALL) is not None
+
+
+def test_a_policy_may_switch_a_guard_off() -> None:
+    """A guard that is not asked for does not speak."""
+    assert difference("Can I take 2 pills?", "Can I take 3 pills?", ("negation",)) is None
+
+
+def test_the_same_text_passes_and_a_very_long_one_is_not_judged() -> None:
+    """Equal texts need no reading; texts too long to be read fail closed."""
+    assert difference("?", "?", ALL) is None
+    assert difference("word " * 1000, "word " * 1001, ALL) == "length"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import numpy as np
+
+from cache.codec import IndexRecord, encode_record
+from cache.index import ReplicaIndex, Vector
+from cache.redis_store import RedisStore
+from cache.store import Append
+from tests.support.store import local_store
+from tests.support.waiting import until
+
+DIMENSION = 8
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def unit(seed: int) -> Vector:
+    vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
+    return vector / np.linalg.norm(vector)
+
+
+def record(number: int, partition: str = "p", expires_at: float = 2000.0, key: str | None = None) -> IndexRecord:
+    return IndexRecord(partition, key or f"k{number}", f"question {number}", expires_at, unit(number).tobytes())
+
+
+def make(**limits: int) -> tuple[ReplicaIndex, Clock]:
+    clock = Clock()
+    return ReplicaIndex(DIMENSION, clock=clock, **limits), clock
+
+
+def test_the_nearest_come_first() -> None:
+    """As a search through all rows would have it, at every size."""
+    index, _ = make()
+    for count in range(1, 60):
+        index.add(record(count))
+        target = unit(10_000 + count)
+        expected = sorted(range(1, count + 1), key=lambda i: -float(unit(i) @ target))[:5]
+        found = index.nearest("p", target, 5)
+        assert [near.key for near in found] == [f"k{i}" for i in expected]
+        assert abs(found[0].similarity - float(unit(expected[0]) @ target)) < 1e-6
+        assert found[0].question == f"question {expected[0]}"
+
+
+def test_partitions_do_not_see_each_other() -> None:
+    """A neighbour is always of the same partition."""
+    index, _ = make()
+    index.add(record(1, "a"))
+    assert index.nearest("b", unit(1), 5) == []
+    assert len(index.nearest("a", unit(1), 5)) == 1
+
+
+def test_expired_and_forgotten_rows_are_not_found() -> None:
+    """Time passes inside the index too."""
+    index, clock = make()
+    index.add(record(1, expires_at=1001.0))
+    index.add(record(2))
+    index.add(record(3))
+    index.forget("p", "k3")
+    clock.now = 1001.0
+    assert [near.key for near in index.nearest("p", unit(1), 5)] == ["k2"]
+    index.add(record(4, expires_at=1000.0))
+    assert len(index) == 3
+
+
+def test_the_same_key_is_one_row() -> None:
+    """An answer kept again, or seen twice, replaces its row."""
+    index, _ = make()
+    for number in range(5):
+        index.add(record(number, key="same"))
+    assert [near.question for near in index.nearest("p", unit(4), 5)] == ["question 4"]
+    assert len(index) == 1
+
+
+def test_the_oldest_row_leaves_a_full_partition() -> None:
+    """Its newest rows stay findable, by key and by vector."""
+    index, _ = make(per_partition=10)
+    for number in range(25):
+        index.add(record(number))
+    assert len(index) == 10
+    found = {near.key for near in index.nearest("p", unit(24), 100)}
+    assert found == {f"k{i}" for i in range(15, 25)}
+    assert index.nearest("p", unit(20), 1)[0].key == "k20"
+
+
+def test_the_partition_longest_unused_leaves_a_full_index() -> None:
+    """One that was searched lately stays, though it is older."""
+    index, _ = make(per_partition=10, total=30)
+    for partition in ("a", "b", "c"):
+        for number in range(10):
+            index.add(record(number, partition))
+    index.nearest("a", unit(1), 1)
+    index.add(record(1, "d"))
+    assert index.nearest("b", unit(1), 1) == []
+    assert all(index.nearest(partition, unit(1), 1) for partition in ("a", "c", "d"))
+    assert len(index) == 21
+
+
+def test_dead_partitions_are_swept() -> None:
+    """Partitions with nothing left to find give their memory back."""
+    index, clock = make()
+    for number in range(50):
+        index.add(record(number, f"p{number}", expires_at=1010.0))
+    clock.now = 1100.0
+    index.add(record(99))
+    assert len(index) == 1
+
+
+def test_vectors_that_are_none_are_refused() -> None:
+    """A NaN or another dimension never gets in (R13)."""
+    index, _ = make()
+    nan = np.full(DIMENSION, np.nan, np.float32).tobytes()
+    for vector in (nan, unit(1).tobytes()[:-4], b""):
+        index.add(IndexRecord("p", "k", "q", 2000.0, vector))
+    assert len(index) == 0
+    assert index.refused == 3
+
+
+async def test_every_worker_follows_what_is_appended(store: RedisStore) -> None:
+    """What was there at start is read in pages, what comes later as it comes; garbage is counted and skipped."""
+    stream = f"test:{secrets.token_hex(8)}"
+    await store.apply([Append(stream, encode_record(record(i)), 10_000) for i in range(350)])
+    await store.apply([Append(stream, b"garbage", 10_000)])
+    indexes = [make()[0] for _ in range(2)]
+    tasks = [asyncio.create_task(index.follow(store, stream)) for index in indexes]
+    await until(lambda: all(len(index) == 350 for index in indexes), what="the warm-up")
+    await store.apply([Append(stream, encode_record(record(1000)), 10_000)])
+    await until(lambda: all(len(index) == 351 for index in indexes), what="the new record")
+    assert indexes[0].refused == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_following_goes_on_after_a_restart_of_the_store() -> None:
+    """While the store is down the index serves what it has; afterwards it takes what a new, empty store gets."""
+    index, _ = make()
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        await store.apply([Append("s", encode_record(record(1)), 100)])
+        task = asyncio.create_task(index.follow(store, "s"))
+        await until(lambda: len(index) == 1, what="the first record")
+        server.stop()
+        await until(lambda: not index.following, what="the outage")
+        assert index.nearest("p", unit(1), 1)[0].key == "k1"
+        server.start()
+        await until(lambda: index.following, 10, "the store's return")
+        await store.apply([Append("s", encode_record(record(2)), 100)])
+        await until(lambda: len(index) == 2, 10, "the second record")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.aclose()
