@@ -20,8 +20,11 @@ from gateway.app import App
 from gateway.assembly import build
 from gateway.commands import CommandError
 from gateway.commands._flags import deployment_of, policies_of
+from gateway.services import Services
 from gateway.settings import Deployment
 from policies.loader import PolicySource
+from routing.difficulty import ArtefactError
+from routing.embedder import EmbedderUnavailable
 
 _ARGUMENTS: Final = "TIERLINE_SERVE_ARGUMENTS"
 _KEEP_ALIVE_S: Final = 75
@@ -37,7 +40,7 @@ def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     if args.workers == 1:
-        server = uvicorn.Server(_config(App(build(deployment, source))))
+        server = uvicorn.Server(_config(App(_built(deployment, source))))
         server.run([listening])
         return 0 if server.started else 1
     os.environ[_ARGUMENTS] = orjson.dumps(
@@ -59,7 +62,14 @@ def worker() -> App:
     for name, value in orjson.loads(os.environ[_ARGUMENTS]).items():
         setattr(args, name, int(value) if name == "port" else value)
     deployment = deployment_of(args)
-    return App(build(deployment, policies_of(args, deployment)))
+    return App(_built(deployment, policies_of(args, deployment)))
+
+
+def _built(deployment: Deployment, source: PolicySource) -> Services:
+    try:
+        return build(deployment, source)
+    except (ArtefactError, EmbedderUnavailable) as error:
+        raise CommandError(str(error)) from None
 
 
 def listen(host: str, port: int) -> socket.socket:
