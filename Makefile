@@ -94,7 +94,7 @@ $(VENV)/.dev: requirements/dev.lock pyproject.toml | $(BIN)/pip
 	@touch $@ $(VENV)/.serve  # dev.lock holds all that serve.lock does, at the same versions
 
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
 		echo "Tierline needs Python 3.11 or later as '$(PYTHON)'; name another: make run PYTHON=/path/to/python3.11" >&2; \
 		exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
