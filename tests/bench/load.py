@@ -24,12 +24,11 @@ _PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One way to have a request answered. `model` and `cache` (a header) say how ours is asked."""
+    """One way to have a request answered. `model` says how ours is asked."""
 
     name: str
     service: Service
     model: str = "tier:hosted"
-    cache: str = ""
     unique: bool = False
     path: str = ""
     """The x-tierline-path that shows it went this way."""
@@ -39,11 +38,6 @@ class Subject:
         prefix, suffix = _around(self.model)
         whole = json.loads(prefix + prompt + suffix)
         return json.dumps(whole | more, separators=(",", ":")).encode()
-
-    def headers(self) -> dict[str, str]:
-        """The request's headers, its length left out."""
-        asked = {"x-tierline-cache": self.cache} if self.cache else {}
-        return {"content-type": "application/json"} | asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ def subjects(rig: Rig) -> list[Subject]:
         return yardsticks
     return [
         *yardsticks,
-        Subject("bare", rig.gateway, cache="no-store", path="direct"),
+        Subject("bare", rig.gateway, path="direct"),
         Subject("exact", rig.gateway, model="full", path="cache-exact"),
         Subject("full", rig.gateway, model="full", unique=True, path="direct"),
     ]
@@ -78,7 +72,6 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
         BENCH_PREFIX=prefix,
         BENCH_SUFFIX=suffix,
         BENCH_PROMPT=_PROMPT,
-        BENCH_CACHE=subject.cache,
         BENCH_UNIQUE="1" if subject.unique else "0",
         BENCH_THINK_MS=str(think_ms),
         BENCH_SEED=str(seed),

@@ -117,8 +117,8 @@ def stream_subjects(rig: Rig) -> list[Subject]:
         return yardsticks
     return [
         *yardsticks,
-        Subject("bare", rig.gateway, cache="no-store", path="direct"),
-        Subject("judged", rig.gateway, model="judged", cache="no-store", path="direct"),
+        Subject("bare", rig.gateway, path="direct"),
+        Subject("judged", rig.gateway, model="judged", path="direct"),
     ]
 
 
@@ -143,7 +143,7 @@ def ask(subject: Subject, prompt: str | None = None) -> str:
     body = subject.body(prompt) if prompt is not None else subject.body()
     connection = http.client.HTTPConnection("127.0.0.1", subject.service.port, timeout=10)
     try:
-        connection.request("POST", "/v1/chat/completions", body, subject.headers())
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
         reply = connection.getresponse()
         text = reply.read()
         if reply.status != 200:

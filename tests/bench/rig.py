@@ -25,6 +25,14 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PACKAGES = {"wrk": "wrk", "nginx": "nginx-light"}
 _DEBIAN_SBIN = "/usr/sbin"
 
+BARE = """
+surface: bare
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route: {classifier: none, start: {local: otherwise}}
+"""
+"""The least our path can be: no cache, no classifier; the default surface, so that `tier:hosted` falls under it."""
+
 FULL = """
 surface: full
 slo: {deadline: 20s}
@@ -133,12 +141,12 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
 
 @contextmanager
 def bench_gateway(folder: Path, upstream: int, store_url: str | None, embedding: str = "static") -> Iterator[Gateway]:
-    """Our gateway over the raw upstream, both tiers, with the surfaces `full` and `judged`."""
+    """Our gateway over the raw upstream, both tiers, with the surfaces `bare`, `full` and `judged`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_policies(folder / "policies", {"full": FULL, "judged": JUDGED})
+    write_policies(folder / "policies", {"bare": BARE, "full": FULL, "judged": JUDGED})
     url = f"http://127.0.0.1:{upstream}/v1"
     state = {"kind": embedding, "state": str(ROOT / ".state")}
-    deployment = config(url, url, store_url, embedding=state, default_surface="full")
+    deployment = config(url, url, store_url, embedding=state, default_surface="bare")
     for tier in deployment["tiers"]:
         tier["backends"][0]["max_in_flight"] = 1024
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))

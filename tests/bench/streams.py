@@ -59,9 +59,8 @@ async def _watch(subject: Subject, shape: Shape, seconds: float, found: Watched)
 
 def _request(subject: Subject, shape: Shape) -> bytes:
     body = subject.body(stream=True, max_tokens=4096, bench_chunks=shape.chunks, bench_pace_ms=shape.pace_ms)
-    headers = {"host": "127.0.0.1", "content-length": str(len(body))} | subject.headers()
-    lines = ["POST /v1/chat/completions HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def _client(port: int, request: bytes, deadline: float, found: Watched) -> None:

@@ -1,7 +1,7 @@
 -- wrk's side of the bench. Settings come as BENCH_* variables; the result goes out as one line of JSON.
---   BENCH_MODEL, BENCH_CACHE   the model asked for, the x-tierline-cache header ("" is none)
---   BENCH_UNIQUE=1             a prompt never asked before, in every request
---   BENCH_THINK_MS             mean pause of a connection between a reply and its next request (half load)
+--   BENCH_PREFIX, BENCH_PROMPT, BENCH_SUFFIX   the body, in the order in which they make it
+--   BENCH_UNIQUE=1    in place of the prompt one never asked before, made of BENCH_WORDS, in every request
+--   BENCH_THINK_MS    mean pause of a connection between a reply and its next request (half load)
 local words_file, unique = os.getenv("BENCH_WORDS"), os.getenv("BENCH_UNIQUE") == "1"
 local think = tonumber(os.getenv("BENCH_THINK_MS") or "0")
 local prefix, suffix = os.getenv("BENCH_PREFIX"), os.getenv("BENCH_SUFFIX")
@@ -11,8 +11,6 @@ local words, head = {}, nil
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.headers["Host"] = "127.0.0.1"
-local cache = os.getenv("BENCH_CACHE") or ""
-if cache ~= "" then wrk.headers["x-tierline-cache"] = cache end
 wrk.body = prefix .. fixed .. suffix
 
 function init(args)
