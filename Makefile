@@ -37,7 +37,7 @@ lint: $(VENV)/.dev ## ruff, mypy and import-linter
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "ruff format would change files: make format"; exit 1; }
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@layers=$$($(BIN)/lint-imports --no-logo) || { echo "$$layers"; exit 1; }
 
 .PHONY: format
 format: $(VENV)/.dev ## Let ruff format and sort

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Protocol
 
 from cache import words
@@ -19,18 +20,6 @@ from policies.model import CachePolicy
 MAX_BODY_BYTES = 1 << 20
 _MAX_QUESTION_CHARS = 2_000
 
-_VOLATILE = re.compile(
-    r"""\b(?:
-        today|tonight|tomorrow|yesterday|now|nowadays|currently|current|latest|newest|recent|recently|lately|breaking|
-        upcoming|this\s+(?:morning|afternoon|evening|week|weekend|month|year|quarter|season)|
-        (?:last|next)\s+(?:night|week|weekend|month|year)|at\s+the\s+moment|these\s+days|so\s+far|up\s+to\s+date|live|
-        news|headlines?|weather|forecast|temperature\s+in|prices?|pricing|cost\s+of|stocks?|shares?|exchange\s+rates?|
-        interest\s+rates?|inflation|scores?|standings|trending|traffic|
-        what\s+(?:time|day|date|year)\s+is|how\s+old\s+is|president|prime\s+minister|ceo|champion|
-        heute|aktuell|jetzt|aujourd'hui|actuel|maintenant|hoy|ahora|actual
-    )\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
 _LEANS = re.compile(
     r"""^\s*(?:
         (?:and|but|or|also|then|so|ok(?:ay)?|yes|no|yeah|sure|thanks?(?:\s+you)?)\b|
@@ -40,11 +29,8 @@ _LEANS = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
-_POINTS_BACK = re.compile(
-    r"\b(?:it|its|this|that|these|those|they|them|their|he|she|him|his|her|above|previous|former|latter|same)\b",
-    re.IGNORECASE,
-)
 _WORD = re.compile(r"\w+")
+_NO_MEANING = words.EMPTY.union(words.ASKED, words.MODALS, words.PERSONS, words.OTHERS, ("work", "mean", "more"))
 _STANDS_ALONE = 2
 """So many words with a meaning of their own let a pronoun refer to something in the same question."""
 
@@ -116,23 +102,15 @@ def why_not_the_question(question: str, turns: int) -> str:
     """Why a question may not be answered by the answer to another one, or ''. `turns` counts the user's messages."""
     if len(question) > _MAX_QUESTION_CHARS:
         return "long"
-    if _LEANS.search(question):
+    found = _WORD.findall(question.lower())
+    said = frozenset(found)
+    own = len(said - _NO_MEANING)
+    if _LEANS.match(question) or own == 0:
         return "follow_up"
-    own = sum(_has_meaning(word.lower()) for word in _WORD.findall(question))
-    if own == 0 or (_POINTS_BACK.search(question) and (turns > 1 or own < _STANDS_ALONE)):
+    if not said.isdisjoint(words.POINTING_BACK) and (turns > 1 or own < _STANDS_ALONE):
         return "follow_up"
-    return "volatile" if _VOLATILE.search(question) else ""
-
-
-def _has_meaning(word: str) -> bool:
-    return not (
-        word in words.EMPTY
-        or word in words.ASKED
-        or word in words.MODALS
-        or word in words.PERSONS
-        or word in words.OTHERS
-        or word in ("work", "mean", "more")
-    )
+    passing = not said.isdisjoint(words.VOLATILE) or not words.VOLATILE_PAIRS.isdisjoint(pairwise(found))
+    return "volatile" if passing else ""
 
 
 def why_not_kept(completion: Mapping[str, Any]) -> str:

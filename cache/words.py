@@ -130,6 +130,24 @@ SYNONYMS: Final = {
 }
 
 
+VOLATILE: Final = _set(
+    """today tonight tomorrow yesterday now nowadays currently current latest newest recent recently lately breaking
+    upcoming live news headline headlines weather forecast price prices pricing stock stocks share shares inflation
+    score scores standings trending traffic president ceo champion heute aktuell jetzt aujourd actuel maintenant hoy
+    ahora actual"""
+)
+"""A question with one of these may have another answer tomorrow."""
+_VOLATILE_PAIRS = """this morning; this afternoon; this evening; this week; this weekend; this month; this year; this quarter;
+this season; last night; last week; last weekend; last month; last year; next week; next weekend; next month;
+next year; the moment; these days; so far; to date; cost of; exchange rate; exchange rates; interest rate;
+interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
+VOLATILE_PAIRS: Final = frozenset(tuple(pair.split()) for pair in _VOLATILE_PAIRS.split(";"))
+POINTING_BACK: Final = _set(
+    "it its this that these those they them their he she him his her above previous former latter same"
+)
+"""Words that may stand for something said before."""
+
+
 def stem(word: str) -> str:
     """A word without its commonest English ending: enough to equate `cats` and `cat`, `using` and `use`."""
     word = SYNONYMS.get(word, word)

@@ -33,7 +33,10 @@ _MAX_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The request's own limits. `deadline_s` is the least of all that the client's headers say, None if none does."""
+    """The request's own limits. `deadline_s` is the least of all that the client's headers say, None if none does.
+
+    `no-cache` asks for a fresh answer, which may be stored; `no-store` for one that leaves the cache alone altogether.
+    """
 
     surface: str | None = None
     cache_read: bool = True
@@ -58,7 +61,7 @@ def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
     directives = _cache_directives(headers.get(b"x-tierline-cache"))
     return Wishes(
         surface=_text(headers, b"x-tierline-surface"),
-        cache_read=b"no-cache" not in directives,
+        cache_read=directives.isdisjoint((b"no-cache", b"no-store")),
         cache_write=b"no-store" not in directives,
         only_if_cached=b"only-if-cached" in directives,
         min_tier=_text(headers, b"x-tierline-min-tier"),

@@ -74,30 +74,33 @@ def _unwrapped(prompt: str) -> str:
 
 
 def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str]) -> tuple[str, str]:
-    """The models of these rows to compare: the first of the given names they have, by default the worst and the best.
+    """The models of these rows to compare: the first of the given names they have.
 
-    Raises DataError when none of the names is there.
+    By default they are the worst and the best of those that answered every prompt. Raises DataError when none of the
+    names is there.
     """
-    models = sorted(set.intersection(*(set(row.correct) for row in rows))) if rows else []
-    if len(models) < 2:
-        raise DataError("no two models have answered every prompt of the file")
-    by_skill = sorted(models, key=lambda name: sum(row.correct[name] for row in rows))
-    return _named(small, models, by_skill[0]), _named(large, models, by_skill[-1])
+    known = sorted({name for row in rows for name in row.correct})
+    complete = [name for name in known if all(name in row.correct for row in rows)]
+    if len(complete) < 2 and not (small and large):
+        raise DataError("no two models have answered every prompt of the file; name a small and a large one")
+    by_skill = sorted(complete, key=lambda name: sum(row.correct[name] for row in rows))
+    return _named(small, known) or by_skill[0], _named(large, known) or by_skill[-1]
 
 
-def _named(names: Sequence[str], models: Sequence[str], default: str) -> str:
+def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
     if not names:
-        return default
+        return None
     for name in names:
-        if name in models:
+        if name in known:
             return name
-    raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(models)}")
+    raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(known)}")
 
 
 def label(rows: Sequence[Row], small: str, large: str) -> Iterator[Example]:
-    """The rows as examples for that pair of models."""
+    """The rows that both models answered, as examples for that pair."""
     for row in rows:
-        yield Example(row.prompt, row.dataset, row.group, row.correct[small], row.correct[large])
+        if small in row.correct and large in row.correct:
+            yield Example(row.prompt, row.dataset, row.group, row.correct[small], row.correct[large])
 
 
 def without_choices(prompt: str) -> str | None:
