@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -49,11 +49,20 @@ class CachePlan:
     read: bool = True
     write: bool = True
     keys: Fingerprint | None = None
+    _semantic: str | None = field(default=None, init=False, repr=False)
 
     def why_not_semantic(self) -> str:
-        """Why a neighbour's answer is out of the question for this request, or ''. Asked only once exact has missed."""
-        if self.reason or self.keys is None:
-            return self.reason or "policy"
+        """Why a neighbour's answer is out of the question for this request, or ''; then an embedding is worth its cost.
+
+        Worked out when first asked, once: a request that hits exactly never needs to know.
+        """
+        if self._semantic is None:
+            object.__setattr__(self, "_semantic", self._why_not_semantic())
+        return self._semantic or ""
+
+    def _why_not_semantic(self) -> str:
+        if self.keys is None:
+            return self.reason
         return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question)
 
 
