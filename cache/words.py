@@ -138,8 +138,8 @@ VOLATILE: Final = _set(
 )
 """A question with one of these may have another answer tomorrow."""
 _VOLATILE_PAIRS = """this morning; this afternoon; this evening; this week; this weekend; this month; this year;
-this quarter; this season; last night; last week; last weekend; last month; last year; next week; next weekend; next month;
-next year; the moment; these days; so far; to date; cost of; exchange rate; exchange rates; interest rate;
+this quarter; this season; last night; last week; last weekend; last month; last year; next week; next weekend;
+next month; next year; the moment; these days; so far; to date; cost of; exchange rate; exchange rates; interest rate;
 interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
 VOLATILE_PAIRS: Final = frozenset(tuple(pair.split()) for pair in _VOLATILE_PAIRS.split(";"))
 POINTING_BACK: Final = _set(
