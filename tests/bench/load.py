@@ -46,6 +46,8 @@ class Load:
 
     per_second: float
     cpu_us: float
+    core: float
+    """The share of its core that the service got; less than all of it is somebody else's, or waiting for the load."""
     p50_ms: float
     p99_ms: float
     failed: int
@@ -86,6 +88,7 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
     return Load(
         per_second=got["requests"] / got["seconds"],
         cpu_us=cpu / count * 1e6,
+        core=cpu / got["seconds"],
         p50_ms=got["p50_us"] / 1000,
         p99_ms=got["p99_us"] / 1000,
         failed=got["failed"],

@@ -61,7 +61,14 @@ def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_figures_stand_beside_their_goals() -> None:
     """A figure over its target says so, and ratios are to the bare proxy of the same run."""
     requests = {
-        name: {"per_second": 1e6 / cpu, "cpu_us": cpu, "added_p50_c1_ms": 0.2, "added_p99_c1_ms": 0.9, "failed": 0.0}
+        name: {
+            "per_second": 1e6 / cpu,
+            "cpu_us": cpu,
+            "added_p50_c1_ms": 0.2,
+            "added_p99_c1_ms": 0.9,
+            "failed": 0.0,
+            "core": 1.0,
+        }
         for name, cpu in {"direct": 10.0, "raw": 80.0, "bare": 100.0, "full": 480.0}.items()
     }
     found = Found(requests, {}, {"static": {"start_s": 1.5, "rss_mb": 120.0}})
