@@ -106,7 +106,7 @@ def _ended(hop: Hop, tried: Tried, *, open_: bool = False) -> Tried:
 
 def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
     """The backend call of an attempt: log-probabilities are asked for when the answer will be judged."""
-    asks = not attempt.final and endpoint.config.logprobs and not ctx.body.get("logprobs")
+    asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
     return Call(ctx.body, ask_logprobs=asks, traceparent=ctx.trace.traceparent(hop))
 
 
@@ -120,7 +120,7 @@ async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, h
     value = completion.value
     verdict = _judge(ctx, attempt, value, hop)
     usage = usage_of(value) or estimate(ctx, 0)
-    charge(ctx, hop, endpoint.config.price, usage, wasted=not verdict.accepted)
+    charge(ctx, hop, endpoint.config.price, usage, wasted=not verdict.accepted and not attempt.final)
     body = completion.raw
     if call.ask_logprobs:
         strip_logprobs(value)
@@ -133,7 +133,7 @@ async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, h
 def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
-    if attempt.final:
+    if not attempt.judged:
         return Assessment(True, None, "nothing stronger follows")
     evidence = evidence_of(value, ctx)
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
@@ -145,7 +145,8 @@ async def _stream(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop
     opened = await open_stream(ctx, attempt, endpoint, hop, call_for(ctx, attempt, endpoint, hop))
     if isinstance(opened, Rejected):
         return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), endpoint)
-    outcome = Outcome("accepted", opened.reason, opened.confidence, committed=True)
+    kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
+    outcome = Outcome(kind, opened.verdict.reason, opened.verdict.confidence, committed=True, kept=True)
     return Tried(attempt, outcome, endpoint, opened)
 
 

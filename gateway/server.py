@@ -101,6 +101,7 @@ def _config(app: Any, **more: Any) -> uvicorn.Config:
         http="httptools",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,
         log_config=None,
         server_header=False,
         backlog=_BACKLOG,

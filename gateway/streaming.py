@@ -50,7 +50,7 @@ async def open_stream(
     except TimeoutError:
         raise TimedOut("no first token in time") from None
     verdict = held.judge(hop)
-    if verdict.accepted:
+    if verdict.accepted or attempt.final:
         return LiveStream(ctx, endpoint, hop, source, held, verdict, strip=call.ask_logprobs)
     source.close()
     charge(ctx, hop, endpoint.config.price, held.usage or estimate(ctx, held.evidence.tokens), wasted=True)
@@ -88,7 +88,7 @@ class _Held:
     def __init__(self, ctx: RequestContext, attempt: Attempt) -> None:
         hold = ctx.policy.escalate.stream
         self._ctx = ctx
-        self._final = attempt.final
+        self._judged = attempt.judged
         self._tokens_wanted = hold.hold_tokens
         self.hold_max_s = hold.hold_max
         self.events: list[Event] = []
@@ -99,7 +99,7 @@ class _Held:
     @property
     def enough(self) -> bool:
         """Whether to stop holding: for a judged stream at so many tokens, for any other at its first event."""
-        if self._final:
+        if not self._judged:
             return bool(self.events)
         return self.finished or self.evidence.tokens >= self._tokens_wanted
 
@@ -111,7 +111,7 @@ class _Held:
             self.finished = self.finished or finishes(event.value)
 
     def judge(self, hop: Hop) -> Assessment:
-        if self._final:
+        if not self._judged:
             return Assessment(True, None, "nothing stronger follows")
         escalate = self._ctx.policy.escalate
         hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
@@ -146,8 +146,7 @@ class LiveStream:
         self._broken: BackendError | None = None
         self._closed = False
         self._watchdog = _Watchdog(ctx.deadline, self._give_up)
-        self.reason = verdict.reason
-        self.confidence = verdict.confidence
+        self.verdict = verdict
         self.chunks: list[dict[str, Any]] = []
         """Every chunk the client was sent, for the cache; complete once `end` is "done"."""
         self.end = "client_cancel"

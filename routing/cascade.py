@@ -1,6 +1,6 @@
 """The cascade of one request, as a state machine with no I/O: `next()` says what to do, `observe()` hears how it went.
 
-    Attempt    call this tier; `final` says that nothing stronger follows, so its answer need not be judged
+    Attempt    call this tier, and judge its answer if it is `judged`; when it is `final` nothing stronger can take over
     Serve      the answer of attempt `number` goes out
     Fail       nothing can be served; the last outcome says why
 
@@ -8,7 +8,7 @@ The rules, in the order they are asked:
     accepted          it goes out
     caller_fault      the same answer would come from any tier: out at once
     caller_gone       nobody is waiting
-    low_confidence    the next stronger tier takes over; with none left, the best answer so far goes out
+    low_confidence    the next stronger tier takes over; with none left, the best answer so far goes out, as degraded
     retryable         another endpoint of the tier, then the next stronger tier, then the best answer so far, then
                       weaker tiers, a tier whose draft was thrown away among them
 At most `max_attempts` in all, and none once the budget is spent. JSON and streams are driven alike; what differs is
@@ -38,9 +38,8 @@ class Attempt:
     tier: str
     timeout_s: float
     ttft_timeout_s: float
+    judged: bool
     final: bool
-    endpoint: int = 0
-    """How many endpoints of this tier were tried before: the caller picks another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,7 @@ class Cascade:
         self._tried_here = 0
         self._attempts: list[Attempt] = []
         self._outcomes: list[Outcome] = []
+        self._missing = bool(decision.missing)
         self._degraded = bool(decision.degraded)
         self._escalated = False
         self._fell_back = False
@@ -150,17 +150,19 @@ class Cascade:
 
     def _attempt(self, tier: str, budget_s: float) -> Attempt:
         more_attempts = self.attempts + 1 < self._policy.escalate.max_attempts
-        judged = more_attempts and tier in self._stronger[:1] and len(self._stronger) > 1
+        can_escalate = more_attempts and len(self._stronger) > 1
         if not self._stronger and self._dropped:
             self._degraded = True
+        # With every stronger tier out of reach the answer goes out as it is, but not without saying so.
+        judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
         slo = self._policy.slo
         timeout = ttft_timeout = budget_s
-        if judged:
+        if can_escalate:
             # Half of what is left stays with the tier that would take over; a tier that misses the surface's own
             # p99 has no claim to more.
             timeout = min(budget_s / 2, slo.total.p99 or budget_s)
             ttft_timeout = min(timeout, slo.ttft.p99 or timeout)
-        return Attempt(self.attempts + 1, tier, timeout, ttft_timeout, final=not judged, endpoint=self._tried_here)
+        return Attempt(self.attempts + 1, tier, timeout, ttft_timeout, judged, final=not can_escalate)
 
     def _best(self) -> int | None:
         """The number of the most confident answer that is still in hand."""

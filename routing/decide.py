@@ -48,7 +48,8 @@ class Decision:
     """The tiers to try, in order, and the reason.
 
     `tiers` starts with the one that answers first; the next ones take over by escalation. `fallbacks` are weaker tiers,
-    tried only when all of `tiers` fail. `degraded` says why the tier that was wanted is not the one that starts.
+    tried only when all of `tiers` fail. `missing` are tiers that could take over if they could answer now: an answer
+    that would have gone on to one of them must say so. `degraded` says why the tier that was wanted does not start.
     """
 
     tiers: tuple[str, ...]
@@ -57,6 +58,7 @@ class Decision:
     difficulty: Difficulty | None
     policy_version: str
     degraded: str = ""
+    missing: tuple[str, ...] = ()
 
 
 def decide(
@@ -157,7 +159,8 @@ def _with_health(
         raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
     degraded = f"{start} is {why}" if why else ""
     tiers, fallbacks = (upward, downward) if upward else (downward[:1], downward[1:])
-    return Decision(tiers, fallbacks, reason, difficulty, policy.version, degraded)
+    missing = tuple(name for name in capable[at + 1 :] if health[name].unavailable)
+    return Decision(tiers, fallbacks, reason, difficulty, policy.version, degraded, missing)
 
 
 def _available(names: Iterable[str], health: Mapping[str, TierHealth]) -> tuple[str, ...]:

@@ -26,11 +26,16 @@ def policy(**changes: Any) -> Policy:
 
 
 def cascade(
-    *tiers: str, fallbacks: tuple[str, ...] = (), degraded: str = "", endpoints: int = 1, **changes: Any
+    *tiers: str,
+    fallbacks: tuple[str, ...] = (),
+    degraded: str = "",
+    missing: tuple[str, ...] = (),
+    endpoints: int = 1,
+    **changes: Any,
 ) -> Cascade:
     names = (*tiers, *fallbacks)
     health = {name: TierHealth(name, frozenset(), endpoints) for name in names}
-    decision = Decision(tiers, fallbacks, "test", None, "0123456789", degraded)
+    decision = Decision(tiers, fallbacks, "test", None, "0123456789", degraded, missing)
     return Cascade(decision, policy(**changes), health)
 
 
@@ -47,7 +52,8 @@ def low(confidence: float, *, kept: bool = True) -> Outcome:
 def test_an_accepted_answer_goes_out() -> None:
     """The first tier's good answer is served, by the direct path."""
     run = cascade("local", "hosted")
-    assert attempt(run).tier == "local"
+    first = attempt(run)
+    assert (first.tier, first.judged, first.final) == ("local", True, False)
     run.observe(ACCEPTED)
     assert run.next(5) == Serve(1)
     assert run.path == "direct"
@@ -59,7 +65,7 @@ def test_low_confidence_escalates_to_the_next_tier() -> None:
     assert not attempt(run).final
     run.observe(low(0.3))
     second = attempt(run)
-    assert (second.tier, second.final) == ("hosted", True)
+    assert (second.tier, second.judged, second.final) == ("hosted", False, True)
     run.observe(ACCEPTED)
     assert run.next(5) == Serve(2)
     assert run.path == "escalated"
@@ -187,3 +193,22 @@ def test_an_unconfigured_wanted_tier_is_said() -> None:
     run.observe(ACCEPTED)
     run.next(5)
     assert run.path == "degraded"
+
+
+def test_an_answer_that_would_have_escalated_says_so() -> None:
+    """With the stronger tier out of reach a poor answer still goes out, judged and marked as degraded."""
+    run = cascade("local", missing=("hosted",))
+    only = attempt(run)
+    assert (only.judged, only.final) == (True, True)
+    run.observe(low(0.3))
+    assert run.next(5) == Serve(1)
+    assert run.path == "degraded"
+
+
+def test_a_good_answer_is_direct_even_with_the_stronger_tier_missing() -> None:
+    """Nothing was lost, so nothing is said."""
+    run = cascade("local", missing=("hosted",))
+    attempt(run)
+    run.observe(ACCEPTED)
+    assert run.next(5) == Serve(1)
+    assert run.path == "direct"
