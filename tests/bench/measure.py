@@ -40,7 +40,7 @@ class Plan:
     half_load: bool = True
 
 
-QUICK = Plan(rounds=1, throughput_s=1, latency_s=1, stream_s=0.7)
+QUICK = Plan(rounds=1, throughput_s=1, latency_s=1, stream_s=1.0)
 FULL = Plan(rounds=5, throughput_s=3, latency_s=2, stream_s=2.0)
 
 
