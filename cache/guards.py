@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from cache import words
 
-_TOKEN = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|\d+|[^\W\d_]+(?:[\d_]\w*)?|_\w*|[%$€£+*/<>=^#&|@~\\]")
+_TOKEN = re.compile(r"(?<![\w)])-?\d+(?:[.,]\d+)*|\d+|[^\W\d_]+(?:[\d_]\w*)?|_\w*|[%$€£+*/<>=^#&|@~\\{}\[\];`]")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _CODE = re.compile(r"\w*[^\W_][._/\\-]?\d\w*|\w+_\w*|\w+(?:::|->|\.)\w+\(?|[a-z]+[A-Z]\w*|[A-Z]{2,}\w*")
 _POLES = {word: 2 * i + side for i, pair in enumerate(words.OPPOSITES) for side in (0, 1) for word in pair[side]}

@@ -19,7 +19,7 @@ _WRAPPING = re.compile(
 )
 _HOW = re.compile(
     r"""^\s*(?:
-        how\s+(?:can|do|could|should|would|may|might|must|to)(?:\s+(?:i|you|we|one|someone|a\s+person|anyone))?(?:\s+to)?|
+        how\s+(?:can|do|does|could|should|would|may|might|must|to)(?:\s+(?:i|you|we|one|someone|a\s+person|anyone))?(?:\s+to)?|
         what(?:\s+is|\s+are)\s+(?:the|a|some)\s+(?:(?:good|best)\s+)?(?:steps?|ways?|methods?|process|procedure)\s+(?:to|of|for)|
         in\s+what\s+way\s+(?:can|do)\s+(?:i|you|we)
     )\s+""",
@@ -35,7 +35,7 @@ _EXPANDED |= {"'ll": " will", "'ve": " have", "'d": " would"}
 
 
 def unwrap(text: str) -> str:
-    """`text` without its greeting and its politeness, with every way to ask for a way asked as `how`."""
+    """`text` without its greeting and its politeness, with every way to ask for a way asked as `howto`."""
     if "’" in text:
         text = text.replace("’", "'")
     if "'" in text:
@@ -43,8 +43,8 @@ def unwrap(text: str) -> str:
         text = _CONTRACTIONS.sub(lambda found: _EXPANDED[found[0].lower()], text)
     text = _WRAPPING.sub("", text, count=1)
     if found := _IF_I_WANT.match(text):
-        return f"how {found[1]}"
-    return _HOW.sub("how ", text, count=1)
+        return f"howto {found[1]}"
+    return _HOW.sub("howto ", text, count=1)
 
 
 def _set(words: str) -> frozenset[str]:
@@ -53,7 +53,7 @@ def _set(words: str) -> frozenset[str]:
 
 EMPTY: Final = _set(
     """a an the this that these those there here is are am be been being was were do does did doing done have has
-    had having will would shall can could may might of to in on at for with about as and it its if then than just
+    had having will shall of to in on at for with about as and it its if then than just
     really actually indeed exactly basically simply truly very quite also too ever please some any whether
     fact etc get gets got thing things one ones"""
 )
@@ -76,7 +76,7 @@ PAST: Final = _set("was were did had been")
 FUTURE: Final = _set("will shall gonna")
 ASKED: Final = {
     "who": "who", "whom": "who", "whose": "who", "what": "what", "which": "what", "when": "when", "where": "where",
-    "why": "why", "how": "how",
+    "why": "why", "how": "how", "howto": "howto",
 }  # fmt: skip
 MODALS: Final = {
     "can": "can", "could": "can", "may": "may", "might": "may", "should": "should", "must": "must", "ought": "should",
