@@ -11,15 +11,13 @@ from gateway.telemetry.trace import Hop
 _PER = 1e-6
 
 
-def charge(ctx: RequestContext, hop: Hop, price: Price, usage: Usage, *, wasted: bool) -> None:
-    """Books one call in the ledger and on its span. `wasted`: nobody will see this answer."""
+def charge(ctx: RequestContext, hop: Hop, price: Price, usage: Usage) -> float:
+    """Books one call in the ledger and on its span; its cost in dollars. What of it was wasted is known at the end."""
     cost = (usage.tokens_in * price.input + usage.tokens_out * price.output) * _PER
     ledger = ctx.ledger
     ledger.cost_usd += cost
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out
-    if wasted:
-        ledger.wasted_usd += cost
     attributes = hop.attributes
     attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
     attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
@@ -27,6 +25,7 @@ def charge(ctx: RequestContext, hop: Hop, price: Price, usage: Usage, *, wasted:
     if usage.estimated:
         ledger.usage_estimated = True
         attributes[names.USAGE_ESTIMATED] = True
+    return cost
 
 
 def estimate(ctx: RequestContext, tokens_out: int) -> Usage:

@@ -42,6 +42,8 @@ class Tried:
     endpoint: Endpoint | None = None
     answer: Draft | LiveStream | None = None
     error: BackendError | None = None
+    cost_usd: float = 0.0
+    """Of a whole answer; a stream's cost is booked when it ends."""
 
 
 async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: Attempt) -> Tried:
@@ -67,7 +69,7 @@ async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: A
         if isinstance(error, BadStatus):
             hop.attributes[names.UPSTREAM_STATUS] = error.status
     except asyncio.CancelledError:
-        charge(ctx, hop, endpoint.config.price, estimate(ctx, 0), wasted=True)
+        charge(ctx, hop, endpoint.config.price, estimate(ctx, 0))
         hop.attributes[names.OUTCOME] = "caller_gone"
         hop.end("client_gone")
         raise
@@ -120,14 +122,14 @@ async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, h
     value = completion.value
     verdict = _judge(ctx, attempt, value, hop)
     usage = usage_of(value) or estimate(ctx, 0)
-    charge(ctx, hop, endpoint.config.price, usage, wasted=not verdict.accepted and not attempt.final)
+    cost = charge(ctx, hop, endpoint.config.price, usage)
     body = completion.raw
     if call.ask_logprobs:
         strip_logprobs(value)
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return Tried(attempt, outcome, endpoint, Draft(body, value))
+    return Tried(attempt, outcome, endpoint, Draft(body, value), cost_usd=cost)
 
 
 def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:

@@ -182,6 +182,7 @@ async def _cascade(
             return _served(ctx, tried[step.number - 1])
         else:
             ctx.ledger.path = ""
+            ctx.ledger.wasted_usd = ctx.ledger.cost_usd
             raise exhausted(_last_error(step, tried), timed_out=step.timed_out)
 
 
@@ -191,6 +192,7 @@ def _last_error(step: Fail, tried: list[Tried]) -> BackendError | None:
 
 def _served(ctx: RequestContext, tried: Tried) -> Tried:
     ledger = ctx.ledger
+    ledger.wasted_usd = ledger.cost_usd - tried.cost_usd
     ledger.tier = tried.attempt.tier
     ledger.confidence = tried.outcome.confidence
     if tried.endpoint is not None:

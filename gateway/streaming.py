@@ -53,7 +53,7 @@ async def open_stream(
     if verdict.accepted or attempt.final:
         return LiveStream(ctx, endpoint, hop, source, held, verdict, strip=call.ask_logprobs)
     source.close()
-    charge(ctx, hop, endpoint.config.price, held.usage or estimate(ctx, held.evidence.tokens), wasted=True)
+    charge(ctx, hop, endpoint.config.price, held.usage or estimate(ctx, held.evidence.tokens))
     return Rejected(verdict.reason, verdict.confidence)
 
 
@@ -184,7 +184,7 @@ class LiveStream:
         if self._broken is not None and not isinstance(self._broken, _DeadlinePassed):
             self._endpoint.failed(self._broken)
         usage = self._usage or estimate(self._ctx, self._tokens)
-        charge(self._ctx, self._hop, self._endpoint.config.price, usage, wasted=False)
+        charge(self._ctx, self._hop, self._endpoint.config.price, usage)
         self._hop.attributes[names.STREAM_END] = self.end
         self._hop.end(self._broken.error_type if self._broken else None)
 
