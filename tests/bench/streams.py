@@ -15,6 +15,8 @@ from tests.bench.rig import Meter
 
 _CHUNK = b"data: {"
 _END = b"0\r\n\r\n"
+_SPREAD_S = 0.1
+"""Streams begin one after another over this time: were they to begin together, each would wait for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def watch(subject: Subject, shape: Shape, seconds: float) -> Watched:
 async def _watch(subject: Subject, shape: Shape, seconds: float, found: Watched) -> None:
     deadline = time.perf_counter() + seconds
     request = _request(subject, shape)
-    await asyncio.gather(*(_client(subject.service.port, request, deadline, found) for _ in range(shape.concurrent)))
+    apart = min(shape.chunks * shape.pace_ms / 1000, _SPREAD_S) / shape.concurrent
+    clients = [_client(subject.service.port, request, n * apart, deadline, found) for n in range(shape.concurrent)]
+    await asyncio.gather(*clients)
 
 
 def _request(subject: Subject, shape: Shape) -> bytes:
@@ -63,7 +67,8 @@ def _request(subject: Subject, shape: Shape) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def _client(port: int, request: bytes, deadline: float, found: Watched) -> None:
+async def _client(port: int, request: bytes, wait_s: float, deadline: float, found: Watched) -> None:
+    await asyncio.sleep(wait_s)
     _, protocol = await asyncio.get_running_loop().create_connection(lambda: _Reader(found), "127.0.0.1", port)
     while time.perf_counter() < deadline:
         try:
