@@ -12,6 +12,7 @@ from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
 from gateway.backends.drain import drain
 
 _KEEPALIVE_S = 30.0
+_TOO_LARGE = "the reply is larger than max_reply"
 
 
 class AiohttpTransport:
@@ -34,7 +35,8 @@ class AiohttpTransport:
         except (aiohttp.ClientConnectionError, aiohttp.ClientSSLError) as error:
             raise Unreachable(type(error).__name__) from error
         except (aiohttp.ClientError, ValueError) as error:
-            raise InvalidReply(type(error).__name__) from error
+            # Cut off from its cause, which holds the request's headers and so our key.
+            raise InvalidReply(type(error).__name__) from None
         return _AiohttpResponse(response, self._max_reply)
 
     async def aclose(self) -> None:
@@ -52,7 +54,7 @@ class AiohttpTransport:
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            read_bufsize=1 << 18,
+            read_bufsize=1 << 17,  # twice that, and reading stops: what a slow client can make us hold
         )
         return self._session
 
@@ -68,7 +70,9 @@ class _AiohttpResponse:
 
     async def read(self) -> bytes:
         length = self._response.content_length
-        if length is not None and length <= self._left:
+        if length is not None:
+            if length > self._left:
+                raise InvalidReply(_TOO_LARGE)
             try:
                 return await self._response.read()
             except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
@@ -85,7 +89,7 @@ class _AiohttpResponse:
             raise Unreachable(type(error).__name__) from error
         self._left -= len(part)
         if self._left < 0:
-            raise InvalidReply("the reply is larger than max_reply")
+            raise InvalidReply(_TOO_LARGE)
         return part
 
     def close(self, *, end_is_due: bool = False) -> None:

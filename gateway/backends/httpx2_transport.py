@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 
 import httpx2
@@ -15,7 +16,14 @@ class Httpx2Transport:
     """As AiohttpTransport, with HTTP/2 and proxies."""
 
     def __init__(
-        self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int, http2: bool, proxy: str | None
+        self,
+        url: str,
+        *,
+        max_in_flight: int,
+        connect_timeout_s: float,
+        max_reply: int,
+        http2: bool = False,
+        proxy: str | None = None,
     ) -> None:
         self._url = url
         self._max_reply = max_reply
@@ -45,12 +53,13 @@ class Httpx2Transport:
 
 
 class _Httpx2Response:
-    """A pending read outlives its caller's cancellation, since httpx2's iterators do not survive one."""
+    """A read is a task of its own and outlives its caller's cancellation: httpx2's iterators do not survive one."""
 
     def __init__(self, response: httpx2.Response, max_reply: int) -> None:
         self._response = response
         self._bytes: AsyncIterator[bytes] = response.aiter_raw()
         self._pending: asyncio.Task[bytes] | None = None
+        self._closed = False
         self._left = max_reply
         self.status = response.status_code
 
@@ -65,14 +74,24 @@ class _Httpx2Response:
         return b"".join(parts)
 
     async def chunk(self) -> bytes:
-        if self._pending is None:
-            self._pending = asyncio.create_task(self._next())
-        part = await asyncio.shield(self._pending)
-        self._pending = None
+        if self._closed:
+            raise Unreachable("the call was closed")
+        part = await self._chunk()
         self._left -= len(part)
         if self._left < 0:
             raise InvalidReply("the reply is larger than max_reply")
         return part
+
+    async def _chunk(self) -> bytes:
+        pending = self._pending
+        if pending is None:
+            pending = self._pending = asyncio.create_task(self._next())
+        # Not shield(): what cancels the read must reach its reader as an error, not as a cancellation of the reader.
+        await asyncio.wait([pending])
+        self._pending = None
+        if pending.cancelled():
+            raise Unreachable("the call was closed")
+        return pending.result()
 
     async def _next(self) -> bytes:
         try:
@@ -81,14 +100,26 @@ class _Httpx2Response:
             raise Unreachable(type(error).__name__) from error
 
     def close(self, *, end_is_due: bool = False) -> None:
-        if self._pending is not None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._pending is not None and not end_is_due:
             self._pending.cancel()
-            self._pending = None
-        drain(self._to_end(wait=end_is_due), None)
+        drain(self._end(wait=end_is_due), None)
 
-    async def _to_end(self, *, wait: bool) -> None:
+    async def _end(self, *, wait: bool) -> None:
         try:
-            while wait and await self.chunk():
+            while wait and await self._chunk():
                 pass
         finally:
-            await self._response.aclose()
+            await self._abandon()
+            with contextlib.suppress(httpx2.TransportError):
+                await self._response.aclose()
+
+    async def _abandon(self) -> None:
+        """Ends a read that nobody waits for any more, and takes note of how it went."""
+        if (pending := self._pending) is not None:
+            pending.cancel()
+            await asyncio.wait([pending])
+            if not pending.cancelled():
+                pending.exception()

@@ -137,6 +137,8 @@ class Connection(asyncio.Protocol):
 
     async def _carry_out(self, request: Received, script: Iterator[Step]) -> None:
         for step in script:
+            if self.transport.is_closing():
+                return  # the peer is gone; a script of writes alone would never let the loop say so
             if isinstance(step, End):
                 await self._end(request, step)
                 return

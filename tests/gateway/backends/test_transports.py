@@ -1,0 +1,383 @@
+"""The contract of a transport, kept by both of them, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
+from gateway.backends.httpx2_transport import Httpx2Transport
+from tests.support.raw_upstream import never_connects, raw_upstream
+from tests.support.upstream import Fault, Reply, Upstream
+from tests.support.waiting import until
+
+KEY = "sk-planted-canary"
+HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+ASK = b'{"messages":[{"role":"user","content":"hi"}]}'
+ASK_STREAM = b'{"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+Make = Callable[..., Transport]
+
+
+@pytest.fixture(params=[AiohttpTransport, Httpx2Transport], ids=["aiohttp", "httpx2"])
+async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+    """Makes transports to a base URL, and closes them at the end."""
+    made: list[Transport] = []
+
+    def transport(
+        url: str, max_in_flight: int = 10, connect_timeout_s: float = 2.0, max_reply: int = 1 << 20
+    ) -> Transport:
+        one: Transport = request.param(
+            f"{url}/chat/completions",
+            max_in_flight=max_in_flight,
+            connect_timeout_s=connect_timeout_s,
+            max_reply=max_reply,
+        )
+        made.append(one)
+        return one
+
+    yield transport
+    for one in made:
+        await one.aclose()
+
+
+async def send(transport: Transport, body: bytes = ASK, within_s: float = 5.0) -> Response:
+    async with asyncio.timeout(within_s):
+        return await transport.send(HEADERS, body)
+
+
+async def finished(response: Response) -> bytes:
+    """The whole body by chunks, and the connection given back."""
+    parts: list[bytes] = []
+    async with asyncio.timeout(5):
+        while part := await response.chunk():
+            parts.append(part)
+    response.close()
+    return b"".join(parts)
+
+
+async def test_a_whole_reply(make: Make, upstream: Upstream) -> None:
+    """Status, headers and body arrive as sent, and the request as we made it, with nothing of the client's own."""
+    upstream.default = Reply(body=b'{"a": 1}', headers={"X-One": "1"})
+    response = await send(make(upstream.url))
+    assert (response.status, response.header("x-one"), response.header("absent")) == (200, "1", None)
+    assert await response.read() == b'{"a": 1}'
+    response.close()
+    received = upstream.requests[0]
+    assert received.raw == ASK
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert received.headers["content-length"] == str(len(ASK))
+
+
+async def test_a_chunked_reply(make: Make, upstream: Upstream) -> None:
+    """A chunked body comes as it was sent, by chunks and as a whole alike."""
+    upstream.default = Reply(text="one two three", fragment=7)
+    transport = make(upstream.url)
+    by_chunks = await finished(await send(transport, ASK_STREAM))
+    assert by_chunks.endswith(b"data: [DONE]\n\n")
+    response = await send(transport, ASK_STREAM)
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
+    response.close()
+
+
+async def test_an_error_status_is_a_response(make: Make, upstream: Upstream) -> None:
+    """A status is for the dialect to judge: it comes back as it is."""
+    upstream.default = Reply(status=503, body=b"busy")
+    response = await send(make(upstream.url))
+    assert (response.status, await response.read()) == (503, b"busy")
+    response.close()
+
+
+@pytest.mark.parametrize("body", [ASK, ASK_STREAM], ids=["whole", "chunked"])
+async def test_a_reply_over_the_limit(make: Make, upstream: Upstream, body: bytes) -> None:
+    """A reply that is larger than allowed is invalid, and its connection is dropped before the rest is read."""
+    upstream.default = Reply(fault=Fault.GIANT)
+    response = await send(make(upstream.url, max_reply=1 << 20), body)
+    with pytest.raises(InvalidReply):
+        await response.read()
+    response.close()
+    await until(lambda: upstream.requests[0].gone_at is not None, what="the upstream sees us leave")
+    assert upstream.requests[0].sent_bytes < 64 << 20
+
+
+async def test_redirects_are_not_followed(make: Make, upstream: Upstream) -> None:
+    """A redirect is an answer like any other; the key goes nowhere else."""
+    upstream.default = Reply(fault=Fault.REDIRECT)
+    response = await send(make(upstream.url))
+    assert response.status == 307
+    response.close()
+    assert len(upstream.requests) == 1
+    assert not upstream.probes
+
+
+async def test_a_refused_connection(make: Make, upstream: Upstream) -> None:
+    """A refused connection is Unreachable."""
+    upstream.refuse()
+    with pytest.raises(Unreachable):
+        await send(make(upstream.url))
+
+
+async def test_an_unknown_host(make: Make) -> None:
+    """So is a host that does not exist."""
+    with pytest.raises(Unreachable):
+        await send(make("http://no-such-host.invalid:9/v1"))
+
+
+async def test_plain_http_on_a_tls_port(make: Make, upstream: Upstream) -> None:
+    """So is a server that speaks no TLS where TLS is configured; nothing falls back."""
+    with pytest.raises(Unreachable) as caught:
+        await send(make(upstream.url.replace("http:", "https:")))
+    assert "CERT" not in str(caught.value)
+    assert not upstream.requests
+
+
+async def test_a_connection_that_hangs(make: Make) -> None:
+    """A connection that is not made in time is TimedOut, in the time that was configured."""
+    with never_connects() as url, pytest.raises(TimedOut):
+        await send(make(url, connect_timeout_s=0.1), within_s=2)
+
+
+@pytest.mark.parametrize("fault", [Fault.CLOSE_BEFORE_HEADERS])
+async def test_a_close_before_the_headers(make: Make, upstream: Upstream, fault: Fault) -> None:
+    """A connection that ends before an answer is Unreachable."""
+    upstream.default = Reply(fault=fault)
+    with pytest.raises(Unreachable):
+        await send(make(upstream.url))
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET_MID_STREAM, Fault.CLOSE_MID_STREAM])
+@pytest.mark.parametrize("body", [ASK, ASK_STREAM], ids=["whole", "chunked"])
+async def test_a_body_that_breaks_off(make: Make, upstream: Upstream, fault: Fault, body: bytes) -> None:
+    """A body that ends before its length, or its last chunk, is Unreachable, never a shorter body."""
+    upstream.default = Reply(text="word " * 50, fault=fault)
+    response = await send(make(upstream.url), body)
+    with pytest.raises(Unreachable):
+        await response.read()
+    response.close()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n",
+        b"nothing like HTTP at all\r\n\r\n",
+    ],
+    ids=["two lengths", "negative length", "bad chunk size", "not HTTP"],
+)
+async def test_broken_framing(make: Make, reply: bytes) -> None:
+    """A reply whose framing is wrong is an error of ours, and its connection is not used again."""
+    with raw_upstream(reply, keep_open=True) as server:
+        transport = make(server.url)
+        for _ in range(2):
+            with pytest.raises((Unreachable, InvalidReply)):
+                await finished(await send(transport))
+        assert server.connections == 2
+
+
+async def test_an_interim_response_is_passed_over(make: Make) -> None:
+    """A 1xx before the answer is not the answer."""
+    final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+    with raw_upstream(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + final) as server:
+        assert await finished(await send(make(server.url))) == b"hi"
+
+
+async def test_a_cancelled_read_loses_nothing(make: Make, upstream: Upstream) -> None:
+    """A read that is cancelled and called again goes on where it was."""
+    upstream.default = Reply(text="one two three four five", between_s=0.02)
+    transport = make(upstream.url)
+    response = await send(transport, ASK_STREAM)
+    body = b""
+    cancelled = 0
+    while not body.endswith(b"data: [DONE]\n\n"):
+        try:
+            async with asyncio.timeout(0.003):
+                body += await response.chunk()
+        except TimeoutError:
+            cancelled += 1
+    response.close()
+    assert cancelled > 3
+    assert body.count(b"\n\n") == 5 + 3
+    assert b"five" in body
+
+
+async def test_reuses_a_connection_read_to_its_end(make: Make, upstream: Upstream) -> None:
+    """Replies that were read whole share one connection."""
+    transport = make(upstream.url)
+    for body in (ASK, ASK_STREAM, ASK):
+        await finished(await send(transport, body))
+        await asyncio.sleep(0.01)
+    assert upstream.connections == 1
+
+
+async def test_close_drops_a_reply_in_progress(make: Make, upstream: Upstream) -> None:
+    """Closing an unfinished reply is seen by the upstream at once, and frees the only slot."""
+    upstream.queue(Reply(text="one two", fault=Fault.HANG_MID_STREAM))
+    transport = make(upstream.url, max_in_flight=1)
+    response = await send(transport, ASK_STREAM)
+    await response.chunk()
+    response.close()
+    response.close()
+    await until(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
+    assert await finished(await send(transport, ASK_STREAM))
+
+
+async def test_close_without_a_read(make: Make, upstream: Upstream) -> None:
+    """A reply of which nothing was read can be closed too."""
+    upstream.queue(Reply(fault=Fault.HANG_AFTER_HEADERS))
+    transport = make(upstream.url, max_in_flight=1)
+    (await send(transport, ASK_STREAM)).close()
+    await until(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
+    assert await finished(await send(transport))
+
+
+END_LATER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\n[DONE]\r\n"
+
+
+async def test_an_end_that_is_due_keeps_the_connection(make: Make) -> None:
+    """When only the end of the body is missing, it is awaited in the background and the connection used again."""
+    with raw_upstream(END_LATER, 0.02, b"0\r\n\r\n", keep_open=True) as server:
+        transport = make(server.url, max_in_flight=1)
+        for _ in range(3):
+            response = await send(transport)
+            assert await response.chunk() == b"[DONE]"
+            response.close(end_is_due=True)
+        await finished(await send(transport))
+        assert server.connections == 1
+
+
+async def test_an_end_that_is_due_and_does_not_come(make: Make) -> None:
+    """An upstream that does not end its reply gets a moment; then the slot is free all the same."""
+    with raw_upstream(END_LATER, 3.0, keep_open=True) as server:
+        transport = make(server.url, max_in_flight=1)
+        response = await send(transport)
+        await response.chunk()
+        response.close(end_is_due=True)
+        (await send(transport, within_s=1)).close()
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("how", ["chunk", "read"])
+async def test_close_wakes_a_pending_read(make: Make, upstream: Upstream, how: str) -> None:
+    """Whoever waits for bytes of a reply that is closed gets an error, and is not cancelled."""
+    upstream.default = Reply(fault=Fault.HANG_AFTER_HEADERS)
+    response = await send(make(upstream.url), ASK_STREAM)
+    waiting = asyncio.create_task(getattr(response, how)())
+    await asyncio.sleep(0.02)
+    response.close()
+    async with asyncio.timeout(1):
+        with pytest.raises(BackendError):
+            await waiting
+
+
+async def test_a_read_after_close(make: Make, upstream: Upstream) -> None:
+    """A closed reply has no bytes left."""
+    upstream.default = Reply(text="one two three", between_s=0.05)
+    response = await send(make(upstream.url), ASK_STREAM)
+    await response.chunk()
+    response.close()
+    with pytest.raises(BackendError):
+        await response.chunk()
+
+
+async def test_a_read_both_cancelled_and_closed_is_silent(
+    make: Make, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A read that nobody waits for any more, of a reply that breaks or is closed, leaves no stray error behind."""
+    for fault in (Fault.HANG_AFTER_HEADERS, Fault.CLOSE_AFTER_HEADERS):
+        upstream.default = Reply(fault=fault)
+        response = await send(make(upstream.url), ASK_STREAM)
+        with pytest.raises((TimeoutError, Unreachable)):
+            async with asyncio.timeout(0.02):
+                await response.chunk()
+        response.close()
+        await asyncio.sleep(0.02)
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+async def test_ignores_the_environment(make: Make, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a proxy nor a .netrc of the environment touches a call."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert await finished(await send(make(upstream.url)))
+
+
+async def test_errors_never_hold_the_key(make: Make, upstream: Upstream) -> None:
+    """No error, nor any cause of it, prints the key that the call carried."""
+    calls: list[BaseException] = []
+    with raw_upstream(b"HTTP/1.1 2000 what\r\n\x00: x\r\n\r\n") as garbled, never_connects() as hung:
+        for url in (upstream.url.replace("http:", "https:"), "http://127.0.0.1:9/v1", garbled.url, hung):
+            with pytest.raises(BackendError) as caught:
+                await finished(await send(make(url, connect_timeout_s=0.05)))
+            calls.append(caught.value)
+    for error in calls:
+        cause: BaseException | None = error
+        while cause is not None:
+            assert KEY not in f"{cause} {cause!r} {getattr(cause, 'request_info', '')!r}"
+            cause = cause.__cause__
+
+
+async def storm(transport: Transport, calls: int, seed: int) -> None:
+    """`calls` at once, each cancelled after 0-6 ms: waiting for a slot, connecting, or streaming."""
+    chance = random.Random(seed)
+
+    async def call() -> None:
+        response: Response | None = None
+        try:
+            response = await transport.send(HEADERS, ASK_STREAM)
+            while await response.chunk():
+                pass
+        finally:
+            if response is not None:
+                response.close()
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(call())
+        await asyncio.sleep(chance.uniform(0, 0.006))
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    await asyncio.gather(*(cancelled() for _ in range(calls)))
+
+
+async def succeed(transport: Transport, count: int) -> None:
+    """So many calls at once, all of which succeed."""
+    bodies = await asyncio.gather(*(send(transport, ASK_STREAM, within_s=5) for _ in range(count)))
+    for body in bodies:
+        assert (await finished(body)).endswith(b"data: [DONE]\n\n")
+
+
+async def test_cancelled_calls_cost_no_slot(make: Make, upstream: Upstream) -> None:
+    """20 calls over 10 slots cancelled after 0-6 ms, and 20 later ones succeed: httpx 0.28 lost its whole pool here."""
+    upstream.default = Reply(text="one two three", between_s=0.001)
+    transport = make(upstream.url, max_in_flight=10)
+    await storm(transport, 20, seed=1)
+    for _ in range(2):
+        await succeed(transport, 10)
+
+
+async def test_a_thousand_cancellations_cost_no_slot(make: Make, upstream: Upstream) -> None:
+    """After 1,000 cancellations all ten slots still carry calls at the same time."""
+    upstream.default = Reply(text="one two three", between_s=0.001)
+    transport = make(upstream.url, max_in_flight=10)
+    for seed in range(25):
+        await storm(transport, 40, seed)
+    before = len(upstream.requests)
+    assert before > 20  # some were cancelled while they streamed, not all before they began
+    upstream.default = Reply(text="one", before_headers_s=0.2)
+    async with asyncio.timeout(5):
+        running = [asyncio.create_task(send(transport, ASK_STREAM)) for _ in range(10)]
+        await until(lambda: len(upstream.requests) == before + 10, 3, "ten calls at the same time")
+        for response in await asyncio.gather(*running):
+            await finished(response)
