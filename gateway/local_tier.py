@@ -1,10 +1,12 @@
 """The local tier's own process: llama.cpp's OpenAI-compatible server, through xllamacpp, on one loopback port.
 
-    python -m gateway.local_tier --gguf FILE --port PORT [--alias NAME] [--context TOKENS] [--slots N] [--threads N]
+    python -m gateway.local_tier --gguf FILE --port PORT [--alias NAME] [--context TOKENS] [--slots N]
+                                  [--threads N] [--parent PID]
 
 It runs apart from the gateway because inference takes every core it gets, and because a crash in native code must not
 take requests with it. Continuous batching, the prompt cache and log-probabilities are on; all else the server offers
-(web page, slots, tools) is off. It ends with its parent.
+(web page, slots, tools) is off. It ends when its parent is not (or no longer) process
+PID, by default the parent it had at the start.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=4096, help="tokens per slot")
     parser.add_argument("--slots", type=int, default=4, help="requests generated at the same time")
     parser.add_argument("--threads", type=int, default=None, help="threads that compute (default: llama.cpp's choice)")
+    parser.add_argument("--parent", type=int, default=os.getppid(), help="the process to end with")
     return parser.parse_args(argv)
 
 
@@ -60,7 +63,6 @@ def parameters(args: argparse.Namespace) -> Any:
 def main(argv: list[str] | None = None) -> int:
     """Serves until the parent is gone or a signal ends the process; nothing of it needs closing."""
     args = parse(argv)
-    parent = os.getppid()
     import xllamacpp
 
     try:
@@ -69,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"cannot serve {args.gguf}: {error}\n")
         return 2
     sys.stderr.write(f"serving {args.gguf} on {server.listening_address}\n")
-    while os.getppid() == parent:
+    while os.getppid() == args.parent:
         time.sleep(_PARENT_CHECK_S)
     os._exit(0)  # the server's threads do not let a normal exit end
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _INDENT = " " * 12
+_QUESTION = "What is the capital of France? Answer in one word."
+"""Eight tokens from the shipped model; without its last sentence it goes on for hundreds, and gets it wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ Tierline is up: {facts.url}/v1
 
 def curl(facts: Facts) -> str:
     """A command to paste into a shell, which asks the default surface something."""
-    body = {"model": facts.default_surface, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    body = {"model": facts.default_surface, "temperature": 0, "messages": [{"role": "user", "content": _QUESTION}]}
     key = f' -H "authorization: Bearer ${facts.key_env}"' if facts.key_env else ""
     request = f"    curl {facts.url}/v1/chat/completions -H 'content-type: application/json'{key}"
     return f"{request} \\\n      -d {shlex.quote(json.dumps(body))}"

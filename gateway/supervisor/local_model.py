@@ -23,22 +23,13 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
     """The child and its OpenAI base URL. Raises CannotStart when there is no GGUF file to serve."""
     gguf, alias = find_gguf(model.gguf)
     port = state.port("local")
-    threads = ("--threads", str(model.threads)) if model.threads else ()
-    size = ("--context", str(model.context), "--slots", str(model.slots), *threads)
+    argv = [sys.executable, "-m", "gateway.local_tier", "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
+    argv += ["--context", str(model.context), "--slots", str(model.slots)]
+    argv += ["--threads", str(model.threads)] if model.threads else []
+    argv += ["--parent", str(os.getpid())]  # told, not asked for: the parent may die while the child is starting
     spec = ChildSpec(
         name=NAME,
-        argv=(
-            sys.executable,
-            "-m",
-            "gateway.local_tier",
-            "--gguf",
-            str(gguf),
-            "--alias",
-            alias,
-            "--port",
-            str(port),
-            *size,
-        ),
+        argv=tuple(argv),
         env=dict(os.environ),
         log=state.log("local"),
         is_ready=lambda: _is_healthy(port),

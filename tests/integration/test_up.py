@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import ROOT, environment
+from gateway.supervisor.local_model import find_gguf
+from tests.support.gateway import ROOT, environment, free_port
 from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -50,16 +51,11 @@ class Up:
 
     def get(self, path: str) -> tuple[int, Any]:
         """GET from the gateway: status and JSON; (0, None) while nobody answers."""
-        host, port = self.told()["url"].removeprefix("http://").split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=5)
         try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read() or b"null")
+            status, _, reply = exchange(self.told()["url"].removeprefix("http://"), "GET", path)
         except (OSError, http.client.HTTPException, ValueError):
             return 0, None
-        finally:
-            connection.close()
+        return status, reply
 
     def family(self) -> dict[int, str]:
         """Every process it has started, directly or not, with its command line."""
@@ -181,6 +177,32 @@ def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
 
 
 @pytest.mark.real_model
+def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(whole: Up) -> None:
+    """Its replies have log-probabilities; its web page and its slots are not served, and no web page may read it."""
+    address = whole.told()["local_base_url"].removeprefix("http://").removesuffix("/v1")
+    ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True}
+    status, headers, reply = exchange(address, "POST", "/v1/chat/completions", ask)
+    assert status == 200
+    assert reply["choices"][0]["logprobs"]["content"][0]["logprob"] <= 0
+    assert not headers["access-control-allow-origin"]
+    assert exchange(address, "GET", "/")[0] == 404
+    assert exchange(address, "GET", "/slots")[0] == 501
+
+
+@pytest.mark.real_model
+def test_the_local_model_ends_with_its_parent() -> None:
+    """Started by anything at all, it does not outlive what started it."""
+    model = f"{sys.executable} -m gateway.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["sh", "-c", f"{model} 2>/dev/null & echo $! ; wait"], cwd=ROOT, stdout=pipe) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        until(lambda: "local_tier" in command_line(pid))
+        parent.kill()
+    until(lambda: not command_line(pid), START_S, "the end of the local tier")
+
+
+@pytest.mark.real_model
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     """SIGINT ends the store, the model and the gateway; the exit code is 0 and up.json is gone."""
     with starter(tmp_path) as start:
@@ -272,6 +294,18 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, star
     assert re.search(mistake.says.replace("{port}", port), said), said
     assert "Traceback" not in said
     assert not list(tmp_path.glob("state/logs/*"))
+
+
+def exchange(address: str, method: str, path: str, body: Any = None) -> tuple[int, Any, Any]:
+    """Status, headers and JSON of one request."""
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        headers = {"content-type": "application/json", "origin": "http://example.com"}
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        response = connection.getresponse()
+        return response.status, response.headers, json.loads(response.read())
+    finally:
+        connection.close()
 
 
 def redis(url: str, command: str) -> str:
