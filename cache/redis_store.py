@@ -28,6 +28,7 @@ from redis.backoff import NoBackoff
 
 from cache import resp
 from cache.breaker import Breaker
+from cache.connections import AllInUse, Connections
 from cache.deadline import Deadline
 from cache.store import Append, StoreState, StoreUnavailable, Write
 
@@ -38,11 +39,9 @@ _REST_S = 30.0
 _BLOCKING_MARGIN_S = 1.0
 _MAX_CONNECTIONS = 256
 _MAX_BLOCKING = 16
-_MAX_DIALLING = 16
-"""A cold burst would otherwise spend its 20 ms on hundreds of handshakes at once, and open the breaker by itself."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
-    (errors.MaxConnectionsError, "busy"),
+    (AllInUse, "busy"),
     (errors.OutOfMemoryError, "full"),
     (errors.ReadOnlyError, "readonly"),
     (errors.MasterDownError, "masterdown"),
@@ -69,8 +68,8 @@ class RedisStore:
         self._where = where
         self._clock = clock
         self._breaker = Breaker(clock=clock)
-        self._connections = _Connections(dial, _MAX_CONNECTIONS)
-        self._blocking = _Connections(dial, _MAX_BLOCKING)
+        self._connections = Connections(dial, _MAX_CONNECTIONS)
+        self._blocking = Connections(dial, _MAX_BLOCKING)
         self._probe: asyncio.Task[None] | None = None
         self._reason = ""
         self._resting_until = float("-inf")
@@ -81,26 +80,25 @@ class RedisStore:
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic) -> RedisStore:
         """The store at a redis://, rediss:// or unix:// URL, not connected yet. ValueError, without the URL, if bad."""
         try:
-            options: dict[str, Any] = dict(parse_url(url))
-        except ValueError:
-            raise ValueError("the store's URL must be redis://, rediss:// or unix://, with a valid port") from None
-        options |= {
-            "socket_timeout": _SOCKET_S,
-            "socket_connect_timeout": _SOCKET_S,
-            "retry": Retry(NoBackoff(), 0),
-            "protocol": 2,  # no HELLO: a fresh connection costs no round trip
-            "driver_info": None,  # nor a CLIENT SETINFO
-        }
+            options: dict[str, Any] = {**parse_url(url), **_limits()}
+            dial = ConnectionPool(**options).make_connection
+            dial()  # type: ignore[no-untyped-call]  # not connected yet, but an option that no connection knows is found out here
+        except (ValueError, TypeError, errors.RedisError):
+            raise ValueError(
+                "the store's URL must be redis://, rediss:// or unix://, with a valid port and known options"
+            ) from None
         where = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
-        return cls(ConnectionPool(**options).make_connection, where, clock)
+        return cls(dial, where, clock)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._where})"
 
     async def get(self, key: str) -> bytes | None:
         name = key.encode()
-        reply = await self._request(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name), 1, _READ_S)
-        return reply[0]  # type: ignore[no-any-return]
+        (value,) = await self._request(b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name), 1, _READ_S)
+        if value is None or isinstance(value, bytes):
+            return value
+        raise self._unavailable("error")
 
     async def delete(self, key: str) -> None:
         await self._request(resp.command(b"DEL", key.encode()), 1, _SOCKET_S)
@@ -113,14 +111,15 @@ class RedisStore:
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
         command = resp.command(b"XREVRANGE", stream.encode(), end, b"-", b"COUNT", b"%d" % count)
-        return resp.entries((await self._request(command, 1, _SOCKET_S))[0])
+        (reply,) = await self._request(command, 1, _SOCKET_S)
+        return self._entries(reply)
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """A read for followers: on its own connections, under its own deadline, whatever the breaker says."""
         block = (b"BLOCK", b"%d" % block_ms) if block_ms > 0 else ()
         command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", stream.encode(), last_id.encode())
-        replies = await self._exchange(self._blocking, command, 1, block_ms / 1000 + _BLOCKING_MARGIN_S)
-        return resp.entries(replies[0][0][1]) if replies[0] else []
+        (reply,) = await self._exchange(self._blocking, command, 1, block_ms / 1000 + _BLOCKING_MARGIN_S)
+        return self._entries(reply, of_stream=stream.encode())
 
     async def ping(self) -> None:
         """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
@@ -169,7 +168,9 @@ class RedisStore:
         if not self._breaker.closed:
             self._watch()
 
-    async def _exchange(self, pool: _Connections, commands: bytes, replies: int, limit_s: float) -> list[Any]:
+    async def _exchange(
+        self, pool: Connections[AbstractConnection], commands: bytes, replies: int, limit_s: float
+    ) -> list[Any]:
         """Writes packed commands to one connection and reads their replies, all within `limit_s` seconds."""
         connection: AbstractConnection | None = None
         answers: list[Any] = []
@@ -184,7 +185,7 @@ class RedisStore:
                 if isinstance(answer, errors.RedisError):
                     raise answer
             return answers
-        except (errors.RedisError, OSError, TimeoutError) as error:
+        except (AllInUse, errors.RedisError, OSError, TimeoutError) as error:
             reason = _reason_of(error, dialled=connection is not None)
             if reason in _RESOLVE_AGAIN:
                 keep = False
@@ -193,6 +194,12 @@ class RedisStore:
         finally:
             if connection is not None:
                 await pool.give_back(connection, clean=keep and len(answers) == replies)
+
+    def _entries(self, reply: Any, of_stream: bytes = b"") -> list[tuple[str, bytes]]:
+        try:
+            return resp.entries(resp.part_of(reply, of_stream) if of_stream else reply)
+        except (TypeError, ValueError, LookupError, AttributeError):
+            raise self._unavailable("error") from None
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
         self.failures[reason] += 1
@@ -214,81 +221,14 @@ class RedisStore:
                     continue
 
 
-class _Connections:
-    """A bounded set of redis-py connections. One that was left in the middle of an exchange is never used again."""
-
-    def __init__(self, dial: Callable[[], AbstractConnection], most: int) -> None:
-        self._make = dial
-        self._most = most
-        self._count = 0
-        self._idle: list[AbstractConnection] = []
-        self._dialling: set[asyncio.Task[AbstractConnection]] = set()
-        self._closed = False
-
-    async def take(self) -> AbstractConnection:
-        """A connected connection, for one exchange. MaxConnectionsError at once when all are in use or being made."""
-        while self._idle:
-            connection = self._idle.pop()
-            # Unread bytes or an end of file: it is out of step, or the server has gone since.
-            if connection.is_connected and not await connection.can_read():
-                return connection
-            await self._drop(connection)
-        if self._count >= self._most or len(self._dialling) >= _MAX_DIALLING:
-            raise errors.MaxConnectionsError
-        self._count += 1
-        return await self._wait_for(asyncio.get_running_loop().create_task(self._dial()))
-
-    async def give_back(self, connection: AbstractConnection, *, clean: bool) -> None:
-        """Ends an exchange; `clean` when every reply was read."""
-        if clean and connection.is_connected and not self._closed:
-            self._idle.append(connection)
-        else:
-            await self._drop(connection)
-
-    async def drop_idle(self) -> None:
-        """Forgets the connections at hand, so that the next ones resolve the address anew."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await self._drop(connection)
-
-    async def aclose(self) -> None:
-        """Closes what is idle now, and everything else as it comes back."""
-        self._closed = True
-        if self._dialling:
-            await asyncio.wait(tuple(self._dialling))
-        await self.drop_idle()
-
-    async def _drop(self, connection: AbstractConnection) -> None:
-        self._count -= 1
-        await connection.disconnect(nowait=True)
-
-    async def _dial(self) -> AbstractConnection:
-        connection = self._make()
-        try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-        except BaseException:
-            await self._drop(connection)
-            raise
-        # From here on one deadline spans each whole exchange; redis-py would arm two timers and a task for each.
-        connection.socket_timeout = None
-        return connection
-
-    async def _wait_for(self, dialling: asyncio.Task[AbstractConnection]) -> AbstractConnection:
-        """The dialled connection. Who cannot wait leaves it to the next: else a slow handshake would never end."""
-        self._dialling.add(dialling)
-        try:
-            return await asyncio.shield(dialling)
-        except asyncio.CancelledError:
-            dialling.add_done_callback(self._adopt)
-            raise
-        finally:
-            if dialling.done():
-                self._dialling.discard(dialling)
-
-    def _adopt(self, dialling: asyncio.Task[AbstractConnection]) -> None:
-        self._dialling.discard(dialling)
-        if not dialling.cancelled() and dialling.exception() is None:
-            self._idle.append(dialling.result())
+def _limits() -> dict[str, Any]:
+    return {
+        "socket_timeout": _SOCKET_S,
+        "socket_connect_timeout": _SOCKET_S,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,  # no HELLO: a fresh connection costs no round trip
+        "driver_info": None,  # nor a CLIENT SETINFO
+    }
 
 
 async def _reply(connection: AbstractConnection) -> Any:

@@ -21,6 +21,14 @@ def operation(what: Write | Append) -> bytes:
     return command(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", what.value)
 
 
+def part_of(reply: Any, stream: bytes) -> list[Any]:
+    """The entries of one stream in a reply to XREAD; none when it waited in vain. Errors as `entries`."""
+    return dict(reply)[stream] if reply else []
+
+
 def entries(reply: list[Any]) -> list[tuple[str, bytes]]:
-    """Stream entries as (id, value); one that is not ours has no field `v` and an empty value."""
-    return [(name.decode(), fields[1] if fields and fields[0] == b"v" else b"") for name, fields in reply]
+    """Stream entries as (id, value); one that is not ours has no field `v` and an empty value.
+
+    TypeError, ValueError, LookupError or AttributeError when the reply is not entries at all.
+    """
+    return [(name.decode(), fields[1] if fields[0] == b"v" else b"") for name, fields in reply]

@@ -7,6 +7,7 @@ import pytest
 
 from cache.redis_store import RedisStore
 from cache.store import Append, StoreUnavailable, Write
+from tests.support.redis_script import scripted_redis
 from tests.support.store import LocalStore, local_store
 
 
@@ -75,6 +76,20 @@ async def test_another_kind_of_value_is_told_apart(store: RedisStore) -> None:
     assert store.state().status == "ok"
 
 
+@pytest.mark.parametrize("reply", [b":1\r\n", b"*1\r\n:1\r\n", b"*1\r\n*1\r\n:7\r\n", b"+OK\r\n"])
+async def test_replies_that_make_no_sense_are_errors_of_the_store(reply: bytes) -> None:
+    """A server that answers something else than what was asked raises StoreUnavailable and nothing else."""
+    async with scripted_redis(reply) as server:
+        store = RedisStore.from_url(server.url)
+        for ask in (store.latest("s", 1), store.after("s", "0", 1, 0)):
+            with pytest.raises(StoreUnavailable, match="error"):
+                await ask
+        if reply != b"+OK\r\n":
+            with pytest.raises(StoreUnavailable, match="error"):
+                await store.get("k")
+        await store.aclose()
+
+
 async def test_a_burst_beyond_the_pool_is_an_error_not_a_wait(valkey: LocalStore) -> None:
     """More requests at once than connections: the rest are told `busy` at once, and the breaker stays closed."""
     store = RedisStore.from_url(valkey.url)
@@ -102,7 +117,9 @@ async def test_credentials_are_never_said() -> None:
             await bad.aclose()
 
 
-@pytest.mark.parametrize("url", ["http://canary@x", "redis://:canary/pass@host:6379", "canary", "redis://h:99x"])
+@pytest.mark.parametrize(
+    "url", ["http://canary@x", "redis://:canary/pass@host:6379", "canary", "redis://h:99x", "redis://h?canary=1"]
+)
 def test_a_bad_url_is_refused_without_being_repeated(url: str) -> None:
     """What is wrong with it is said, what stood in it is not."""
     with pytest.raises(ValueError, match="URL") as caught:
