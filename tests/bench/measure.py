@@ -40,8 +40,8 @@ class Plan:
     half_load: bool = True
 
 
-QUICK = Plan(rounds=1, throughput_s=1, latency_s=1, stream_s=1.0)
-FULL = Plan(rounds=5, throughput_s=3, latency_s=2, stream_s=2.0)
+QUICK = Plan(rounds=1, throughput_s=1, latency_s=1, stream_s=1.3)
+FULL = Plan(rounds=5, throughput_s=3, latency_s=2, stream_s=3.0)
 
 
 class NotAsMeant(Exception):
@@ -97,12 +97,12 @@ def stream_round(subjects: Sequence[Subject], plan: Plan, say: Say) -> dict[str,
 
 
 def _streams(subject: Subject, plan: Plan) -> Figures:
-    paced = Shape(concurrent=16, chunks=200, pace_ms=4)
+    paced = Shape(concurrent=16, chunks=150, pace_ms=8)
     runs: list[Watched] = [watch(subject, paced, plan.stream_s)]
     figures = {"chunk_us": runs[0].cpu_us_per_chunk}
     if subject.name != "judged":  # it shows nothing before its end
         runs.append(watch(subject, Shape(concurrent=1, chunks=4, pace_ms=1), plan.stream_s / 2))
-        runs.append(watch(subject, Shape(concurrent=16, chunks=20, pace_ms=4), plan.stream_s / 2))
+        runs.append(watch(subject, Shape(concurrent=16, chunks=15, pace_ms=8), plan.stream_s / 2))
         figures["ttft_c1_ms"] = statistics.median(runs[1].ttft_ms)
         figures["ttft_c16_ms"] = statistics.median(runs[2].ttft_ms)
         figures["jitter_p99_ms"] = quantile([abs(gap - paced.pace_ms) for gap in runs[0].gaps_ms], 0.99)

@@ -143,7 +143,7 @@ def _streams(found: Found) -> str:
     if not found.streams:
         return ""
     lines = [
-        "Streams (a chunk every 4 ms). TTFT and jitter (p99 of |gap - 4 ms|) are added to direct's, in ms.",
+        "Streams (a chunk every 8 ms). TTFT and jitter (p99 of |gap - 8 ms|) are added to direct's, in ms.",
         f"{'':20}{'TTFT c=1':>10}{'TTFT c=16':>11}{'CPU/chunk us':>14}{'x raw':>7}{'jitter p99':>12}{'failed':>8}",
     ]
     for name, figures in found.streams.items():
