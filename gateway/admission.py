@@ -10,6 +10,7 @@ from gateway.context import RequestContext
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.output import effective_body
 from gateway.services import Services
+from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 from gateway.wishes import TIER_PREFIX, Wishes, read_wishes
@@ -34,12 +35,15 @@ def admit(
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
     effective, own_limit = effective_body(body, policy.output)
+    features = features_of(effective)
+    if services.deployment.telemetry.prompts:
+        trace.root.attributes[names.PROMPT] = features.text
     return RequestContext(
         request_id=ledger.request_id,
         tenant=ledger.tenant,
         policy=policy,
         body=effective,
-        features=features_of(effective),
+        features=features,
         wishes=wishes,
         clamp=_clamp(policy, wishes, pinned),
         pinned=pinned is not None,
