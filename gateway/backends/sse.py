@@ -13,28 +13,44 @@ _MAX_EVENT = 4 << 20
 class EventParser:
     """Feeds on bytes cut anywhere; takes LF, CRLF and CR line ends, comments, and data with or without a space."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_after_cr", "_parts", "_size")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes, in order; raises InvalidReply for an event over 4 MiB."""
-        rest = self._rest + chunk if self._rest else chunk
-        if b"\r" in rest:
-            rest = _with_lf(rest)
-        blocks = rest.split(b"\n\n")
-        self._rest = blocks.pop()
-        if len(self._rest) > _MAX_EVENT:
-            raise InvalidReply("an event is larger than 4 MiB")
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_lf(chunk)
+        if self._parts:
+            if b"\n" not in chunk:
+                # The inside of a large event: joined once, at its end, not for every part of it.
+                self._keep(chunk)
+                return []
+            self._parts.append(chunk)
+            chunk = b"".join(self._parts)
+            self._parts, self._size = [], 0
+        blocks = chunk.split(b"\n\n")
+        if rest := blocks.pop():
+            self._keep(rest)
         return [data for block in blocks if (data := _data(block))]
 
+    def _keep(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > _MAX_EVENT:
+            raise InvalidReply("an event is larger than 4 MiB")
 
-def _with_lf(rest: bytes) -> bytes:
-    # A CR at the very end may be half of a CRLF: it waits for what comes next.
-    tail = b"\r" if rest.endswith(b"\r") else b""
-    whole = rest[: len(rest) - len(tail)]
-    return whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
+    def _with_lf(self, chunk: bytes) -> bytes:
+        # A CR ends its line at once; the LF of a CRLF that was cut in two comes with the next chunk, and is no line.
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+            self._after_cr = False
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _data(block: bytes) -> bytes:
