@@ -52,12 +52,15 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """How one lookup ended. `reason` says why there is no hit; `neighbour` and `similarity` are the nearest entry's."""
+    """How one lookup ended. `reason` says why there is no hit; `neighbour` (an entry id), `question` (its text, which a
+    span may not show) and `similarity` are the nearest entry's.
+    """
 
     outcome: Outcome
     hit: Hit | None = None
     reason: str = ""
     neighbour: str | None = None
+    question: str | None = None
     similarity: float | None = None
 
 

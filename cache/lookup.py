@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -33,6 +33,7 @@ from policies.model import CachePolicy, Policy
 _NEIGHBOURS = 5
 _SECRET_BYTES = 64
 _MAX_CHORES = 1_000
+_Operation = tuple[Write | Append, IndexRecord | None]
 _OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
 
 
@@ -64,6 +65,15 @@ class CachePlan:
         if self.keys is None:
             return self.reason
         return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
+
+    plan: CachePlan
+    answer: Answer
+    vector: Vector | None = None
 
 
 class Cache:
@@ -153,35 +163,48 @@ class Cache:
         if isinstance(found, Lookup):
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 self.index.forget(keys.partition, near.key)
-            return self._done("semantic", replace(found, neighbour=near.question, similarity=near.similarity))
+            return self._done("semantic", _beside(near, found))
         if plan.write:
             self._later(self._back_fill(keys.key, found, semantic.ttl))
         hit = self._hit("semantic", near.key, found, near.similarity)
-        return self._done("semantic", Lookup("hit", hit, "", near.question, near.similarity))
+        return self._done("semantic", _beside(near, Lookup("hit", hit)))
 
     async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
         """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
-        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
-        if reason or plan.keys is None:
-            return self._written(reason)
-        body = orjson.dumps(answer.completion)
-        if len(body) > eligibility.MAX_BODY_BYTES:
-            return self._written("size")
-        operations = self._operations(plan, plan.keys, body, answer, vector)
-        if not operations:
-            return self._written("policy")
+        return (await self.write_all([Keep(plan, answer, vector)]))[0]
+
+    async def write_all(self, keeps: Sequence[Keep]) -> list[WriteOutcome]:
+        """Keeps several answers in one round trip; the outcome of each, in order."""
+        prepared = [self._prepared(keep) for keep in keeps]
+        operations = [pair for pairs in prepared if not isinstance(pairs, str) for pair in pairs]
+        failure = await self._applied(operations) if operations else ""
+        return [self._written(pairs if isinstance(pairs, str) else failure) for pairs in prepared]
+
+    async def _applied(self, operations: Sequence[_Operation]) -> str:
+        """Carries out the writes, then makes them findable here; the reason if the store did not."""
         try:
             await self._store.apply([operation for operation, _ in operations])
         except StoreUnavailable as error:
-            return self._written(error.reason)
+            return error.reason
         for _, record in operations:
             if record is not None:
                 self.index.add(record)
-        return self._written("")
+        return ""
+
+    def _prepared(self, keep: Keep) -> list[_Operation] | str:
+        """What keeping this answer takes, or why it is not kept."""
+        plan, answer = keep.plan, keep.answer
+        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
+        if reason or plan.keys is None:
+            return reason or "policy"
+        body = orjson.dumps(answer.completion)
+        if len(body) > eligibility.MAX_BODY_BYTES:
+            return "size"
+        return self._operations(plan, plan.keys, body, answer, keep.vector) or "policy"
 
     def _operations(
         self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None
-    ) -> list[tuple[Write | Append, IndexRecord | None]]:
+    ) -> list[_Operation]:
         """The entry, for as long as any cache may serve it, and its line on the index's stream."""
         now = self._clock()
         exact, semantic = plan.policy.exact, plan.policy.semantic
@@ -202,9 +225,7 @@ class Cache:
             question=keys.question or "",
             cost_usd=answer.cost_usd,
         )
-        operations: list[tuple[Write | Append, IndexRecord | None]] = [
-            (Write(keys.key, encode(keys.key, entry), ttl), None)
-        ]
+        operations: list[_Operation] = [(Write(keys.key, encode(keys.key, entry), ttl), None)]
         if findable and semantic is not None and vector is not None:
             line = np.asarray(vector, "<f4").tobytes()
             record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, line)
@@ -280,8 +301,7 @@ class Cache:
         return vector.shape == (self._dimension,) and bool(np.isfinite(vector).all()) and bool(vector.any())
 
     def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
-        entry_id = key.rpartition(":")[2][:12]
-        return Hit(kind, entry, entry_id, max(0.0, self._clock() - entry.created_at), similarity)
+        return Hit(kind, entry, _entry_id(key), max(0.0, self._clock() - entry.created_at), similarity)
 
     def _done(self, kind: Kind, lookup: Lookup) -> Lookup:
         self.counts[kind, lookup.outcome] += 1
@@ -293,6 +313,13 @@ class Cache:
 
 
 def _miss(reason: str, near: Neighbour | None) -> Lookup:
-    if near is None:
-        return Lookup("miss", reason=reason)
-    return Lookup("miss", reason=reason, neighbour=near.question, similarity=near.similarity)
+    missed = Lookup("miss", reason=reason)
+    return missed if near is None else _beside(near, missed)
+
+
+def _beside(near: Neighbour, lookup: Lookup) -> Lookup:
+    return replace(lookup, neighbour=_entry_id(near.key), question=near.question, similarity=near.similarity)
+
+
+def _entry_id(key: str) -> str:
+    return key.rpartition(":")[2][:12]

@@ -1,27 +1,31 @@
 """Step 11: what happens once the reply is out. Cache write, ledger, trace. None of it can fail or delay a request.
 
-The queue is bounded; when it is full the cache write is dropped and counted, and the request is recorded all the same.
+Answers are kept in batches, one round trip to the store for all that came within a few milliseconds. The queue is
+bounded; when it is full the cache write is dropped and counted, and the request is recorded all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from cache.entry import WriteOutcome
+from cache.lookup import Cache, Keep
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
-from gateway.telemetry.trace import Trace
+from gateway.telemetry.trace import Hop, Trace
 
 _QUEUE: Final = 1024
-_AT_ONCE: Final = 16
+_BATCH: Final = 32
+_LINGER_S: Final = 0.005
+_CLOSE_S: Final = 1.0
 
-Write = Callable[[], Awaitable[tuple[str, str]]]
-"""A cache write still to be made; gives its outcome, and the reason of one that was refused."""
+Keeping = Callable[[], Keep | None]
+"""An answer to keep, put together only when its turn comes; None when, at the end, it was not worth keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +34,23 @@ class Finished:
 
     trace: Trace
     ledger: Ledger
-    write: Write | None = None
+    keeping: Keeping | None = None
 
 
 class Afterwards:
     """One background task that finishes finished requests."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, cache: Cache, telemetry: Telemetry) -> None:
+        self._cache = cache
         self._telemetry = telemetry
         self._queue: deque[Finished] = deque()
         self._waiting = asyncio.Event()
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, finished: Finished) -> None:
         """Takes a finished request. Never blocks, never raises."""
-        if finished.write is None:
+        if finished.keeping is None:
             self._telemetry.record(finished.trace, finished.ledger)
         elif len(self._queue) >= _QUEUE:
             hop = finished.trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"})
@@ -58,34 +64,44 @@ class Afterwards:
         """Starts the task, on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="tierline.afterwards")
 
-    async def aclose(self, patience_s: float = 1.0) -> None:
+    async def aclose(self) -> None:
         """Finishes what is queued, within a time limit, and stops."""
+        self._closing = True
+        self._waiting.set()
         if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_CLOSE_S)
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._drain()
         for finished in self._queue:
             self._telemetry.record(finished.trace, finished.ledger)
 
     async def _run(self) -> None:
-        while True:
+        while self._queue or not self._closing:
             await self._waiting.wait()
+            if not self._closing:
+                await asyncio.sleep(_LINGER_S)
             self._waiting.clear()
-            await self._drain()
+            while self._queue:
+                await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
 
-    async def _drain(self) -> None:
-        while self._queue:
-            batch = [self._queue.popleft() for _ in range(min(_AT_ONCE, len(self._queue)))]
-            await asyncio.gather(*map(self._finish, batch))
-
-    async def _finish(self, finished: Finished) -> None:
-        if finished.write is not None:
+    async def _finish(self, batch: list[Finished]) -> None:
+        keeps: list[Keep] = []
+        writing: list[Hop] = []
+        for finished in batch:
             hop = finished.trace.begin(names.CACHE_WRITE)
-            outcome, reason = await finished.write()
-            hop.attributes[names.CACHE_OUTCOME] = outcome
-            hop.attributes[names.CACHE_REASON] = reason
-            hop.end()
-        self._telemetry.record(finished.trace, finished.ledger)
+            keep = finished.keeping() if finished.keeping is not None else None
+            if keep is None:
+                _end(hop, WriteOutcome(False, "unfinished"))
+            else:
+                keeps.append(keep)
+                writing.append(hop)
+        for hop, outcome in zip(writing, await self._cache.write_all(keeps), strict=True):
+            _end(hop, outcome)
+        for finished in batch:
+            self._telemetry.record(finished.trace, finished.ledger)
+
+
+def _end(hop: Hop, outcome: WriteOutcome) -> None:
+    hop.attributes[names.CACHE_OUTCOME] = "stored" if outcome.stored else "refused"
+    if outcome.reason:
+        hop.attributes[names.CACHE_REASON] = outcome.reason
+    hop.end()

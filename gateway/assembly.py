@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
-from cache.store import Store
+from cache.store import Store, StoreUnavailable
 from gateway.afterwards import Afterwards
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
@@ -48,18 +48,19 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
     )
     secret = os.environ.get(SECRET_ENV, "").encode()
+    cache = Cache(store, embedder_name=embedder.name, dimension=embedder.dimension, secret=secret)
     return Services(
         deployment=deployment,
         policies=_watcher(source, policies, metrics),
         tenants=Tenants(deployment.tenants),
         tiers={config.name: _tier(config) for config in deployment.tiers},
         store=store,
-        cache=Cache(store, embedder_name=embedder.name, dimension=embedder.dimension, secret=secret),
+        cache=cache,
         embedding=EmbeddingService(embedder, deployment.embedding.kind),
         classifier=classifier,
         telemetry=telemetry,
         metrics=metrics,
-        afterwards=Afterwards(telemetry),
+        afterwards=Afterwards(cache, telemetry),
         started_at=int(time.time()),
     )
 
@@ -68,6 +69,9 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
 async def running(services: Services) -> AsyncIterator[Services]:
     """The services, at work inside the block."""
     watching = asyncio.create_task(services.policies.run(), name="tierline.policies")
+    with contextlib.suppress(StoreUnavailable):
+        # So that /readyz knows from the first moment; a store that is down is degraded, not a failed start.
+        await services.store.ping()
     await services.cache.start()
     services.telemetry.start()
     services.afterwards.start()

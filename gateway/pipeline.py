@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import orjson
 
 from cache.entry import Answer, Hit, Lookup
-from cache.lookup import CachePlan
+from cache.lookup import CachePlan, Keep
+from gateway.afterwards import Keeping
 from gateway.backends.base import BackendError
 from gateway.completions import assemble, chunks_of
 from gateway.context import RequestContext
@@ -60,7 +60,7 @@ async def answer(ctx: RequestContext, services: Services) -> Reply:
     decision = _route(ctx, services, vector, health)
     ctx.client.watch()
     tried = await _cascade(ctx, services, decision, health)
-    return _reply(ctx, services, plan, vector, tried)
+    return _reply(ctx, plan, vector, tried)
 
 
 def _plan(ctx: RequestContext, services: Services) -> CachePlan:
@@ -97,7 +97,8 @@ async def _semantic(ctx: RequestContext, services: Services, plan: CachePlan, ve
     if found.similarity is not None:
         hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
     if found.neighbour is not None:
-        hop.attributes[names.NEIGHBOUR] = found.neighbour
+        shown = found.question if services.deployment.telemetry.prompts else found.neighbour
+        hop.attributes[names.NEIGHBOUR] = shown
     if ctx.policy.cache.semantic is not None:
         hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
     return _looked_up(hop, found)
@@ -201,43 +202,32 @@ def _served(ctx: RequestContext, tried: Tried) -> Tried:
     return tried
 
 
-def _reply(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, tried: Tried) -> Reply:
+def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, tried: Tried) -> Reply:
     found = tried.answer
     if isinstance(found, LiveStream):
-        write = _write(ctx, services, plan, vector, lambda: assemble(found.chunks) if found.end == "done" else None)
-        return Reply(events=found.events(), write=write, stream=found)
+        keeping = _keeping(ctx, plan, vector, lambda: assemble(found.chunks) if found.end == "done" else None)
+        return Reply(events=found.events(), keeping=keeping, stream=found)
     if not isinstance(found, Draft):
         raise AssertionError("the cascade serves only what is in hand")
-    return Reply(body=found.body, write=_write(ctx, services, plan, vector, lambda: found.value))
+    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, lambda: found.value))
 
 
-def _write(
-    ctx: RequestContext,
-    services: Services,
-    plan: CachePlan,
-    vector: Vector | None,
-    completion: Callable[[], dict[str, Any] | None],
-) -> Callable[[], Any] | None:
-    """The cache write this answer earns: none for an answer that was not what the policy wants."""
-    if plan.reason or not plan.write or ctx.ledger.path in ("degraded", "fallback"):
-        return None
-    return partial(_store, ctx, services, plan, vector, completion)
-
-
-async def _store(
-    ctx: RequestContext,
-    services: Services,
-    plan: CachePlan,
-    vector: Vector | None,
-    completion: Callable[[], dict[str, Any] | None],
-) -> tuple[str, str]:
-    value = completion()
-    if value is None:
-        return "refused", "the stream did not end well"
+def _keeping(
+    ctx: RequestContext, plan: CachePlan, vector: Vector | None, completion: Callable[[], dict[str, Any] | None]
+) -> Keeping | None:
+    """What this answer leaves for the cache: nothing, if it was not what the policy wants."""
     ledger = ctx.ledger
-    kept = Answer(value, ledger.tier, ledger.backend, ledger.model, ledger.confidence, ledger.cost_usd)
-    outcome = await services.cache.write(plan, kept, vector)
-    return ("stored" if outcome.stored else "refused"), outcome.reason
+    if plan.reason or not plan.write or ledger.path in ("degraded", "fallback"):
+        return None
+
+    def keep() -> Keep | None:
+        value = completion()
+        if value is None:
+            return None
+        answer = Answer(value, ledger.tier, ledger.backend, ledger.model, ledger.confidence, ledger.cost_usd)
+        return Keep(plan, answer, vector)
+
+    return keep
 
 
 def _replay(ctx: RequestContext, hit: Hit) -> Reply:

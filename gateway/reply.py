@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.afterwards import Write
+from gateway.afterwards import Keeping
 from gateway.errors import ApiError
 from gateway.streaming import LiveStream
 from gateway.telemetry import names
@@ -26,11 +26,11 @@ Header = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class Reply:
-    """An answer ready to go out: `body`, or `events` for a stream. `write` is the cache write it earns, if any."""
+    """An answer ready to go out: `body`, or `events` for a stream. `keeping` is what it leaves for the cache."""
 
     body: bytes = b""
     events: AsyncGenerator[bytes] | None = None
-    write: Write | None = None
+    keeping: Keeping | None = None
     extra: tuple[Header, ...] = ()
     stream: LiveStream | None = None
     """Where the events come from, if from a backend that is still talking: to be closed however the reply goes."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from gateway.admission import admit
-from gateway.afterwards import Finished, Write
+from gateway.afterwards import Finished, Keeping
 from gateway.client import Client
 from gateway.errors import ApiError, InternalError
 from gateway.middleware import read_body, request_id_of
@@ -38,13 +38,13 @@ class ChatCompletions:
         """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
         exchange = _Exchange(self._services, scope, receive, send)
         self._services.metrics.request_started()
-        write: Write | None = None
+        keeping: Keeping | None = None
         try:
-            write = await exchange.run()
+            keeping = await exchange.run()
         finally:
             self._services.metrics.request_ended()
             exchange.close()
-            self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, write))
+            self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, keeping))
 
 
 class _Exchange:
@@ -61,12 +61,12 @@ class _Exchange:
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
         self.ledger = Ledger(request_id_of(self._headers))
 
-    async def run(self) -> Write | None:
-        """Reads, answers, replies; the cache write that the answer earned."""
+    async def run(self) -> Keeping | None:
+        """Reads, answers, replies; what the answer leaves for the cache."""
         try:
             reply = await self._answer()
             await self._reply(reply)
-            return reply.write
+            return reply.keeping
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:

@@ -76,7 +76,7 @@ async def test_what_means_the_same_is_found_and_back_filled(cache: Cache, clock:
     assert found.hit is not None
     assert found.hit.kind == "semantic"
     assert found.hit.similarity == pytest.approx(np.cos(0.1), abs=1e-4)
-    assert found.neighbour == ITALY
+    assert found.question == ITALY
     async with asyncio.timeout(5):
         while (exact := await cache.exact(plan)).hit is None:
             await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ async def test_a_neighbour_must_be_near_and_pass_the_guards(cache: Cache, tenant
     """A miss says how near the nearest was, and what spoke against it."""
     await cache.write(cache.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     far = await cache.semantic(cache.plan(body(SAME), policy(), tenant, FACTS), vector(1.0))
-    assert (far.outcome, far.reason, far.neighbour) == ("miss", "similarity", ITALY)
+    assert (far.outcome, far.reason, far.question) == ("miss", "similarity", ITALY)
     assert far.similarity == pytest.approx(np.cos(1.0), abs=1e-4)
     trap = await cache.semantic(cache.plan(body(SPAIN), policy(), tenant, FACTS), vector(0.01))
     assert (trap.outcome, trap.reason) == ("miss", "guard: entities")

@@ -1,0 +1,273 @@
+"""The whole path, with the shipped policies: caches, routing, escalation, traces, and a store that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from cache.redis_store import RedisStore
+from gateway.telemetry import reader
+from policies.loader import SHIPPED
+from tests.support.gateway import Gateway, serve
+from tests.support.store import LocalStore, local_store
+from tests.support.upstream import Reply, Upstream
+from tests.support.wait import until
+
+HARD = (
+    "Let G be a finite group of order 2p^2, where p is an odd prime. Which of the following must be true of the number "
+    "of Sylow p-subgroups of G, and why?\nA. It is 1\nB. It is 2\nC. It is p\nD. It is p + 1"
+)
+SHIPPED_POLICIES = {file.stem: file.read_text() for file in SHIPPED.glob("*.yaml")}
+
+
+@pytest.fixture(scope="module")
+def path_gateway(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    local, hosted = _upstreams
+    folder = tmp_path_factory.mktemp("path")
+    with serve(folder, local.url, hosted.url, store_url=_store.url, policies=SHIPPED_POLICIES) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gw(path_gateway: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream) -> Gateway:
+    return path_gateway
+
+
+def ask(gateway: Gateway, question: str, *, headers: dict[str, str] | None = None, **more: Any) -> httpx2.Response:
+    body = {"model": "chat", "messages": [{"role": "user", "content": question}], **more}
+    return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
+
+
+def text_of(response: httpx2.Response) -> str:
+    """The answer's text, of JSON and of a stream alike."""
+    if response.headers["content-type"] == "application/json":
+        return str(response.json()["choices"][0]["message"]["content"])
+    chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+
+
+def traced(store: LocalStore, response: httpx2.Response) -> dict[str, Any]:
+    """The trace record of that request, as soon as it is there."""
+
+    async def find() -> bytes | None:
+        redis = RedisStore.from_url(store.url)
+        try:
+            return await reader.find(redis, response.headers["x-request-id"])
+        finally:
+            await redis.aclose()
+
+    record: dict[str, Any] = json.loads(until(lambda: asyncio.run(find()), 5, "the trace record"))
+    return record
+
+
+def hops(record: dict[str, Any]) -> list[str]:
+    return [hop["name"] for hop in record["hops"]]
+
+
+def test_a_question_is_answered_then_remembered_then_recognised(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream
+) -> None:
+    """Direct the first time, from the exact cache the second, semantically when it is rephrased; one call in all."""
+    local_upstream.default = Reply(text="Rome.")
+    first = ask(gw, "What is the capital city of Italy?")
+    assert first.headers["x-tierline-path"] == "direct"
+    until(lambda: ask(gw, "What is the capital city of Italy?").headers["x-tierline-path"] == "cache-exact", 5, "a hit")
+    rephrased = ask(gw, "What's the capital city of Italy?")
+    assert rephrased.headers["x-tierline-path"] == "cache-semantic"
+    assert float(rephrased.headers["x-tierline-similarity"]) >= 0.9
+    assert rephrased.json() == first.json()
+    assert rephrased.headers["x-tierline-cost-usd"] == "0.00000000"
+    assert len(local_upstream.requests) <= 2
+    record = traced(store, first)
+    assert hops(record) == ["request", "cache.exact", "embed", "cache.semantic", "route", "attempt", "cache.write"]
+
+
+def test_a_stream_is_stored_and_replays_as_either(gw: Gateway, local_upstream: Upstream) -> None:
+    """What was streamed once replays as a stream and as JSON, with the same text."""
+    local_upstream.default = Reply(text="The Nile is the longest of them.")
+    live = ask(gw, "Name the longest river of Africa.", stream=True)
+    assert live.headers["x-tierline-path"] == "direct"
+    until(lambda: ask(gw, "Name the longest river of Africa.").headers["x-tierline-path"] == "cache-exact", 5, "a hit")
+    as_json = ask(gw, "Name the longest river of Africa.")
+    as_stream = ask(gw, "Name the longest river of Africa.", stream=True)
+    assert text_of(live) == text_of(as_json) == text_of(as_stream) == "The Nile is the longest of them."
+    assert as_stream.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_hard_question_goes_to_the_hosted_tier_directly(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream
+) -> None:
+    """The classifier sends what the small model would get wrong past it; the local tier is never called."""
+    hosted_upstream.default = Reply(text="A.")
+    answered = ask(gw, HARD)
+    assert answered.headers["x-tierline-path"] == "direct"
+    assert answered.headers["x-tierline-tier"] == "hosted"
+    assert float(answered.headers["x-tierline-difficulty"]) > 0.3
+    assert not local_upstream.requests
+    route = next(hop for hop in traced(store, answered)["hops"] if hop["name"] == "route")
+    assert route["attributes"]["tierline.in_domain"] is True
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fumbled_easy_question_escalates_unseen(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    """A doubtful draft is cancelled and the stronger tier answers; the client sees nothing of the first attempt."""
+    local_upstream.default = Reply(text="Lyon, er, no, hm, Nice, perhaps?", logprob=-1.5)
+    hosted_upstream.default = Reply(text="Paris.")
+    answered = ask(gw, f"Which city is the capital of France? {stream}", stream=stream)
+    assert text_of(answered) == "Paris."
+    assert "Lyon" not in answered.text
+    assert answered.headers["x-tierline-path"] == "escalated"
+    assert answered.headers["x-tierline-attempts"] == "2"
+    attempts = [hop["attributes"] for hop in traced(store, answered)["hops"] if hop["name"] == "attempt"]
+    assert [attempt["tierline.outcome"] for attempt in attempts] == ["low_confidence", "accepted"]
+    assert attempts[0]["tierline.confidence"] < attempts[0]["tierline.confidence.min"]
+
+
+def test_log_probabilities_are_asked_for_us_and_kept_from_the_client(gw: Gateway, local_upstream: Upstream) -> None:
+    """The judge's evidence is stripped unless the client wanted it too."""
+    hidden = ask(gw, "Say hello to the crew.")
+    assert local_upstream.requests[-1].body["logprobs"] is True
+    assert "logprobs" not in hidden.json()["choices"][0]
+    shown = ask(gw, "Say hello to the crew once more.", logprobs=True)
+    assert shown.json()["choices"][0]["logprobs"]["content"]
+
+
+def test_a_pinned_tier_is_asked_and_no_other(gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """`model: tier:hosted` goes there whatever the classifier thinks, and a weaker tier's stored answer never serves."""
+    until(lambda: ask(gw, "Say hi.").headers["x-tierline-path"] == "cache-exact", 5, "a stored local answer")
+    pinned = ask(gw, "Say hi.", model="tier:hosted")
+    assert (pinned.headers["x-tierline-tier"], pinned.headers["x-tierline-path"]) == ("hosted", "direct")
+    assert hosted_upstream.requests[-1].body["model"] == "large"
+
+
+@pytest.mark.parametrize(("directive", "path"), [("no-cache", "direct"), ("no-store", "direct")])
+def test_a_client_can_keep_out_of_the_cache(gw: Gateway, directive: str, path: str) -> None:
+    """no-cache and no-store are answered freshly even when an answer is stored."""
+    until(lambda: ask(gw, "Say good day.").headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+    fresh = ask(gw, "Say good day.", headers={"x-tierline-cache": directive})
+    assert fresh.headers["x-tierline-path"] == path
+
+
+def test_only_if_cached_never_calls_a_model(gw: Gateway, local_upstream: Upstream) -> None:
+    """Without a stored answer it is an error, and no backend hears of it."""
+    refused = ask(gw, "Say nothing yet.", headers={"x-tierline-cache": "only-if-cached"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (504, "not_cached")
+    assert not local_upstream.requests
+
+
+def test_surfaces_have_policies_of_their_own(gw: Gateway, local_upstream: Upstream) -> None:
+    """The header, the model name and `auto` each choose the surface; its output cap reaches the backend."""
+    by_model = ask(gw, "def fib(", model="autocomplete")
+    assert by_model.headers["x-tierline-surface"] == "autocomplete"
+    assert local_upstream.requests[-1].body["max_completion_tokens"] == 64
+    by_header = ask(gw, "sum up the report", headers={"x-tierline-surface": "batch"})
+    assert by_header.headers["x-tierline-surface"] == "batch"
+    assert ask(gw, "hello you", model="auto").headers["x-tierline-surface"] == "chat"
+
+
+def test_a_policy_edit_takes_effect_and_a_bad_one_is_refused_aloud(
+    _upstreams: tuple[Upstream, Upstream], tmp_path: Path
+) -> None:
+    """A changed file is in force within seconds; a broken one leaves the last good one in force, and /readyz says so."""
+    local, hosted = _upstreams
+    local.reset()
+    with serve(tmp_path, local.url, hosted.url, policies=SHIPPED_POLICIES) as gateway:
+        before = ask(gateway, "Say hello.").headers["x-tierline-policy"]
+        file = gateway.policies / "chat.yaml"
+        file.write_text(SHIPPED_POLICIES["chat"].replace("max_tokens: 1024", "max_tokens: 77"))
+        until(lambda: ask(gateway, "Say hello.").headers["x-tierline-policy"] != before, 10, "the new policy")
+        assert local.requests[-1].body["max_completion_tokens"] == 77
+        file.write_text(SHIPPED_POLICIES["chat"].replace("deadline:", "deadlin:"))
+        ready = until(lambda: _degraded(gateway, "policies"), 10, "/readyz to say it")
+        assert "deadlin" in ready
+        assert ask(gateway, "Say hello.").status_code == 200
+
+
+def _degraded(gateway: Gateway, what: str) -> str:
+    said: list[str] = httpx2.get(f"{gateway.origin}/readyz").json()["degraded"]
+    return next((line for line in said if line.startswith(what)), "")
+
+
+def test_without_a_key_the_hosted_tier_is_unconfigured_and_said_to_be(local_upstream: Upstream, tmp_path: Path) -> None:
+    """Requests that would have gone there are answered by the local tier, marked as degraded; others are not."""
+    with serve(tmp_path, local_upstream.url, policies=SHIPPED_POLICIES) as gateway:
+        local_upstream.on("wrong").reply(text="um, er, ah", logprob=-2.0)
+        assert "HOSTED_KEY is not set" in _degraded(gateway, "tier hosted")
+        assert ask(gateway, HARD).headers["x-tierline-path"] == "degraded"
+        assert ask(gateway, "Say hello.").headers["x-tierline-path"] == "direct"
+        doubtful = [ask(gateway, "Say it wrong.", stream=stream) for stream in (False, True)]
+        assert [answer.headers["x-tierline-path"] for answer in doubtful] == ["degraded", "degraded"]
+        assert [text_of(answer) for answer in doubtful] == ["um, er, ah"] * 2
+        pinned = ask(gateway, "Say hello.", model="tier:hosted")
+        assert (pinned.status_code, pinned.json()["error"]["code"]) == (502, "upstream_unreachable")
+        assert pinned.headers["x-should-retry"] == "false"
+
+
+def test_killing_the_store_costs_no_request(_upstreams: tuple[Upstream, Upstream], tmp_path: Path) -> None:
+    """Under load the store is killed and comes back: every request is answered, /readyz says it, caching resumes."""
+    local, hosted = _upstreams
+    local.reset()
+    failed: list[int] = []
+    stop = threading.Event()
+
+    with (
+        local_store() as store,
+        serve(tmp_path, local.url, hosted.url, store_url=store.url, policies=SHIPPED_POLICIES) as gateway,
+    ):
+
+        def load() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                status = ask(gateway, f"Say hello to sailor {number % 7}.").status_code
+                if status != 200:
+                    failed.append(status)
+
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            store.stop()
+            until(lambda: _degraded(gateway, "store"), 10, "/readyz to say it")
+            store.start()
+            until(lambda: not _degraded(gateway, "store"), 10, "the store to be back")
+            until(lambda: ask(gateway, "Say hello again.").headers["x-tierline-path"] == "cache-exact", 10, "a hit")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert not failed
+
+
+def test_tenants_are_told_apart_by_their_keys(
+    _upstreams: tuple[Upstream, Upstream], store: LocalStore, tmp_path: Path
+) -> None:
+    """With tenants configured a key is needed, and one tenant's answers are never served to another."""
+    local, hosted = _upstreams
+    local.reset()
+    tenants = {"tenants": {"acme": {"key_env": "ACME_KEY"}, "umbrella": {"key_env": "UMBRELLA_KEY"}}}
+    env = {"ACME_KEY": "sk-acme-0123456789", "UMBRELLA_KEY": "sk-umbrella-0123456789"}
+    with serve(
+        tmp_path, local.url, hosted.url, store_url=store.url, policies=SHIPPED_POLICIES, settings=tenants, env=env
+    ) as gateway:
+        keys = {name: {"authorization": f"Bearer {key}"} for name, key in env.items()}
+        for wrong in ({}, {"authorization": "Bearer sk-nobody"}, {"authorization": "Basic x"}):
+            refused = ask(gateway, "Say hello.", headers=wrong)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+
+        def path(key: str) -> str:
+            return ask(gateway, "Say hello.", headers=keys[key]).headers["x-tierline-path"]
+
+        until(lambda: path("ACME_KEY") == "cache-exact", 5, "acme's answer to be stored")
+        assert path("UMBRELLA_KEY") == "direct"
