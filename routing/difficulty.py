@@ -1,8 +1,9 @@
 """How hard a request is: what is expected to be gained by asking the strong tier instead of the cheap one.
 
-Two logistic heads over the request's vector and a few counts give P(strong tier right) and P(cheap tier right); the
-score is their difference (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to 0.588).
-The model knows its domain: a text unlike all it was trained on is not judged, and the policy's default takes it.
+Logistic heads over the request's vector and a few counts give P(cheap tier right) and P(strong tier right); the score
+is their difference (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to 0.588). Each kind
+of task it was trained on has heads of its own, mixed by how much the request looks like that kind. The model knows its
+domain: a text unlike all it was trained on is not judged, and the policy's default takes it.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.training` writes it.
@@ -15,7 +16,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +93,12 @@ class Difficulty:
 
 @dataclass(frozen=True, slots=True)
 class DifficultyModel:
-    """The heads and the domain. Tiers are rows: the cheap one first, the strong one last.
+    """The heads and the domain. `version` names the numbers by their hash.
 
-    `vector_weights` (2, dimension), `count_weights` (2, len(COUNTS)) and `bias` (2,) give logits; `centroids`
-    (k, dimension) are unit vectors, and a text is in the domain when its vector's cosine with one of them reaches
-    `min_similarity` and it has at least `min_chars` characters. `version` names the numbers by their hash.
+    `vector_weights` (3 * tasks, dimension), `count_weights` (3 * tasks, len(COUNTS)) and `bias` (3 * tasks,) give three
+    logits for each kind of task: the cheap tier is right, the strong tier is right, the request is of this kind.
+    `centroids` (k, dimension) are unit vectors; a text is in the domain when its vector's cosine with one of them
+    reaches `min_similarity` and it has at least `min_chars` characters.
     """
 
     embedder: str
@@ -138,7 +140,7 @@ class DifficultyModel:
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, float]:
         """P(the cheap tier is right), P(the strong tier is right)."""
         logits = self.vector_weights @ vector + self.count_weights @ counts_of(features) + self.bias
-        cheap, strong = (1.0 / (1.0 + np.exp(-logits))).tolist()
+        cheap, strong = mix(logits.reshape(1, -1, 3))[0].tolist()
         return cheap, strong
 
     def _knows(self, vector: Vector, features: Features) -> bool:
@@ -146,6 +148,15 @@ class DifficultyModel:
         if features.has_images or len(features.text) < self.min_chars:
             return False
         return float((self.centroids @ vector).max()) >= self.min_similarity
+
+
+def mix(logits: NDArray[Any]) -> NDArray[Any]:
+    """Probabilities, shape (texts, 2), of logits (texts, tasks, 3): the tasks', each weighted by how likely it is."""
+    tasks = logits[:, :, 2]
+    weights = np.exp(tasks - tasks.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    right = 1.0 / (1.0 + np.exp(-logits[:, :, :2]))
+    return np.asarray((weights[:, :, None] * right).sum(axis=1))
 
 
 def shipped_artefact(kind: EmbedderKind) -> Path:

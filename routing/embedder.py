@@ -25,7 +25,7 @@ MAX_CHARS = 8192
 """What an encoder reads of one text. Of a longer one it reads the first and the last half of this many characters."""
 
 
-class EmbedderUnavailable(RuntimeError):  # noqa: N818  (it is a state of the installation, not a mistake)
+class EmbedderUnavailable(RuntimeError):
     """An encoder's files or libraries are not there; the message says which, and what to install."""
 
 

@@ -7,9 +7,12 @@ gap between the small and the large model that is recovered, averaged over every
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from routing.dataset import Example
 
 Floats = NDArray[np.float64]
 _BINS = 10
@@ -51,3 +54,41 @@ def group_gains(groups: Sequence[Hashable], gain: Floats, fold: NDArray[np.int64
         count = np.bincount(index[seen], minlength=len(names))
         score[~seen] = (total / np.maximum(count, 1))[index[~seen]]
     return score
+
+
+def measure(examples: Sequence[Example], probability: Floats, fold: NDArray[np.int64]) -> dict[str, Any]:
+    """Figures over everything ("all") and for each data set, as JSON values.
+
+    `probability` (examples, 2) holds, for each example, what a fit without its fold said of the small and of the large
+    model being right. APGR is the mean over the folds, because scores of different fits are not on one scale.
+    """
+    datasets = np.array([example.dataset for example in examples])
+    measured: dict[str, Any] = {}
+    for name in ["all", *dict.fromkeys(datasets.tolist())]:
+        chosen = np.flatnonzero((datasets == name) | (name == "all"))
+        measured[name] = _figures([examples[i] for i in chosen.tolist()], probability[chosen], fold[chosen])
+    return measured
+
+
+def _figures(examples: Sequence[Example], probability: Floats, fold: NDArray[np.int64]) -> dict[str, Any]:
+    small = np.array([example.small for example in examples])
+    large = np.array([example.large for example in examples])
+    scores = {
+        "ours": probability[:, 1] - probability[:, 0],
+        "small_is_wrong": -probability[:, 0],
+        "groups": group_gains([(example.dataset, example.group) for example in examples], large - small, fold),
+        "length": np.array([float(len(example.prompt)) for example in examples]),
+    }
+    each_fold = [fold == number for number in np.unique(fold)]
+    values = {
+        name: round(float(np.mean([apgr(score[held], small[held], large[held]) for held in each_fold])), 4)
+        for name, score in scores.items()
+    }
+    return {
+        "n": len(examples),
+        "small_accuracy": round(float(small.mean()), 4),
+        "large_accuracy": round(float(large.mean()), 4),
+        "apgr": {"random": 0.5, **values},
+        "ece_small": round(calibration_error(probability[:, 0], small), 4),
+        "ece_large": round(calibration_error(probability[:, 1], large), 4),
+    }
