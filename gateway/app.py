@@ -17,6 +17,11 @@ from gateway.routes.chat import ChatCompletions
 from gateway.services import Services
 from gateway.wishes import known_headers
 
+_DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
+_HINTS: Final = {
+    "/v1/responses": "Use chat completions: in the Vercel AI SDK openai.chat(...), in LangChain use_responses_api=False.",
+    "/v1": "This is the base URL; requests go to paths below it, such as /v1/chat/completions.",
+}
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
@@ -72,7 +77,8 @@ def _api_error(request: Request, error: Exception) -> ApiError:
     if not isinstance(error, HTTPException):
         return InternalError()
     if error.status_code == 404:
-        return NotFound(f"There is no {request.url.path} here. The API is under /v1, such as /v1/chat/completions.")
+        path = request.url.path
+        return NotFound(f"There is no {path} here. {_HINTS.get(path.rstrip('/'), _DEFAULT_HINT)}")
     if error.status_code == 405:
         return _method_not_allowed(request.method, (error.headers or {}).get("Allow", "GET"))
     return InvalidRequest(str(error.detail))

@@ -170,7 +170,7 @@ async def _cascade(
     ctx: RequestContext, services: Services, decision: Decision, health: Mapping[str, TierHealth]
 ) -> Tried:
     """Drives the cascade to an answer; raises ApiError when there is none."""
-    cascade = Cascade(decision, ctx.policy, health)
+    cascade = Cascade(decision, ctx.policy, health, ctx.wishes.ttft_s)
     tried: list[Tried] = []
     while True:
         step = cascade.next(ctx.budget_s())

@@ -64,6 +64,12 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
     return headers
 
 
+def reasons(trace: Trace) -> Header:
+    """What `x-tierline-debug: 1` asks for: why every hop went as it did."""
+    said = (f"{hop.name}: {why}" for hop in trace.hops if (why := hop.attributes.get(names.REASON)))
+    return b"x-tierline-reason", "; ".join(said).encode("ascii", "replace")
+
+
 def _server_timing(trace: Trace) -> bytes:
     now = time.perf_counter_ns()
     return ", ".join(

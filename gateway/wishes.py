@@ -23,9 +23,11 @@ _KNOWN: Final = frozenset(
         b"x-stainless-timeout",
         b"x-tierline-cache",
         b"x-tierline-deadline-ms",
+        b"x-tierline-debug",
         b"x-tierline-max-tier",
         b"x-tierline-min-tier",
         b"x-tierline-surface",
+        b"x-tierline-ttft-ms",
     }
 )
 _MAX_ID = 128
@@ -45,6 +47,7 @@ class Wishes:
     min_tier: str | None = None
     max_tier: str | None = None
     deadline_s: float | None = None
+    ttft_s: float | None = None
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -67,6 +70,7 @@ def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
         min_tier=_text(headers, b"x-tierline-min-tier"),
         max_tier=_text(headers, b"x-tierline-max-tier"),
         deadline_s=_deadline(headers),
+        ttft_s=_milliseconds(headers, b"x-tierline-ttft-ms"),
     )
 
 
@@ -96,22 +100,25 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 def _deadline(headers: dict[bytes, bytes]) -> float | None:
-    limits: list[float] = []
-    own = headers.get(b"x-tierline-deadline-ms")
-    if own is not None:
-        seconds = _number(own)
-        if seconds is None:
-            raise InvalidRequest(
-                "x-tierline-deadline-ms is a number of milliseconds.",
-                code="unsupported_value",
-                param="x-tierline-deadline-ms",
-            )
-        limits.append(seconds / 1000)
+    own = _milliseconds(headers, b"x-tierline-deadline-ms")
+    limits = [] if own is None else [own]
     for name in (b"x-stainless-read-timeout", b"x-stainless-timeout"):
         seconds = _number(headers[name]) if name in headers else None
         if seconds is not None and seconds > 0:
             limits.append(seconds)
     return min(limits) if limits else None
+
+
+def _milliseconds(headers: dict[bytes, bytes], name: bytes) -> float | None:
+    """The seconds in one of our own headers; raises InvalidRequest for what is not a number."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    number = _number(value)
+    if number is None:
+        text = name.decode()
+        raise InvalidRequest(f"{text} is a number of milliseconds.", code="unsupported_value", param=text)
+    return number / 1000
 
 
 def _number(value: bytes) -> float | None:

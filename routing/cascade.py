@@ -74,7 +74,12 @@ Step = Attempt | Serve | Fail
 class Cascade:
     """See the module's docstring. One instance serves one request and is then thrown away."""
 
-    def __init__(self, decision: Decision, policy: Policy, health: Mapping[str, TierHealth]) -> None:
+    def __init__(
+        self, decision: Decision, policy: Policy, health: Mapping[str, TierHealth], ttft_s: float | None = None
+    ) -> None:
+        """`ttft_s` is the client's own limit for the first token; the surface's p99 holds where it is tighter."""
+        limits = [limit for limit in (policy.slo.ttft.p99, ttft_s) if limit is not None]
+        self._ttft_s = min(limits) if limits else None
         self._policy = policy
         self._health = health
         self._stronger = list(decision.tiers)
@@ -155,13 +160,12 @@ class Cascade:
             self._degraded = True
         # With every stronger tier out of reach the answer goes out as it is, but not without saying so.
         judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
-        slo = self._policy.slo
         timeout = ttft_timeout = budget_s
         if can_escalate:
             # Half of what is left stays with the tier that would take over; a tier that misses the surface's own
             # p99 has no claim to more.
-            timeout = min(budget_s / 2, slo.total.p99 or budget_s)
-            ttft_timeout = min(timeout, slo.ttft.p99 or timeout)
+            timeout = min(budget_s / 2, self._policy.slo.total.p99 or budget_s)
+            ttft_timeout = min(timeout, self._ttft_s or timeout)
         return Attempt(self.attempts + 1, tier, timeout, ttft_timeout, judged, final=not can_escalate)
 
     def _best(self) -> int | None:

@@ -14,7 +14,7 @@ from gateway.client import Client
 from gateway.errors import ApiError, InternalError
 from gateway.middleware import read_body, request_id_of
 from gateway.pipeline import answer
-from gateway.reply import Header, Reply, explain, overhead_ms, send_error, send_json, start_events
+from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
 from gateway.request_body import parse_chat
 from gateway.services import Services
 from gateway.telemetry import names
@@ -101,6 +101,8 @@ class _Exchange:
         ledger.status = 200
         headers = explain(self.trace, ledger)
         headers += reply.extra
+        if self._headers.get(b"x-tierline-debug") == b"1":
+            headers.append(reasons(self.trace))
         self._started = True
         if reply.events is None:
             ledger.ttft_ms = self.trace.root.seconds * 1000
