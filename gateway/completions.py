@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _COMMON = ("id", "created", "model", "system_fingerprint", "service_tier")
+_MAX_TOOL_CALLS = 1024
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 
 
@@ -56,9 +57,25 @@ def strip_logprobs(value: Mapping[str, Any]) -> None:
             choice.pop("logprobs", None)
 
 
-def finishes(value: Mapping[str, Any]) -> bool:
-    """Whether a chunk finishes one of its choices."""
-    return any(isinstance(choice, dict) and choice.get("finish_reason") for choice in value["choices"])
+class Progress:
+    """Which choices a stream has begun, and which it has finished."""
+
+    __slots__ = ("_finished", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: set[int | None] = set()
+        self._finished: set[int | None] = set()
+
+    def add(self, choices: Iterable[Mapping[str, Any]]) -> None:
+        """Takes the choices of one chunk."""
+        for choice in choices:
+            index = choice.get("index")
+            (self._finished if choice.get("finish_reason") else self._seen).add(index)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is whole: there was a finish, and no choice is without one."""
+        return bool(self._finished) and self._seen <= self._finished
 
 
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -79,7 +96,7 @@ def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
     delta = {key: value for key, value in message.items() if value is not None or key == "content"}
     calls = delta.get("tool_calls")
     if isinstance(calls, list):
-        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)]
     return {"role": "assistant", **delta}
 
 
@@ -100,7 +117,7 @@ def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _add_choice(choices: dict[int, dict[str, Any]], part: Mapping[str, Any]) -> None:
-    index = part.get("index", 0)
+    index = part.get("index") or 0
     choice = choices.get(index)
     if choice is None:
         message = {"role": "assistant", "content": None, "refusal": None}
@@ -140,15 +157,23 @@ def _add_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 def _add_tool_calls(message: dict[str, Any], parts: Any) -> None:
     calls = message.setdefault("tool_calls", [])
-    for part in parts or ():
+    for part in parts if isinstance(parts, list) else ():
+        if not isinstance(part, dict):
+            continue
         index = part.get("index", len(calls))
+        if type(index) is not int or not 0 <= index < _MAX_TOOL_CALLS:
+            continue
         while len(calls) <= index:
             calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        call = calls[index]
-        for key, value in part.items():
-            if key == "function":
-                function = call.setdefault("function", {"name": "", "arguments": ""})
-                for name, text in value.items():
-                    function[name] = function.get(name, "") + text if isinstance(text, str) else text
-            elif key != "index" and value is not None:
-                call[key] = value
+        _add_tool_call(calls[index], part)
+
+
+def _add_tool_call(call: dict[str, Any], part: Mapping[str, Any]) -> None:
+    for key, value in part.items():
+        if key == "function" and isinstance(value, dict):
+            function = call["function"]
+            for name, text in value.items():
+                both = isinstance(text, str) and isinstance(function.get(name, ""), str)
+                function[name] = function.get(name, "") + text if both else text
+        elif key not in ("index", "function") and value is not None:
+            call[key] = value

@@ -63,7 +63,9 @@ async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: A
             owned = not isinstance(tried.answer, LiveStream)
         else:
             tried = await _complete(ctx, attempt, endpoint, hop)
-        endpoint.succeeded()
+        if owned:
+            # (a stream has succeeded when it has ended well)
+            endpoint.succeeded()
     except BackendError as error:
         tried = _failed(ctx, attempt, endpoint, error)
         if isinstance(error, BadStatus):

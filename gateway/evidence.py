@@ -14,17 +14,26 @@ def evidence_of(completion: Mapping[str, Any], ctx: RequestContext) -> Evidence:
     """The evidence in a whole completion: the first choice's text, every choice's tokens."""
     choices = completion["choices"]
     message = choices[0]["message"]
-    calls = message.get("tool_calls") or []
+    calls = _calls(message.get("tool_calls"))
     return Evidence(
         text=_plain(message.get("content")),
         logprobs=[logprob for choice in choices for logprob in token_logprobs(choice)] or None,
         finish_reason=choices[0].get("finish_reason"),
-        tool_arguments=[str((call.get("function") or {}).get("arguments", "")) for call in calls],
+        tool_arguments=[_arguments(call) for call in calls],
         has_tool_calls=bool(calls or message.get("function_call")),
         refused=bool(message.get("refusal")),
         wants_json=ctx.features.wants_json,
         own_limit=ctx.own_limit,
     )
+
+
+def _calls(calls: object) -> list[dict[str, Any]]:
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    function = call.get("function")
+    return _plain(function.get("arguments")) if isinstance(function, dict) else ""
 
 
 def _plain(content: object) -> str:
@@ -34,12 +43,12 @@ def _plain(content: object) -> str:
 class StreamEvidence:
     """Grows with a stream's chunks. `tokens` is what the model has said, by log-probabilities if there are any."""
 
-    __slots__ = ("_calls", "_logprobs", "_refused", "_texts", "finish_reason", "tokens")
+    __slots__ = ("_arguments", "_logprobs", "_refused", "_texts", "finish_reason", "tokens")
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._logprobs: list[float] = []
-        self._calls = False
+        self._arguments: dict[str, str] = {}
         self._refused = False
         self.finish_reason: str | None = None
         self.tokens = 0
@@ -55,7 +64,9 @@ class StreamEvidence:
             self.tokens += len(logprobs) or said
             if isinstance(delta.get("content"), str) and not choice.get("index"):
                 self._texts.append(delta["content"])
-            self._calls = self._calls or bool(delta.get("tool_calls"))
+            for call in _calls(delta.get("tool_calls")):
+                key = f"{choice.get('index')} {call.get('index')}"
+                self._arguments[key] = self._arguments.get(key, "") + _arguments(call)
             self._refused = self._refused or bool(delta.get("refusal"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
@@ -65,7 +76,8 @@ class StreamEvidence:
             text="".join(self._texts),
             logprobs=self._logprobs or None,
             finish_reason=self.finish_reason,
-            has_tool_calls=self._calls,
+            tool_arguments=list(self._arguments.values()),
+            has_tool_calls=bool(self._arguments),
             refused=self._refused,
             wants_json=ctx.features.wants_json,
             own_limit=ctx.own_limit,

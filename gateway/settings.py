@@ -95,6 +95,8 @@ class BackendConfig(Section):
     """Whether it can give token log-probabilities."""
     http: Http = Http()
     connect_timeout: Seconds = 2.0
+    idle_timeout: Annotated[Seconds, Field(gt=0)] = 30.0
+    """How long a stream that has begun may be silent."""
     max_reply: Size = 16 << 20
     key: SecretStr | None = None
     unconfigured_reason: str | None = None

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, Call, Event, EventStream, TimedOut, Truncated
-from gateway.completions import Usage, finishes, strip_logprobs, usage_of
+from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, TimedOut, Truncated
+from gateway.completions import Progress, Usage, strip_logprobs, usage_of
 from gateway.context import RequestContext
 from gateway.errors import envelope
 from gateway.evidence import StreamEvidence
@@ -28,7 +28,6 @@ from gateway.tiers import Endpoint
 from routing.cascade import Attempt
 from routing.confidence import Assessment, assess
 
-IDLE_S = 30.0
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
@@ -94,13 +93,18 @@ class _Held:
         self.events: list[Event] = []
         self.evidence = StreamEvidence()
         self.usage: Usage | None = None
-        self.finished = False
+        self._progress = Progress()
+        self._begun = False
+
+    @property
+    def finished(self) -> bool:
+        return self._progress.finished
 
     @property
     def enough(self) -> bool:
-        """Whether to stop holding: for a judged stream at so many tokens, for any other at its first event."""
+        """Whether to stop holding: for a judged stream at so many tokens, for any other once the answer begins."""
         if not self._judged:
-            return bool(self.events)
+            return self._begun
         return self.finished or self.evidence.tokens >= self._tokens_wanted
 
     def add(self, events: list[Event]) -> None:
@@ -108,7 +112,9 @@ class _Held:
             self.events.append(event)
             self.evidence.add(event.value)
             self.usage = usage_of(event.value) or self.usage
-            self.finished = self.finished or finishes(event.value)
+            choices = event.value["choices"]
+            self._progress.add(choices)
+            self._begun = self._begun or bool(choices)
 
     def judge(self, hop: Hop) -> Assessment:
         if not self._judged:
@@ -141,16 +147,17 @@ class LiveStream:
         self._strip = strip
         self._include_usage = bool((ctx.body.get("stream_options") or {}).get("include_usage"))
         self._usage: Usage | None = None
-        self._finished = False
+        self._usage_told: Any = None
+        self._progress = Progress()
         self._tokens = 0
         self._broken: BackendError | None = None
         self._closed = False
-        self._watchdog = _Watchdog(ctx.deadline, self._give_up)
+        self._watchdog = _Watchdog(ctx.deadline, endpoint.config.idle_timeout, self._give_up)
         self.verdict = verdict
         self.chunks: list[dict[str, Any]] = []
         """Every chunk the client was sent, for the cache; complete once `end` is "done"."""
         self.end = "client_cancel"
-        """done, upstream_truncated, upstream_timeout, deadline, or client_cancel until it has ended by itself."""
+        """done, the error_type of what broke it, or client_cancel until it has ended by itself."""
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The bytes of each event, in order, each to be sent in one write."""
@@ -163,14 +170,20 @@ class LiveStream:
                 for event in events:
                     if data := self._take(event):
                         yield data
-            if not self._finished:
+            if not self._progress.finished:
                 raise Truncated("the stream ended before its answer")
         except BackendError as error:
-            self._broken = self._broken or error
-            self.end = self._broken.error_type
-            yield self._error_event(self._broken)
-            return
+            broken = self._broken or error
+            # Once its answer is whole, a stream can be late, or break, without a loss; an error event is another thing.
+            if not self._progress.finished or isinstance(broken, InvalidReply):
+                self._broken = broken
+                self.end = broken.error_type
+                yield self._error_event(broken)
+                return
+        self._broken = None
         self.end = "done"
+        if usage := self._usage_event():
+            yield usage
         yield self._ending()
 
     def close(self) -> None:
@@ -181,7 +194,11 @@ class LiveStream:
         self._watchdog.stop()
         self._source.close()
         self._endpoint.leave()
-        if self._broken is not None and not isinstance(self._broken, _DeadlinePassed):
+        if self.end == "done":
+            self._endpoint.succeeded()
+            if not self._source.done_seen:
+                self._hop.attributes[names.DONE_SYNTHESISED] = True
+        elif self._broken is not None and not isinstance(self._broken, _DeadlinePassed):
             self._endpoint.failed(self._broken)
         usage = self._usage or estimate(self._ctx, self._tokens)
         charge(self._ctx, self._hop, self._endpoint.config.price, usage)
@@ -192,18 +209,22 @@ class LiveStream:
         """Books one event; its bytes, or none when it is not the client's to see."""
         value = event.value
         choices = value["choices"]
-        usage = usage_of(value)
-        if usage is not None:
-            self._usage = usage
+        changed = self._strip
+        if value.get("usage") is not None:
+            if (usage := usage_of(value)) is not None:
+                self._usage, self._usage_told = usage, value["usage"]
             if not choices:
-                self.chunks.append(value)
-                return b"data: " + event.data + b"\n\n" if self._include_usage else b""
+                return b""
+            # Some send the totals with the finish: clients want them in a chunk of their own, and only on request.
+            value["usage"] = None
+            changed = True
         if choices:
             self._tokens += 1
-            self._finished = self._finished or finishes(value)
+            self._progress.add(choices)
         self.chunks.append(value)
-        if self._strip:
-            strip_logprobs(value)
+        if changed:
+            if self._strip:
+                strip_logprobs(value)
             return b"data: " + orjson.dumps(value) + b"\n\n"
         return b"data: " + event.data + b"\n\n"
 
@@ -213,20 +234,26 @@ class LiveStream:
         usage = self._usage or estimate(self._ctx, self._tokens)
         price = self._endpoint.config.price
         cost = ledger.cost_usd + (usage.tokens_in * price.input + usage.tokens_out * price.output) * 1e-6
-        comment = f": x-tierline-cost-usd={cost:.8f} x-tierline-attempts={ledger.attempts}\n".encode()
-        if self._include_usage and self._usage is None:
-            return self._estimated_usage(usage) + comment + DONE_EVENT
-        return comment + DONE_EVENT
+        return f": x-tierline-cost-usd={cost:.8f} x-tierline-attempts={ledger.attempts}\n".encode() + DONE_EVENT
 
-    def _estimated_usage(self, usage: Usage) -> bytes:
-        head = {key: value for key, value in self.chunks[-1].items() if key not in ("choices", "usage")}
-        counted = {
-            "prompt_tokens": usage.tokens_in,
-            "completion_tokens": usage.tokens_out,
-            "total_tokens": usage.tokens_in + usage.tokens_out,
-            "estimated": True,
-        }
-        return b"data: " + orjson.dumps({**head, "choices": [], "usage": counted}) + b"\n\n"
+    def _usage_event(self) -> bytes:
+        """The totals, last of all and once: the backend's, else, if the client wants any, our own, flagged."""
+        if self._usage is not None:
+            counted = self._usage_told
+        elif self._include_usage:
+            usage = estimate(self._ctx, self._tokens)
+            counted = {
+                "prompt_tokens": usage.tokens_in,
+                "completion_tokens": usage.tokens_out,
+                "total_tokens": usage.tokens_in + usage.tokens_out,
+                "estimated": True,
+            }
+        else:
+            return b""
+        chunk = {**self.chunks[-1], "choices": [], "usage": counted}
+        if self._usage is not None:
+            self.chunks.append(chunk)
+        return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
     def _error_event(self, error: BackendError) -> bytes:
         message = f"The answer broke off: {error}."
@@ -246,8 +273,9 @@ class _DeadlinePassed(TimedOut):
 class _Watchdog:
     """Ends a stream that has gone silent or past its deadline, at the price of one clock reading an event."""
 
-    def __init__(self, deadline: float, give_up: Callable[[BackendError], None]) -> None:
+    def __init__(self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None]) -> None:
         self._deadline = deadline
+        self._idle_s = idle_s
         self._give_up = give_up
         self._heard = time.monotonic()
         self._loop = asyncio.get_running_loop()
@@ -260,13 +288,13 @@ class _Watchdog:
         self._timer.cancel()
 
     def _wait(self) -> float:
-        return max(0.0, min(self._heard + IDLE_S, self._deadline) - time.monotonic())
+        return max(0.0, min(self._heard + self._idle_s, self._deadline) - time.monotonic())
 
     def _check(self) -> None:
         now = time.monotonic()
         if now >= self._deadline:
             self._give_up(_DeadlinePassed("the deadline has passed"))
-        elif now >= self._heard + IDLE_S:
-            self._give_up(TimedOut(f"nothing came for {IDLE_S:.0f} s"))
+        elif now >= self._heard + self._idle_s:
+            self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
         else:
             self._timer = self._loop.call_later(self._wait(), self._check)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
+import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from time import time
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -24,9 +28,11 @@ from gateway.backends.base import (
     Unreachable,
 )
 from gateway.backends.sse import DONE, EventParser
-from gateway.completions import chunks_of
+from gateway.completions import Progress, assemble, chunks_of, usage_of
 
 _ERROR_BODY_LIMIT = 64 << 10
+_ERROR_BODY_S = 1.0
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenAIBackend:
@@ -40,12 +46,15 @@ class OpenAIBackend:
             "Accept-Encoding": "identity",
             "User-Agent": "tierline",
         }
+        self._key = (key or "").encode()
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
 
     async def complete(self, call: Call) -> Completion:
         """See `Backend.complete`."""
         response = await self._send(call, stream=False)
+        if _is_type(response, "text/event-stream"):
+            return await _assembled(_ServerSentEvents(response))
         try:
             if not _is_type(response, "application/json"):
                 raise InvalidReply(f"content type {response.header('Content-Type')}")
@@ -81,9 +90,12 @@ class OpenAIBackend:
                 raise InvalidReply("a content encoding that was not asked for")
             return response
         try:
-            body = await _bounded(response)
+            body = await _error_body(response)
         finally:
             response.close()
+        if self._key:
+            # Some endpoints quote the key they refuse.
+            body = body.replace(self._key, b"***")
         raise BadStatus(response.status, body, _retry_after(response))
 
     def _payload(self, call: Call, *, stream: bool) -> bytes:
@@ -140,6 +152,23 @@ class _Replayed:
         """Nothing is open."""
 
 
+async def _assembled(stream: _ServerSentEvents) -> Completion:
+    """The whole answer out of a stream that nobody asked for."""
+    chunks: list[dict[str, Any]] = []
+    progress = Progress()
+    try:
+        while events := await stream.read():
+            for event in events:
+                chunks.append(event.value)
+                progress.add(event.value["choices"])
+    finally:
+        stream.close()
+    if not progress.finished:
+        raise Truncated("the stream ended before its answer")
+    value = assemble(chunks)
+    return Completion(orjson.dumps(value), value)
+
+
 def _event(data: bytes) -> Event:
     try:
         value = orjson.loads(data)
@@ -147,13 +176,23 @@ def _event(data: bytes) -> Event:
         raise InvalidReply("an event that is not JSON") from None
     if not isinstance(value, dict):
         raise InvalidReply("an event that is not an object")
-    if "error" in value and "choices" not in value:
-        raise _error_in_200(value)
-    if not isinstance(value.get("choices"), list):
+    if value.get("error"):
+        raise _error_in_200(value["error"])
+    choices = value.get("choices")
+    if choices is None:
         # A bare usage chunk: clients want the list, be it empty.
         value["choices"] = []
         return Event(orjson.dumps(value), value)
-    return Event(data, value)
+    if not isinstance(choices, list) or not all(map(_is_part, choices)):
+        raise InvalidReply("an event whose choices are no choices")
+    # JSON over several lines would need a `data:` on each; on one line it needs none.
+    return Event(orjson.dumps(value) if b"\n" in data else data, value)
+
+
+def _is_part(choice: object) -> bool:
+    if not isinstance(choice, dict) or type(choice.get("index")) not in (int, NoneType):
+        return False
+    return type(choice.get("delta")) in (dict, NoneType)
 
 
 def _completion(raw: bytes) -> Completion:
@@ -163,18 +202,27 @@ def _completion(raw: bytes) -> Completion:
         raise InvalidReply("a reply that is not JSON") from None
     if not isinstance(value, dict):
         raise InvalidReply("a reply that is not an object")
+    if value.get("error"):
+        raise _error_in_200(value["error"])
     choices = value.get("choices")
-    if not isinstance(choices, list) or not choices or not all(_is_choice(choice) for choice in choices):
-        raise _error_in_200(value) if "error" in value else InvalidReply("a reply without choices")
+    if not isinstance(choices, list) or not choices or not all(map(_is_choice, choices)):
+        raise InvalidReply("a reply without choices")
+    if value.get("usage") is not None and usage_of(value) is None:
+        # Counts that cannot be are no counts: clients add them up.
+        value["usage"] = None
+        raw = orjson.dumps(value)
     return Completion(raw, value)
 
 
-def _is_choice(choice: Any) -> bool:
+def _is_choice(choice: object) -> bool:
     return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
 
 
-def _error_in_200(value: dict[str, Any]) -> BackendError:
-    return InvalidReply(f"an error in a 200: {orjson.dumps(value['error'])[:200].decode()}")
+def _error_in_200(error: object) -> InvalidReply:
+    """Its code, or its type, and never its message: that may quote the prompt, and ends up in spans."""
+    named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
+    word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
+    return InvalidReply(f"an error in a 200{word}")
 
 
 def _is_type(response: Response, expected: str) -> bool:
@@ -182,24 +230,24 @@ def _is_type(response: Response, expected: str) -> bool:
     return content_type is not None and content_type.partition(";")[0].strip().lower() == expected
 
 
-async def _bounded(response: Response) -> bytes:
+async def _error_body(response: Response) -> bytes:
+    """The start of it, as far as it comes: the status has said the most."""
     body = b""
-    while len(body) < _ERROR_BODY_LIMIT and (part := await response.chunk()):
-        body += part
+    with contextlib.suppress(BackendError, TimeoutError):
+        async with asyncio.timeout(_ERROR_BODY_S):
+            while len(body) < _ERROR_BODY_LIMIT and (part := await response.chunk()):
+                body += part
     return body
 
 
 def _retry_after(response: Response) -> float | None:
     """Seconds asked for by `retry-after-ms` or `Retry-After` (a number or an HTTP date); None if neither is sane."""
-    milliseconds = response.header("retry-after-ms")
+    milliseconds = _number(response.header("retry-after-ms"))
     if milliseconds is not None:
-        seconds = _number(milliseconds)
-        return None if seconds is None else seconds / 1000
+        return milliseconds / 1000
     value = response.header("Retry-After")
-    if value is None:
-        return None
     seconds = _number(value)
-    if seconds is not None:
+    if value is None or seconds is not None:
         return seconds
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time())
@@ -207,9 +255,9 @@ def _retry_after(response: Response) -> float | None:
         return None
 
 
-def _number(text: str) -> float | None:
+def _number(text: str | None) -> float | None:
     try:
-        number = float(text)
+        number = float(text or "")
     except ValueError:
         return None
     return number if math.isfinite(number) and number >= 0 else None

@@ -26,6 +26,7 @@ PATH: Final = "tierline.path"
 STATUS: Final = "http.response.status_code"
 STREAM: Final = "tierline.stream"
 STREAM_END: Final = "tierline.stream.end"
+DONE_SYNTHESISED: Final = "tierline.stream.done_synthesised"  # finished, but the upstream's [DONE] was missing
 COST: Final = "tierline.cost_usd"
 WASTED: Final = "tierline.wasted_usd"
 TTFT: Final = "tierline.ttft_ms"
