@@ -19,7 +19,7 @@ from gateway.wishes import known_headers
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
-    "/v1/responses": "Use chat completions: openai.chat(...) in the Vercel AI SDK, use_responses_api=False in LangChain.",
+    "/v1/responses": "Use chat completions: openai.chat() in the Vercel AI SDK, use_responses_api=False in LangChain.",
     "/v1": "This is the base URL; requests go to paths below it, such as /v1/chat/completions.",
 }
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
