@@ -64,8 +64,9 @@ async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: A
         else:
             tried = await _complete(ctx, attempt, endpoint, hop)
         if owned:
-            # (a stream has succeeded when it has ended well)
             endpoint.succeeded()
+        else:
+            endpoint.began()
     except BackendError as error:
         tried = _failed(ctx, attempt, endpoint, error)
         if isinstance(error, BadStatus):

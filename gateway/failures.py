@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
-from gateway.backends.base import BackendError, BadStatus, InvalidReply, TimedOut, Unreachable
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, TimedOut, Truncated, Unreachable
 from gateway.errors import (
     ApiError,
     Headers,
@@ -35,19 +35,28 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
     return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
 
 
-def exhausted(error: BackendError | None, *, timed_out: bool) -> ApiError:
-    """Attempts were made, and none gave an answer; `error` is the last one's."""
+def exhausted(errors: Sequence[BackendError], *, timed_out: bool) -> ApiError:
+    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides."""
+    error = errors[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
     if isinstance(error, TimedOut):
         return UpstreamTimeout("No model answered in time.")
+    if isinstance(error, BadStatus) and error.status == 429:
+        pauses = [_pause_s(error) for error in errors if isinstance(error, BadStatus) and error.status == 429]
+        message = "Every model that could answer asks for a pause."
+        return RateLimited(message, headers=retry_after(min(pauses)))
     if isinstance(error, BadStatus):
         return _status(error)
     if isinstance(error, Unreachable):
         return UpstreamFailed("No model could be reached.", code="upstream_unreachable")
-    if isinstance(error, InvalidReply):
+    if isinstance(error, InvalidReply | Truncated):
         return UpstreamFailed("No model gave a valid answer.", code="upstream_invalid_response")
-    return UpstreamFailed("No model gave a whole answer.")
+    return UpstreamFailed("No model gave an answer.")
+
+
+def _pause_s(error: BadStatus) -> float:
+    return 1.0 if error.retry_after_s is None else error.retry_after_s
 
 
 def retry_after(seconds: float) -> Headers:
@@ -58,10 +67,6 @@ def retry_after(seconds: float) -> Headers:
 def _status(error: BadStatus) -> ApiError:
     if error.callers_fault:
         return _passed_through(error)
-    if error.status == 429:
-        return RateLimited(
-            "Every model that could answer asks for a pause.", headers=retry_after(error.retry_after_s or 1)
-        )
     if error.status in (401, 403):
         # Our key, not the client's: a 401 would send it looking for a fault of its own.
         return UpstreamFailed("The model's endpoint refused the gateway's own key.", headers=_NO_RETRY)

@@ -26,7 +26,6 @@ import orjson
 from cache.entry import Answer, Hit, Lookup
 from cache.lookup import CachePlan, Keep
 from gateway.afterwards import Keeping
-from gateway.backends.base import BackendError
 from gateway.completions import assemble, chunks_of
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried, try_attempt
@@ -38,7 +37,7 @@ from gateway.services import Services
 from gateway.streaming import DONE_EVENT, LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.cascade import Attempt, Cascade, Fail, Serve
+from routing.cascade import Attempt, Cascade, Serve
 from routing.decide import Decision, NoTierError, TierHealth, decide
 from routing.difficulty import Difficulty
 
@@ -184,11 +183,7 @@ async def _cascade(
         else:
             ctx.ledger.path = ""
             ctx.ledger.wasted_usd = ctx.ledger.cost_usd
-            raise exhausted(_last_error(step, tried), timed_out=step.timed_out)
-
-
-def _last_error(step: Fail, tried: list[Tried]) -> BackendError | None:
-    return tried[-1].error if step.outcome is not None and tried else None
+            raise exhausted([one.error for one in tried if one.error is not None], timed_out=step.timed_out)
 
 
 def _served(ctx: RequestContext, tried: Tried) -> Tried:

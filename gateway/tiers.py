@@ -35,6 +35,7 @@ class Endpoint:
         self._failures = 0
         self._probing = False
         self._rest_reason = ""
+        self._asked = False
 
     @property
     def backend(self) -> Backend:
@@ -74,29 +75,45 @@ class Endpoint:
             await self._backend.aclose()
 
     def succeeded(self) -> None:
-        """A call gave an answer, good or not."""
-        if self._failures or self._rest_reason:
+        """A call gave an answer, good or not. One that began before a rest does not end it."""
+        if (self._failures or self._rest_reason) and self._clock() >= self.resting_until:
             self._failures = 0
             self._rest_reason = ""
 
+    def began(self) -> None:
+        """A stream has begun to answer. Others may call too; whether it succeeds is seen at its end."""
+        if self._rest_reason and self._clock() >= self.resting_until:
+            self._rest_reason = ""
+
     def failed(self, error: BackendError) -> None:
-        """A call gave none; decides whether, and how long, the endpoint rests."""
-        self._failures += 1
+        """A call gave none; decides whether, and how long, the endpoint rests.
+
+        Calls that began before a rest can make it longer, and tell nothing else that is new.
+        """
+        if self._clock() >= self.resting_until:
+            self._failures += 1
         status = error.status if isinstance(error, BadStatus) else None
         asked = error.retry_after_s if isinstance(error, BadStatus) else None
         if status in (401, 403):
             self._rest(_KEY_REFUSED_REST_S, f"refusing our key (status {status})")
         elif asked is not None and status in (429, 503, 529):
-            self._rest(min(asked, _MAX_REST_S), f"asking for a pause (status {status})")
+            self._rest(min(asked, _MAX_REST_S), f"asking for a pause (status {status})", asked=True)
         elif status == 429:
             backoff = min(2.0 ** (self._failures - 1), _MAX_BACKOFF_S)
-            self._rest(backoff * random.uniform(0.8, 1.2), "asking for a pause (status 429)")  # noqa: S311
+            jittered = backoff * random.uniform(0.8, 1.2)  # noqa: S311
+            self._rest(jittered, "asking for a pause (status 429)", asked=True)
         elif self._failures >= _FAILURES_TO_REST:
             self._rest(_FAILURE_REST_S, f"failing ({error.error_type}, {self._failures} in a row)")
 
-    def _rest(self, seconds: float, reason: str) -> None:
-        self.resting_until = self._clock() + seconds
-        self._rest_reason = reason
+    def pause_s(self) -> float | None:
+        """How much is left of a pause that it asked for; None if it did not, or the pause is over."""
+        left = self.resting_until - self._clock()
+        return left if self._asked and left > 0 else None
+
+    def _rest(self, seconds: float, reason: str, *, asked: bool = False) -> None:
+        until = self._clock() + seconds
+        if until > self.resting_until:
+            self.resting_until, self._rest_reason, self._asked = until, reason, asked
 
 
 class Tier:
@@ -132,7 +149,5 @@ class Tier:
         return min(open_[start:] + open_[:start], key=lambda endpoint: endpoint.in_flight)
 
     def pause_s(self) -> float | None:
-        """How long until an endpoint that rests may be called again; None if none rests."""
-        now = self._clock()
-        waits = [endpoint.resting_until - now for endpoint in self.endpoints if endpoint.resting_until > now]
-        return min(waits) if waits else None
+        """How long until an endpoint that asked for a pause may be called again; None if none did."""
+        return min((pause for endpoint in self.endpoints if (pause := endpoint.pause_s()) is not None), default=None)
