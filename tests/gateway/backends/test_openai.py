@@ -1,0 +1,326 @@
+"""The OpenAI dialect: what is sent, and what is taken for an answer, over real sockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.base import BadStatus, Call, InvalidReply, Truncated
+from gateway.backends.openai import OpenAIBackend
+from tests.support.raw_upstream import raw_upstream
+from tests.support.upstream import Fault, Reply, ToolCall, Upstream, error_reply
+
+KEY = "sk-planted-canary"
+BODY: dict[str, Any] = {
+    "model": "chat",
+    "messages": [{"role": "user", "content": "hi"}],
+    "temperature": 0.5,
+    "top_k": 40,
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+STREAM = BODY | {"stream": True}
+
+
+def backend_at(url: str, key: str | None = KEY) -> OpenAIBackend:
+    transport = AiohttpTransport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
+    return OpenAIBackend(transport, model="small", key=key)
+
+
+@pytest.fixture
+async def backend(upstream: Upstream) -> AsyncIterator[OpenAIBackend]:
+    made = backend_at(upstream.url)
+    yield made
+    await made.aclose()
+
+
+async def streamed(backend: OpenAIBackend, call: Call | None = None) -> list[dict[str, Any]]:
+    """All events of a stream, to its end; each event's bytes are its value, on one line."""
+    stream = await backend.stream(call or Call(STREAM, ask_logprobs=False))
+    values = []
+    try:
+        while events := await stream.read():
+            for event in events:
+                assert json.loads(event.data) == event.value
+                assert b"\n" not in event.data
+                values.append(event.value)
+    finally:
+        stream.close()
+    return values
+
+
+def said(chunks: list[dict[str, Any]]) -> str:
+    return "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+
+
+def events(*data: str) -> bytes:
+    """A whole SSE reply with these events."""
+    body = "".join(f"data: {one}\n\n" for one in data).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+PART = '{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}}]}'
+LAST = '{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+
+
+async def test_sends_the_body_with_its_own_model(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """The model is the backend's; everything else, unknown fields too, is the client's, and nothing is added."""
+    await backend.complete(Call(BODY, ask_logprobs=False, traceparent="00-1-2-01"))
+    received = upstream.requests[0]
+    assert received.body == BODY | {"model": "small"}
+    assert received.headers["authorization"] == f"Bearer {KEY}"
+    assert received.headers["traceparent"] == "00-1-2-01"
+    assert received.headers["accept-encoding"] == "identity"
+    assert received.headers["content-type"] == "application/json"
+    assert BODY["model"] == "chat"
+
+
+async def test_no_key_no_authorization(upstream: Upstream) -> None:
+    """A backend without a key sends none."""
+    backend = backend_at(upstream.url, key=None)
+    await backend.complete(Call(BODY, ask_logprobs=False))
+    await backend.aclose()
+    assert "authorization" not in upstream.requests[0].headers
+
+
+async def test_asks_logprobs_only_when_told(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """Log-probabilities are asked for, one alternative a token, when the answer is to be judged, and else never."""
+    completion = await backend.complete(Call(BODY, ask_logprobs=True))
+    await backend.complete(Call(BODY, ask_logprobs=False))
+    assert upstream.requests[0].body["logprobs"] is True
+    assert upstream.requests[0].body["top_logprobs"] == 1
+    assert "logprobs" not in upstream.requests[1].body
+    assert completion.value["choices"][0]["logprobs"]["content"]
+
+
+async def test_always_asks_a_stream_for_its_usage(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """The totals are wanted for the ledger, whatever the client wants; its other stream options stay."""
+    await streamed(backend, Call(STREAM | {"stream_options": {"include_obfuscation": False}}, ask_logprobs=False))
+    assert upstream.requests[0].body["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+
+
+async def test_completes(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """The bytes of an answer stay as they came."""
+    upstream.default = Reply(text="one two", extra={"x_unknown": [1.50]})
+    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    assert completion.value["choices"][0]["message"]["content"] == "one two"
+    assert json.loads(completion.raw) == completion.value
+    assert completion.value["x_unknown"] == [1.5]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("fragment", [1, 9, None])
+async def test_streams(backend: OpenAIBackend, upstream: Upstream, newline: str, fragment: int | None) -> None:
+    """A stream arrives whole at every cut and with every line end."""
+    upstream.default = Reply(text="one two three", newline=newline, fragment=fragment)
+    chunks = await streamed(backend)
+    assert said(chunks) == "one two three"
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 3
+
+
+async def test_data_over_several_lines_is_put_on_one(backend: OpenAIBackend) -> None:
+    """JSON that came in several `data:` lines is passed on in one."""
+    with raw_upstream(events(PART.replace(",", ",\ndata: "), LAST, "[DONE]")) as server:
+        other = backend_at(server.url)
+        assert said(await streamed(other)) == "a"
+        await other.aclose()
+
+
+async def test_a_bare_usage_chunk_gets_its_choices() -> None:
+    """B25: a chunk without `choices`, or with null, has an empty list when it leaves here."""
+    with raw_upstream(events(PART, LAST, '{"usage":{}}', '{"choices":null}', "[DONE]")) as server:
+        backend = backend_at(server.url)
+        assert [len(chunk["choices"]) for chunk in await streamed(backend)] == [1, 1, 0, 0]
+        await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{",
+        "[]",
+        '{"choices":{}}',
+        '{"choices":[null]}',
+        '{"choices":[{"delta":"x"}]}',
+        '{"choices":[{"index":[],"delta":{}}]}',
+        '{"error":{"message":"secret prompt","code":"overloaded"}}',
+        '{"error":"secret prompt","choices":[]}',
+    ],
+)
+async def test_an_event_that_is_no_chunk(event: str) -> None:
+    """What no client could read is an invalid reply, told without the upstream's own words."""
+    with raw_upstream(events(PART, event, LAST, "[DONE]")) as server:
+        backend = backend_at(server.url)
+        with pytest.raises(InvalidReply) as caught:
+            await streamed(backend)
+        assert "secret" not in str(caught.value)
+        await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"choices":[]}',
+        b'{"choices":null}',
+        b"{}",
+        b'{"choices":["x"]}',
+        b'{"choices":[{"message":"x"}]}',
+        b'{"error":{"message":"secret prompt"}}',
+        b'{"error":{"message":"secret prompt"},"choices":[{"message":{"content":"x"}}]}',
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_that_is_no_completion(
+    backend: OpenAIBackend, upstream: Upstream, body: bytes, stream: bool
+) -> None:
+    """An error in a 200, or anything without a message, is an invalid reply, asked for as a stream or not."""
+    upstream.default = Reply(body=body)
+    with pytest.raises(InvalidReply) as caught:
+        if stream:
+            await backend.stream(Call(STREAM, ask_logprobs=False))
+        else:
+            await backend.complete(Call(BODY, ask_logprobs=False))
+    assert "secret" not in str(caught.value)
+
+
+async def test_json_to_a_stream_request(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """B23: a whole answer where a stream was asked for is streamed from that, tool calls and usage included."""
+    call = ToolCall("weather", '{"city":"Utrecht"}')
+    upstream.default = Reply(fault=Fault.OTHER_KIND, tool_calls=(call,))
+    chunks = await streamed(backend)
+    assert chunks[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == call.arguments
+    assert chunks[0]["choices"][0]["delta"]["tool_calls"][0]["index"] == 0
+    assert chunks[1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks[2]["usage"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+async def test_a_stream_to_a_json_request(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """B23: a stream that nobody asked for is put together, if it is whole."""
+    upstream.default = Reply(fault=Fault.OTHER_KIND, text="one two three")
+    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    assert completion.value["object"] == "chat.completion"
+    assert completion.value["choices"][0]["message"]["content"] == "one two three"
+    assert completion.value["choices"][0]["finish_reason"] == "stop"
+    with raw_upstream(events(PART)) as server:
+        other = backend_at(server.url)
+        with pytest.raises(Truncated):
+            await other.complete(Call(BODY, ask_logprobs=False))
+        await other.aclose()
+
+
+@pytest.mark.parametrize("content_type", ["text/html", "text/plain", "application/jsonp"])
+async def test_another_content_type(backend: OpenAIBackend, upstream: Upstream, content_type: str) -> None:
+    """B22: a 200 that is not JSON or SSE by its own account is not parsed."""
+    upstream.default = Reply(body=b'{"choices":[{"message":{}}]}', headers={"Content-Type": content_type})
+    for attempt in (backend.complete, backend.stream):
+        with pytest.raises(InvalidReply):
+            await attempt(Call(BODY, ask_logprobs=False))
+
+
+async def test_a_content_encoding(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """B30: an encoding that was not asked for is refused before a byte of it is read."""
+    upstream.default = Reply(headers={"Content-Encoding": "gzip"})
+    for attempt in (backend.complete, backend.stream):
+        with pytest.raises(InvalidReply):
+            await attempt(Call(BODY, ask_logprobs=False))
+
+
+async def test_counts_that_cannot_be(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """B33: a usage of negative or missing numbers is none."""
+    upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": 2})
+    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    assert completion.value["usage"] is None
+    assert json.loads(completion.raw) == completion.value
+
+
+async def refused(backend: OpenAIBackend) -> BadStatus:
+    with pytest.raises(BadStatus) as caught:
+        await backend.complete(Call(BODY, ask_logprobs=False))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"Retry-After": "0.25"}, 0.25),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "Retry-After": "9"}, 0.25),
+        ({"retry-after-ms": "soon", "Retry-After": "9"}, 9),
+        ({"Retry-After": format_datetime(datetime.now(UTC) - timedelta(seconds=9), usegmt=True)}, 0),
+        ({"Retry-After": "-3"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "later"}, None),
+        ({}, None),
+    ],
+)
+async def test_retry_after(
+    backend: OpenAIBackend, upstream: Upstream, headers: dict[str, str], seconds: float | None
+) -> None:
+    """What an endpoint asks for in seconds or milliseconds is taken at its word; nonsense is nothing asked."""
+    upstream.default = error_reply(429, headers=headers)
+    assert (await refused(backend)).retry_after_s == seconds
+
+
+async def test_retry_after_a_date(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """So is an HTTP date."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    upstream.default = error_reply(503, headers={"Retry-After": date})
+    assert (await refused(backend)).retry_after_s == pytest.approx(30, abs=2)
+
+
+CALLERS = (400, 404, 422)
+OURS = (201, 302, 401, 403, 408, 409, 425, 429, 500, 502, 503, 529)
+
+
+@pytest.mark.parametrize("status", CALLERS + OURS)
+async def test_whose_fault_a_status_is(backend: OpenAIBackend, upstream: Upstream, status: int) -> None:
+    """A 4xx that any endpoint would give is the caller's; all else is the backend's, or our key's."""
+    upstream.default = error_reply(status, "scripted")
+    error = await refused(backend)
+    assert (error.status, error.callers_fault) == (status, status in CALLERS)
+    assert b"scripted" in error.body
+
+
+async def test_a_quoted_key_is_taken_out(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """An endpoint that quotes our key in its error does not make us repeat it."""
+    upstream.default = error_reply(400, f"bad key {KEY}")
+    error = await refused(backend)
+    assert KEY.encode() not in error.body
+    assert KEY not in repr(error)
+
+
+async def test_a_status_counts_even_if_its_body_breaks(backend: OpenAIBackend) -> None:
+    """The status and its Retry-After are known before the body, and hold without it."""
+    reply = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 5\r\nContent-Length: 100\r\n\r\n{"
+    with raw_upstream(reply) as server:
+        other = backend_at(server.url)
+        assert (await refused(other)).retry_after_s == 5
+        await other.aclose()
+
+
+async def test_a_stream_that_breaks_is_truncated(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """A reset in the middle of a stream is told apart from an endpoint that cannot be reached."""
+    upstream.default = Reply(fault=Fault.RESET_MID_STREAM)
+    with pytest.raises(Truncated):
+        await streamed(backend)
+
+
+@pytest.mark.parametrize("fault", [None, Fault.NO_DONE])
+async def test_says_whether_done_was_seen(backend: OpenAIBackend, upstream: Upstream, fault: Fault | None) -> None:
+    """After the end of a stream it is known whether `[DONE]` came."""
+    upstream.default = Reply(fault=fault)
+    stream = await backend.stream(Call(STREAM, ask_logprobs=False))
+    while await stream.read():
+        pass
+    assert stream.done_seen is (fault is None)
+    stream.close()
