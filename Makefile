@@ -28,10 +28,13 @@ run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port
 	@exec $(BIN)/tierline up $(ARGS)
 
 .PHONY: test
-test: lint $(NODE_TEST)/node_modules/.installed ## Lint, type-check and run every test (ARGS="tests/cache -x")
-	@$(BIN)/pytest $(ARGS)
+test: lint pytest ## Lint, type-check and run every test (ARGS="tests/cache -x")
 
 ##@ For developers
+.PHONY: pytest
+pytest: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## The tests alone
+	@$(BIN)/pytest $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.dev ## ruff, mypy and import-linter
 	@$(BIN)/ruff check --quiet .
