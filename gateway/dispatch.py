@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
 from gateway.backends.base import BackendError, BadStatus, Call, TimedOut
 from gateway.completions import strip_logprobs, usage_of
@@ -118,7 +119,7 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
 async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Tried:
     call = call_for(ctx, attempt, endpoint, hop)
     try:
-        async with asyncio.timeout(attempt.timeout_s):
+        with Deadline(attempt.timeout_s):
             completion = await endpoint.backend.complete(call)
     except TimeoutError:
         raise TimedOut("no answer in time") from None

@@ -53,7 +53,6 @@ class AiohttpTransport:
             auto_decompress=False,
             trust_env=False,
             cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             read_bufsize=1 << 17,  # twice that, and reading stops: what a slow client can make us hold
         )
         return self._session
