@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
-from gateway.settings import BackendConfig, Deployment, TenantConfig
+from gateway.settings import BackendConfig, Deployment, StoreConfig, TenantConfig
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -18,6 +18,8 @@ _PACKAGE = Path(__file__).parent
 _IN_CHECKOUT = _PACKAGE.parent / "deploy" / "tierline.yaml"
 _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 
+STORE_URL = "TIERLINE_STORE_URL"
+"""Names the store wherever the config itself names none."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset({"unconfigured_reason", "warnings"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
@@ -82,6 +84,7 @@ class _Resolver:
         update = {
             "tiers": tiers,
             "tenants": tenants,
+            "store": deployment.store if deployment.store.url else StoreConfig(url=self._environ.get(STORE_URL)),
             "classifier": self._existing(("classifier",), deployment.classifier),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),

@@ -38,11 +38,9 @@ _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response.
 def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace) -> int:
     """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code."""
     listening = listen(deployment.host, deployment.port)
-    # uvicorn raises the signal that stopped it once more; a clean stop is an exit code of 0.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
     if args.workers == 1:
         server = uvicorn.Server(_config(App(_built(deployment, source))))
+        _stop_quietly()
         server.run([listening])
         return 0 if server.started else 1
     os.environ[_ARGUMENTS] = orjson.dumps(
@@ -53,6 +51,7 @@ def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace
         }
     ).decode()
     config = _config("gateway.server:worker", factory=True, workers=args.workers)
+    _stop_quietly()
     Multiprocess(config, sockets=[listening]).run()
     return 0
 
@@ -65,6 +64,12 @@ def worker() -> App:
         setattr(args, name, int(value) if name == "port" else value)
     deployment = deployment_of(args)
     return App(_built(deployment, policies_of(args, deployment)))
+
+
+def _stop_quietly() -> None:
+    """uvicorn raises the signal that stopped it once more; a clean stop is an exit code of 0."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
 
 
 def _settle() -> None:

@@ -63,7 +63,7 @@ def make_plan(load: Load, flags: GatewayFlags, state: StateFolder) -> Plan:
     deployment = load({**os.environ, **found})
     store_url, local_base_url = deployment.store.url, found.get("TIERLINE_LOCAL_BASE_URL")
     if not store_url:
-        raise CannotStart("the config leaves out the store; write store: {url: ${TIERLINE_STORE_URL:-}}")
+        raise AssertionError("the loader takes the store's URL from the environment, where it was just put")
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
         raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
     return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)

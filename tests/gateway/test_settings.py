@@ -87,6 +87,14 @@ def test_the_shipped_config_takes_what_the_environment_gives() -> None:
     assert not deployment.wants_local_model
 
 
+def test_the_environment_names_the_store_where_the_config_does_not(load: Load) -> None:
+    """A config without a store section is served by TIERLINE_STORE_URL; one that names a store keeps its own."""
+    environ = {"TIERLINE_STORE_URL": "redis://from-the-environment:6379/0"}
+    assert load(CONFIG, environ).store.url == environ["TIERLINE_STORE_URL"]
+    assert load(CONFIG + "store: {url: redis://own:6379/0}\n", environ).store.url == "redis://own:6379/0"
+    assert load().store.url is None
+
+
 def test_backends_are_named_after_their_tier(load: Load) -> None:
     """One backend has its tier's name, several are numbered."""
     assert [b.name for tier in load().tiers for b in tier.backends] == ["local", "hosted-1", "hosted-2"]
