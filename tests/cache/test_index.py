@@ -10,7 +10,7 @@ from cache.index import ReplicaIndex, Vector
 from cache.redis_store import RedisStore
 from cache.store import Append
 from tests.support.store import local_store
-from tests.support.waiting import until
+from tests.support.wait import eventually
 
 DIMENSION = 8
 
@@ -131,9 +131,9 @@ async def test_every_worker_follows_what_is_appended(store: RedisStore) -> None:
     await store.apply([Append(stream, b"garbage", 10_000)])
     indexes = [make()[0] for _ in range(2)]
     tasks = [asyncio.create_task(index.follow(store, stream)) for index in indexes]
-    await until(lambda: all(len(index) == 350 for index in indexes), what="the warm-up")
+    await eventually(lambda: all(len(index) == 350 for index in indexes), what="the warm-up")
     await store.apply([Append(stream, encode_record(record(1000)), 10_000)])
-    await until(lambda: all(len(index) == 351 for index in indexes), what="the new record")
+    await eventually(lambda: all(len(index) == 351 for index in indexes), what="the new record")
     assert indexes[0].refused == 1
     for task in tasks:
         task.cancel()
@@ -147,14 +147,14 @@ async def test_following_goes_on_after_a_restart_of_the_store() -> None:
         store = RedisStore.from_url(server.url)
         await store.apply([Append("s", encode_record(record(1)), 100)])
         task = asyncio.create_task(index.follow(store, "s"))
-        await until(lambda: len(index) == 1, what="the first record")
+        await eventually(lambda: len(index) == 1, what="the first record")
         server.stop()
-        await until(lambda: not index.following, what="the outage")
+        await eventually(lambda: not index.following, what="the outage")
         assert index.nearest("p", unit(1), 1)[0].key == "k1"
         server.start()
-        await until(lambda: index.following, 10, "the store's return")
+        await eventually(lambda: index.following, 10, "the store's return")
         await store.apply([Append("s", encode_record(record(2)), 100)])
-        await until(lambda: len(index) == 2, 10, "the second record")
+        await eventually(lambda: len(index) == 2, 10, "the second record")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await store.aclose()

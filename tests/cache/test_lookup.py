@@ -14,7 +14,7 @@ from cache.lookup import Cache
 from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
 from tests.cache.samples import Facts, answer, body, policy
-from tests.support.waiting import until
+from tests.support.wait import eventually
 
 ITALY, SAME, SPAIN = "What is the capital of Italy?", "what's the capital of Italy", "What is the capital of Spain?"
 FACTS = Facts()
@@ -193,7 +193,7 @@ async def test_another_worker_finds_it_too(store: RedisStore, clock: Clock, tena
     writer, reader = (Cache(store, embedder_name=name, dimension=4, clock=clock) for _ in range(2))
     await writer.write(writer.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     await reader.start()
-    await until(lambda: len(reader.index) == 1, what="the other worker's record")
+    await eventually(lambda: len(reader.index) == 1, what="the other worker's record")
     found = await reader.semantic(reader.plan(body(SAME), policy(), tenant, FACTS), vector())
     assert found.outcome == "hit"
     await reader.aclose()

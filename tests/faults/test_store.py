@@ -16,7 +16,7 @@ from cache.store import Append, StoreUnavailable, Write
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.redis_script import scripted_redis
 from tests.support.store import LocalStore, free_port, local_store
-from tests.support.waiting import until
+from tests.support.wait import eventually
 
 
 async def reason(store: RedisStore, key: str = "k") -> str:
@@ -39,7 +39,7 @@ async def test_r1_down_at_start_then_up() -> None:
     assert await reason(store) == "open"
     server.start()
     try:
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         assert await reason(store) == ""
     finally:
         await store.aclose()
@@ -56,7 +56,7 @@ async def test_r2_killed_mid_run_and_restarted() -> None:
         assert [await reason(store) for _ in range(4)] == ["refused"] * 4
         assert [await reason(store) for _ in range(100)] == ["open"] * 100
         server.start()
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         await store.apply([Write("k", b"v2", 60)])
         assert await store.get("k") == b"v2"
         await store.aclose()
@@ -77,11 +77,11 @@ async def test_r2_frozen_mid_run() -> None:
             assert time.perf_counter() - began < 0.5
             probes = [task for task in asyncio.all_tasks() if task.get_name() == "store-probe"]
             assert len(probes) == 1
-            await until(lambda: store.failures["timeout"] >= 6, 5, "a probe")
+            await eventually(lambda: store.failures["timeout"] >= 6, 5, "a probe")
             assert store.state().status == "degraded"
         finally:
             server.thaw()
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         assert await store.get("k") == b"v"
         await store.aclose()
 
@@ -106,7 +106,7 @@ async def test_r3_a_store_that_is_always_slow_is_left_alone() -> None:
         store = RedisStore.from_url(server.url)
         assert [await reason(store) for _ in range(6)] == ["timeout"] * 5 + ["open"]
         server.delay_s, server.reply = 0.0, b"+PONG\r\n"
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         await store.aclose()
 
 
@@ -290,7 +290,7 @@ async def test_r11_r12_an_emptied_store_and_an_index_that_remembers() -> None:
         server.start()
         with contextlib.suppress(StoreUnavailable):  # the connections at hand are still those to the old server
             await store.ping()
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         plan = cache.plan(body("where is Rome"), policy(), "t", FACTS)
         assert (await cache.exact(plan)).outcome == "miss"
         assert (await cache.semantic(plan, VECTOR)).reason == "absent"
@@ -313,7 +313,7 @@ async def test_r2_a_dead_store_is_an_outcome_for_the_cache() -> None:
         assert (await cache.semantic(plan, VECTOR)).outcome == "open"
         assert (await cache.write(plan, answer(), VECTOR)).reason == "open"
         server.thaw()
-        await until(lambda: store.state().status == "ok", 5, "the store's return")
+        await eventually(lambda: store.state().status == "ok", 5, "the store's return")
         assert (await cache.exact(plan)).outcome == "hit"
         await cache.aclose()
         await store.aclose()

@@ -14,7 +14,7 @@ import pytest
 from gateway.policy_watch import PolicyWatcher
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files
-from tests.support.waiting import until
+from tests.support.wait import eventually
 
 
 @dataclass
@@ -59,7 +59,7 @@ async def test_a_changed_file_comes_into_force(watched: Watched) -> None:
     """Whoever holds the old set keeps it; the next request gets the new one."""
     before = watched.watcher.current
     watched.write("0.7")
-    await until(lambda: watched.threshold == 0.7)
+    await eventually(lambda: watched.threshold == 0.7)
     assert before.by_surface["chat"].escalate.when.confidence_below == 0.62
     assert watched.watcher.current.by_surface["batch"].version == before.by_surface["batch"].version
     assert len(watched.loaded) == 1
@@ -69,12 +69,12 @@ async def test_a_bad_file_keeps_the_last_good_set_until_it_is_mended(watched: Wa
     """The failure is told once, with its line, remembered, and forgotten when mended."""
     before = watched.watcher.current
     watched.write("lots")
-    await until(lambda: watched.watcher.failure is not None)
+    await eventually(lambda: watched.watcher.failure is not None)
     assert watched.watcher.current is before
     assert ": escalate.when.confidence_below" in str(watched.watcher.failure)
     watched.chat.touch()
     watched.write("0.62")
-    await until(lambda: watched.watcher.failure is None)
+    await eventually(lambda: watched.watcher.failure is None)
     assert len(watched.failed) == 1
     assert len(watched.loaded) == 1
 
@@ -84,7 +84,7 @@ async def test_a_burst_of_writes_is_few_reloads(watched: Watched) -> None:
     for i in range(100):
         watched.write(f"0.{i + 100}")
         await asyncio.sleep(0.002)
-    await until(lambda: watched.threshold == 0.199)
+    await eventually(lambda: watched.threshold == 0.199)
     assert len(watched.loaded) < 20
     assert not watched.failed
 
@@ -94,7 +94,7 @@ async def test_an_editor_that_renames_is_no_failure(watched: Watched) -> None:
     backup = watched.folder / "chat.yaml~"
     watched.chat.rename(backup)
     watched.write("0.8")
-    await until(lambda: watched.threshold == 0.8)
+    await eventually(lambda: watched.threshold == 0.8)
     assert not watched.failed
 
 
@@ -104,11 +104,11 @@ async def test_a_surface_that_is_added_or_taken_away_is_seen(watched: Watched) -
     (watched.folder / "nightly.yaml").write_text(
         text.replace("surface: batch", "surface: nightly").replace("[offline]", "[]")
     )
-    await until(lambda: "nightly" in watched.watcher.current.names)
+    await eventually(lambda: "nightly" in watched.watcher.current.names)
     (watched.folder / "nightly.yaml").unlink()
-    await until(lambda: "nightly" not in watched.watcher.current.names)
+    await eventually(lambda: "nightly" not in watched.watcher.current.names)
     watched.chat.unlink()
-    await until(lambda: watched.watcher.failure is not None)
+    await eventually(lambda: watched.watcher.failure is not None)
     assert watched.watcher.current.default.surface == "chat"
 
 
@@ -116,9 +116,9 @@ async def test_a_folder_that_vanishes_keeps_the_last_good_set(watched: Watched) 
     """It is a failure like any other, and over when the folder is back."""
     away = watched.folder.with_name("away")
     watched.folder.rename(away)
-    await until(lambda: watched.watcher.failure is not None)
+    await eventually(lambda: watched.watcher.failure is not None)
     away.rename(watched.folder)
-    await until(lambda: watched.watcher.failure is None)
+    await eventually(lambda: watched.watcher.failure is None)
 
 
 async def test_a_comment_changes_nothing(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from gateway.supervisor.local_model import find_gguf
 from gateway.supervisor.logs import MAX_LOG_BYTES, rotate, tail
 from gateway.supervisor.state import Up, claim, free_port
 from gateway.supervisor.store_child import store_child
+from tests.support.wait import eventually as auntil
 from tests.support.wait import until
-from tests.support.waiting import until as auntil
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 

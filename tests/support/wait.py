@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,3 +19,11 @@ def until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") ->
             raise AssertionError(f"not within {timeout_s} s: {what or condition}")
         time.sleep(_POLL_S)
     return value
+
+
+async def eventually(holds: Callable[[], bool], timeout_s: float = 5.0, what: str = "") -> None:
+    """`until`, without holding the event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or holds}"
+        await asyncio.sleep(_POLL_S)

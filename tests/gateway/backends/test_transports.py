@@ -14,7 +14,7 @@ from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut
 from gateway.backends.httpx2_transport import Httpx2Transport
 from tests.support.raw_upstream import never_connects, raw_upstream
 from tests.support.upstream import Fault, Reply, Upstream
-from tests.support.waiting import until
+from tests.support.wait import eventually
 
 KEY = "sk-planted-canary"
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
@@ -101,7 +101,7 @@ async def test_a_reply_over_the_limit(make: Make, upstream: Upstream, body: byte
     with pytest.raises(InvalidReply):
         await response.read()
     response.close()
-    await until(lambda: upstream.requests[0].gone_at is not None, what="the upstream sees us leave")
+    await eventually(lambda: upstream.requests[0].gone_at is not None, what="the upstream sees us leave")
     assert upstream.requests[0].sent_bytes < 64 << 20
 
 
@@ -224,7 +224,7 @@ async def test_close_drops_a_reply_in_progress(make: Make, upstream: Upstream) -
     await response.chunk()
     response.close()
     response.close()
-    await until(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
+    await eventually(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
     assert await finished(await send(transport, ASK_STREAM))
 
 
@@ -233,7 +233,7 @@ async def test_close_without_a_read(make: Make, upstream: Upstream) -> None:
     upstream.queue(Reply(fault=Fault.HANG_AFTER_HEADERS))
     transport = make(upstream.url, max_in_flight=1)
     (await send(transport, ASK_STREAM)).close()
-    await until(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
+    await eventually(lambda: upstream.requests[0].gone_at is not None, 1, "the upstream sees us leave")
     assert await finished(await send(transport))
 
 
@@ -378,6 +378,6 @@ async def test_a_thousand_cancellations_cost_no_slot(make: Make, upstream: Upstr
     upstream.default = Reply(text="one", before_headers_s=0.2)
     async with asyncio.timeout(5):
         running = [asyncio.create_task(send(transport, ASK_STREAM)) for _ in range(10)]
-        await until(lambda: len(upstream.requests) == before + 10, 3, "ten calls at the same time")
+        await eventually(lambda: len(upstream.requests) == before + 10, 3, "ten calls at the same time")
         for response in await asyncio.gather(*running):
             await finished(response)
