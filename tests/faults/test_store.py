@@ -308,8 +308,9 @@ async def test_r2_a_dead_store_is_an_outcome_for_the_cache() -> None:
         plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
         await cache.write(plan, answer(), VECTOR)
         server.freeze()
-        outcomes = [(await cache.exact(plan)).outcome for _ in range(8)]
-        assert outcomes == ["timeout"] * 5 + ["open"] * 3
+        outcomes = [(await cache.exact(plan)).outcome for _ in range(9)]
+        # SIGSTOP takes effect a moment after it was sent: the server may still answer one.
+        assert outcomes[-8:] == ["timeout"] * 5 + ["open"] * 3 or outcomes == ["timeout"] * 5 + ["open"] * 4
         assert (await cache.semantic(plan, VECTOR)).outcome == "open"
         assert (await cache.write(plan, answer(), VECTOR)).reason == "open"
         server.thaw()

@@ -124,7 +124,7 @@ def test_a_fumbled_easy_question_escalates_unseen(
     """A doubtful draft is cancelled and the stronger tier answers; the client sees nothing of the first attempt."""
     local_upstream.default = Reply(text="Lyon, er, no, hm, Nice, perhaps?", logprob=-1.5)
     hosted_upstream.default = Reply(text="Paris.")
-    answered = ask(gw, f"Which city is the capital of France? {stream}", stream=stream)
+    answered = ask(gw, "What is the capital of France?", stream=stream)
     assert text_of(answered) == "Paris."
     assert "Lyon" not in answered.text
     assert answered.headers["x-tierline-path"] == "escalated"
@@ -144,7 +144,7 @@ def test_log_probabilities_are_asked_for_us_and_kept_from_the_client(gw: Gateway
 
 
 def test_a_pinned_tier_is_asked_and_no_other(gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
-    """`model: tier:hosted` goes there whatever the classifier thinks, and a weaker tier's stored answer never serves."""
+    """`model: tier:hosted` goes there and nowhere else, and a weaker tier's stored answer never serves it."""
     until(lambda: ask(gw, "Say hi.").headers["x-tierline-path"] == "cache-exact", 5, "a stored local answer")
     pinned = ask(gw, "Say hi.", model="tier:hosted")
     assert (pinned.headers["x-tierline-tier"], pinned.headers["x-tierline-path"]) == ("hosted", "direct")
@@ -179,7 +179,7 @@ def test_surfaces_have_policies_of_their_own(gw: Gateway, local_upstream: Upstre
 def test_a_policy_edit_takes_effect_and_a_bad_one_is_refused_aloud(
     _upstreams: tuple[Upstream, Upstream], tmp_path: Path
 ) -> None:
-    """A changed file is in force within seconds; a broken one leaves the last good one in force, and /readyz says so."""
+    """A changed file is soon in force; a broken one leaves the last good one there, and /readyz says so."""
     local, hosted = _upstreams
     local.reset()
     with serve(tmp_path, local.url, hosted.url, policies=SHIPPED_POLICIES) as gateway:
