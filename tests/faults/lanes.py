@@ -1,0 +1,263 @@
+"""Lanes: surfaces of one gateway that share its process and its upstreams, but no endpoint state.
+
+A fault makes an endpoint rest, and a resting endpoint would change the next test. So every test takes a lane of its
+own: a surface whose tiers are its alone, though the same scripted upstreams stand behind them all.
+
+    lane    weak (local upstream), then strong (hosted upstream); answers of weak are judged
+    lone    weak alone
+    pair    one tier of two endpoints, both at the local upstream
+    quad    one tier of four
+    raw     a tier at the raw upstream, then strong
+    deaf    a tier whose connections hang, then strong
+    mute    such a tier alone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from cache.redis_store import RedisStore
+from gateway.telemetry.reader import find
+from tests.support.gateway import Gateway
+from tests.support.wait import until
+
+COUNTS = {"lane": 100, "lone": 100, "pair": 12, "quad": 2, "raw": 12, "deaf": 2, "mute": 2}
+TIERS = {
+    "lane": ("weak", "strong"),
+    "lone": ("weak",),
+    "pair": ("pair",),
+    "quad": ("quad",),
+    "raw": ("raw", "strong"),
+    "deaf": ("deaf", "strong"),
+    "mute": ("deaf",),
+}
+ENDPOINTS = {"pair": 2, "quad": 4}
+POLICY = """
+surface: {name}
+slo: {{ttft: {{p99: 500ms}}, total: {{p99: 500ms}}, deadline: {deadline}}}
+tiers: [{tiers}]
+route: {{classifier: none, start: {{{first}: otherwise}}}}
+escalate:
+  when: {{confidence_below: 0.5, invalid: [json, tool_args]}}
+  no_signal: accept
+  stream: {{hold_tokens: 4, hold_max: 200ms}}
+cache: {{exact: {{ttl: 1h}}}}
+"""
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Every lane there is, as (kind, name)."""
+    return ((kind, f"{kind}-{number}") for kind, count in COUNTS.items() for number in range(count))
+
+
+def tiers_of(kind: str, name: str) -> list[str]:
+    """The tiers of a lane, cheapest first."""
+    return [f"{name}.{tier}" for tier in TIERS[kind]]
+
+
+def policies() -> dict[str, str]:
+    """A policy per lane."""
+    return {
+        name: POLICY.format(
+            name=name,
+            deadline="1500ms" if len(TIERS[kind]) == 1 else "5s",
+            tiers=", ".join(tiers_of(kind, name)),
+            first=tiers_of(kind, name)[0],
+        )
+        for kind, name in names()
+    }
+
+
+def tiers(urls: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The tiers of every lane; `urls` are the base URLs by role."""
+    return [
+        {"name": tier, "backends": [_backend(role, urls[role]) for _ in range(ENDPOINTS.get(role, 1))]}
+        for kind, name in names()
+        for tier, role in zip(tiers_of(kind, name), TIERS[kind], strict=True)
+    ]
+
+
+def _backend(role: str, url: str) -> dict[str, Any]:
+    return {
+        "base_url": url,
+        "model": role,
+        "key_env": "HOSTED_KEY",
+        "price": {"input": 2.5, "output": 10},
+        "capabilities": ["tools", "json"],
+        "connect_timeout": "200ms",
+        "idle_timeout": "300ms",
+        "max_reply": "2MiB",
+    }
+
+
+@dataclass
+class Answer:
+    """What a client got. `ended` is false when the body broke off before its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    ended: bool = True
+
+    @property
+    def json(self) -> Any:
+        """The body of a JSON reply."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object of the envelope, whose shape is checked."""
+        assert self.headers["content-type"] == "application/json"
+        assert list(self.json) == ["error"]
+        return checked(self.json["error"])
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of a stream, parsed; "[DONE]" as it is."""
+        assert self.headers["content-type"] == "text/event-stream; charset=utf-8"
+        blocks = self.body.decode().split("\n\n")
+        assert blocks.pop() == ""
+        found = ["".join(line[6:] for line in block.split("\n") if line.startswith("data: ")) for block in blocks]
+        return [data if data == "[DONE]" else json.loads(data) for data in found]
+
+    @property
+    def text(self) -> str:
+        """What the answer says, JSON or stream."""
+        if self.headers["content-type"] == "application/json":
+            return str(self.json["choices"][0]["message"]["content"])
+        chunks = [event for event in self.events if event != "[DONE]" and event.get("choices")]
+        return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+    @property
+    def broken(self) -> dict[str, Any]:
+        """The error of a stream that broke: the last event, with no [DONE] after it and no clean end."""
+        assert self.status == 200
+        assert not self.ended, "a broken stream must not end cleanly"
+        assert "[DONE]" not in self.events
+        return checked(self.events[-1]["error"])
+
+
+def checked(error: dict[str, Any]) -> dict[str, Any]:
+    """The error object itself: four keys, and a code that is text or null."""
+    assert list(error) == ["message", "type", "param", "code"]
+    assert error["code"] is None or isinstance(error["code"], str)
+    return error
+
+
+@dataclass
+class Rig:
+    """The gateway with its lanes, and the ways to look at it from outside."""
+
+    gateway: Gateway
+    store_url: str
+    _ids: Iterator[int] = field(default_factory=itertools.count)
+    _taken: dict[str, Iterator[int]] = field(default_factory=lambda: defaultdict(itertools.count))
+
+    def take(self, kind: str) -> str:
+        """A lane of this kind that no test has had; the name is its `model`."""
+        number = next(self._taken[kind])
+        assert number < COUNTS[kind], f"all lanes of kind {kind} are taken"
+        return f"{kind}-{number}"
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection to the gateway."""
+        return http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=15)
+
+    def ask(self, model: str, headers: Mapping[str, str] | None = None, **changes: Any) -> Answer:
+        """One chat completion; `changes` are members of the body."""
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}]} | changes
+        return self.post(json.dumps(body, separators=(",", ":")).encode(), headers)
+
+    def stream(self, model: str, headers: Mapping[str, str] | None = None, **changes: Any) -> Answer:
+        """One streamed chat completion."""
+        return self.ask(model, headers, stream=True, **changes)
+
+    def post(self, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+        """A POST of these bytes as JSON."""
+        return self.request(
+            "POST", "/v1/chat/completions", body, {"content-type": "application/json"} | (headers or {})
+        )
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Any request."""
+        connection = self.connect()
+        try:
+            connection.request(method, path, body, {"x-request-id": f"test-{next(self._ids)}"} | dict(headers or {}))
+            return received(connection.getresponse())
+        finally:
+            connection.close()
+
+    def record(self, request_id: str) -> dict[str, Any]:
+        """The trace record of a request, once it is in the store."""
+        return until(lambda: asyncio.run(self._find(request_id)), 5, f"the record of {request_id}")
+
+    def hops(self, answer: Answer, name: str = "attempt") -> list[dict[str, Any]]:
+        """The hops of this name in an answer's record."""
+        hops = self.record(answer.headers["x-request-id"])["hops"]
+        return [hop for hop in hops if hop["name"] == name]
+
+    async def _find(self, request_id: str) -> Any:
+        store = RedisStore.from_url(self.store_url)
+        try:
+            blob = await find(store, request_id)
+        finally:
+            await store.aclose()
+        return orjson.loads(blob) if blob else None
+
+    def cached(self, model: str, **changes: Any) -> bool:
+        """Whether this request would be answered from the store."""
+        answer = self.ask(model, {"x-tierline-cache": "only-if-cached"}, **changes)
+        assert answer.status in (200, 504)
+        return answer.status == 200
+
+    def readyz(self) -> dict[str, Any]:
+        """What /readyz says."""
+        found: dict[str, Any] = self.request("GET", "/readyz").json
+        return found
+
+    def states(self, lane: str) -> dict[str, str]:
+        """The state of a lane's tiers, by role."""
+        tiers = self.readyz()["tiers"]
+        return {name.split(".")[1]: tier["state"] for name, tier in tiers.items() if name.split(".")[0] == lane}
+
+    def in_flight(self) -> int:
+        """How many backend calls the gateway counts."""
+        tiers = self.readyz()["tiers"].values()
+        return sum(backend["in_flight"] for tier in tiers for backend in tier["backends"].values())
+
+    def idle(self) -> None:
+        """Returns once no backend call is counted any more."""
+        until(lambda: self.in_flight() == 0, 5, "no call in flight")
+
+
+def received(response: http.client.HTTPResponse) -> Answer:
+    """The whole of a response, or as much of it as came."""
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    try:
+        return Answer(response.status, headers, response.read())
+    except (http.client.IncompleteRead, ConnectionError) as broken:
+        partial = broken.partial if isinstance(broken, http.client.IncompleteRead) else b""
+        return Answer(response.status, headers, partial, ended=False)
+
+
+def concurrently(calls: int, one: Callable[[], Answer]) -> list[Answer]:
+    """The answers of so many calls at the same time."""
+    answers: list[Answer] = []
+    threads = [threading.Thread(target=lambda: answers.append(one())) for _ in range(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return answers

@@ -1,0 +1,523 @@
+"""What backends do wrong (the rows B of the catalogue of faults), over real sockets, in front of a real gateway.
+
+Every test has endpoints of its own (`tests.faults.lanes`); none may leave a call in flight (the fixture `rig` waits).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.lanes import Answer, Rig
+from tests.support.raw_upstream import RawUpstream
+from tests.support.upstream import Fault, Reply, Upstream, error_reply
+from tests.support.wait import until
+
+STRONG = "The strong tier knows."
+LONG = "one two three four five six seven eight nine ten"
+SECRET = "scripted secret of the upstream"
+
+json_and_stream = pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+
+
+@pytest.fixture(autouse=True)
+def _strong_answers(hosted_upstream: Upstream) -> None:
+    hosted_upstream.default = Reply(text=STRONG)
+
+
+def ask(rig: Rig, lane: str, stream: bool, **changes: Any) -> Answer:
+    return rig.stream(lane, **changes) if stream else rig.ask(lane, **changes)
+
+
+def assert_fell_back(rig: Rig, answer: Answer, error_type: str) -> None:
+    """The client got the strong tier's answer, and sees and finds in the trace why; nothing was cached."""
+    assert (answer.status, answer.ended, answer.text) == (200, True, STRONG)
+    lane = answer.headers["x-tierline-surface"]
+    assert answer.headers["x-tierline-path"] == "fallback"
+    assert answer.headers["x-tierline-tier"] == f"{lane}.strong"
+    assert answer.headers["x-tierline-attempts"] == "2"
+    first, second = rig.hops(answer)
+    assert (first["error"], second["error"]) == (error_type, None)
+    assert first["attributes"]["tierline.outcome"] == "retryable"
+    assert not rig.cached(lane, **({"stream": True} if "event-stream" in answer.headers["content-type"] else {}))
+
+
+def assert_failed(rig: Rig, answer: Answer, status: int, code: str, error_type: str) -> None:
+    """The client got the envelope after one attempt, and the trace says what the backend did; nothing was cached."""
+    assert (answer.status, answer.error["code"]) == (status, code), answer.body
+    assert answer.error["type"] == ("rate_limit_error" if status == 429 else "upstream_error")
+    assert SECRET not in answer.body.decode()
+    assert answer.headers["x-tierline-attempts"] == "1"
+    record = rig.record(answer.headers["x-request-id"])
+    assert (record["ledger"]["status"], record["ledger"]["error"]) == (status, code)
+    assert [hop["error"] for hop in record["hops"] if hop["name"] == "attempt"] == [error_type]
+    assert SECRET not in json.dumps(record)
+    assert not rig.cached(answer.headers["x-tierline-surface"])
+
+
+HTTP_ERROR = ("upstream_http_error", 502, "upstream_http_error")
+INVALID = ("upstream_invalid_response", 502, "upstream_invalid_response")
+UNREACHABLE = ("upstream_unreachable", 502, "upstream_unreachable")
+TRUNCATED = ("upstream_truncated", 502, "upstream_invalid_response")
+TIMEOUT = ("upstream_timeout", 504, "deadline_exceeded")
+BEFORE_THE_ANSWER: list[tuple[str, Reply, tuple[str, int, str], tuple[str, int, str]]] = [
+    ("B6-500", error_reply(500, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B6-502", error_reply(502, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B7-503", error_reply(503, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B7-529", error_reply(529, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B8-401", error_reply(401, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B8-403", error_reply(403, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B10-408", error_reply(408, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B10-409", error_reply(409, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B10-425", error_reply(425, SECRET), HTTP_ERROR, HTTP_ERROR),
+    ("B11-hang-before-headers", Reply(fault=Fault.HANG_BEFORE_HEADERS), TIMEOUT, TIMEOUT),
+    ("B12-hang-after-headers", Reply(fault=Fault.HANG_AFTER_HEADERS), TIMEOUT, TIMEOUT),
+    ("B22-html", Reply(fault=Fault.HTML), INVALID, INVALID),
+    ("B24-empty-choices", Reply(fault=Fault.EMPTY_CHOICES), INVALID, TRUNCATED),
+    ("B24-null-choices", Reply(fault=Fault.NULL_CHOICES), INVALID, TRUNCATED),
+    ("B24-no-choices", Reply(fault=Fault.NO_CHOICES), INVALID, TRUNCATED),
+    ("B27-close-after-headers", Reply(fault=Fault.CLOSE_AFTER_HEADERS), UNREACHABLE, TRUNCATED),
+    ("B27-close-before-headers", Reply(fault=Fault.CLOSE_BEFORE_HEADERS), UNREACHABLE, UNREACHABLE),
+    ("B29-redirect", Reply(fault=Fault.REDIRECT), HTTP_ERROR, HTTP_ERROR),
+    ("B30-gzip", Reply(headers={"content-encoding": "gzip"}), INVALID, INVALID),
+    ("B31-error-in-200", Reply(fault=Fault.ERROR_IN_200), INVALID, INVALID),
+]
+JSON_ONLY: list[tuple[str, Reply, tuple[str, int, str], tuple[str, int, str]]] = [
+    ("B15-malformed-json", Reply(fault=Fault.MALFORMED_JSON), INVALID, INVALID),
+    ("B20-reset", Reply(text="word " * 99, fault=Fault.RESET_MID_STREAM), UNREACHABLE, UNREACHABLE),
+    ("B20-close", Reply(text="word " * 99, fault=Fault.CLOSE_MID_STREAM), UNREACHABLE, UNREACHABLE),
+    ("B21-giant", Reply(fault=Fault.GIANT), INVALID, INVALID),
+]
+CASES = [
+    pytest.param(reply, stream, *(kinds[stream]), id=f"{row}-{'stream' if stream else 'json'}")
+    for stream in (False, True)
+    for row, reply, *kinds in (BEFORE_THE_ANSWER if stream else BEFORE_THE_ANSWER + JSON_ONLY)
+]
+
+
+@pytest.mark.parametrize(("reply", "stream", "error_type", "status", "code"), CASES)
+def test_before_the_answer_the_next_tier_takes_over(
+    rig: Rig,
+    local_upstream: Upstream,
+    hosted_upstream: Upstream,
+    reply: Reply,
+    stream: bool,
+    error_type: str,
+    status: int,
+    code: str,
+) -> None:
+    """While the client has seen nothing, a fault costs one attempt, and the next tier answers."""
+    local_upstream.default = reply
+    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), error_type)
+    assert (len(local_upstream.requests), len(hosted_upstream.requests)) == (1, 1)
+
+
+@pytest.mark.parametrize(("reply", "stream", "error_type", "status", "code"), CASES)
+def test_with_no_other_tier_the_client_is_told(
+    rig: Rig, local_upstream: Upstream, reply: Reply, stream: bool, error_type: str, status: int, code: str
+) -> None:
+    """With nobody to take over, the client gets an envelope of ours, for a stream too, and nothing is retried."""
+    local_upstream.default = reply
+    assert_failed(rig, ask(rig, rig.take("lone"), stream), status, code, error_type)
+    assert len(local_upstream.requests) == 1
+    assert not local_upstream.probes
+
+
+@json_and_stream
+def test_b1_connection_refused(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """A refused connection hands over to the next tier; with none, it is 502 upstream_unreachable."""
+    local_upstream.refuse()
+    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_unreachable")
+    assert_failed(rig, ask(rig, rig.take("lone"), stream), 502, "upstream_unreachable", "upstream_unreachable")
+
+
+def test_b1_an_endpoint_that_keeps_failing_rests(rig: Rig, local_upstream: Upstream) -> None:
+    """After five failures in a row an endpoint is left alone for a while: 502 without an attempt, and never a 429."""
+    lane = rig.take("lone")
+    local_upstream.refuse()
+    for _ in range(5):
+        assert rig.ask(lane).headers["x-tierline-attempts"] == "1"
+    answer = rig.ask(lane)
+    assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+    assert answer.headers["x-tierline-attempts"] == "0"
+    assert "retry-after" not in answer.headers
+    assert rig.states(lane)["weak"].startswith("failing")
+
+
+def test_b2_connect_hangs(rig: Rig) -> None:
+    """A connection that hangs is given up after its own timeout, not after the read's or the deadline."""
+    began = time.monotonic()
+    assert_fell_back(rig, rig.ask(rig.take("deaf")), "upstream_timeout")
+    answer = rig.ask(rig.take("mute"))
+    assert_failed(rig, answer, 504, "upstream_timeout", "upstream_timeout")
+    assert rig.hops(answer)[0]["duration_us"] < 1_000_000
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "30"}, {"retry-after-ms": "30000"}], ids=["s", "ms"])
+def test_b4_a_pause_that_was_asked_for(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, headers: dict[str, str]
+) -> None:
+    """A 429 with Retry-After is not asked again before its time; the next tier answers, first as its stand-in."""
+    lane = rig.take("lane")
+    local_upstream.default = error_reply(429, headers=headers)
+    assert_fell_back(rig, rig.ask(lane), "upstream_http_error")
+    assert rig.states(lane) == {"weak": "asking for a pause (status 429)", "strong": "ready"}
+    second = rig.ask(lane, seed=1)
+    assert (second.text, second.headers["x-tierline-path"]) == (STRONG, "degraded")
+    assert second.headers["x-tierline-attempts"] == "1"
+    assert len(local_upstream.requests) == 1
+
+
+def test_b4_the_pause_ends_when_it_was_to_end(rig: Rig, local_upstream: Upstream) -> None:
+    """Once its pause is over an endpoint is asked again, and answers as before."""
+    lane = rig.take("lone")
+    local_upstream.queue(error_reply(429, headers={"retry-after-ms": "400"}))
+    began = time.monotonic()
+    assert rig.ask(lane).status == 429
+    until(lambda: rig.states(lane)["weak"] == "ready", 3, "the end of the pause")
+    assert 0.35 < time.monotonic() - began < 2
+    assert rig.ask(lane).status == 200
+
+
+def test_b4_all_ask_for_a_pause(rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """When every tier asks for a pause so do we: 429 with the shortest, on the first request and the next."""
+    lane = rig.take("lane")
+    local_upstream.default = error_reply(429, SECRET, headers={"Retry-After": "7"})
+    hosted_upstream.default = error_reply(429, SECRET, headers={"Retry-After": "20"})
+    for attempts in ("2", "0"):
+        answer = rig.ask(lane)
+        assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
+        assert answer.error["type"] == "rate_limit_error"
+        assert SECRET not in answer.body.decode()
+        assert 6 <= int(answer.headers["retry-after"]) <= 7
+        assert answer.headers["x-tierline-attempts"] == attempts
+    assert not rig.cached(lane)
+
+
+def test_b4_a_pause_is_never_told_longer_than_a_minute(rig: Rig, local_upstream: Upstream) -> None:
+    """SDKs do not take more than 60 s at its word."""
+    lane = rig.take("lone")
+    local_upstream.default = error_reply(429, headers={"Retry-After": "86400"})
+    assert [rig.ask(lane).headers["retry-after"] for _ in range(2)] == ["60", "60"]
+
+
+def test_b5_a_429_that_asks_for_nothing(rig: Rig, local_upstream: Upstream) -> None:
+    """Without Retry-After an endpoint rests for about a second, it alone, and the client hears one second."""
+    lane = rig.take("pair")
+    local_upstream.queue(error_reply(429))
+    assert rig.ask(lane).status == 200
+    backends = rig.readyz()["tiers"][f"{lane}.pair"]["backends"]
+    assert sorted(one["state"] for one in backends.values()) == ["asking for a pause (status 429)", "ready"]
+    local_upstream.queue(error_reply(429))
+    alone = rig.ask(rig.take("lone"))
+    assert (alone.status, alone.headers["retry-after"]) == (429, "1")
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 408, 409, 425, 429])
+def test_b6_another_endpoint_of_the_tier_goes_first(rig: Rig, local_upstream: Upstream, status: int) -> None:
+    """What may be retried is retried at the tier's other endpoint, once; the trace keeps the upstream's status."""
+    lane = rig.take("pair")
+    local_upstream.queue(error_reply(status))
+    answer = rig.ask(lane)
+    assert (answer.status, answer.headers["x-tierline-attempts"]) == (200, "2")
+    first, second = rig.hops(answer)
+    assert first["attributes"]["tierline.upstream.status_code"] == status
+    assert first["attributes"]["tierline.backend"] != second["attributes"]["tierline.backend"]
+
+
+def test_b7_a_503_with_retry_after_is_a_pause(rig: Rig, local_upstream: Upstream) -> None:
+    """A 503 that names a time is left alone for that time; one that does not is not a reason to rest yet."""
+    lane, other = rig.take("lane"), rig.take("lane")
+    local_upstream.queue(error_reply(503, headers={"Retry-After": "30"}), error_reply(503))
+    rig.ask(lane)
+    rig.ask(other)
+    assert rig.states(lane)["weak"] == "asking for a pause (status 503)"
+    assert rig.states(other)["weak"] == "ready"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_b8_our_key_is_refused(rig: Rig, local_upstream: Upstream, status: int) -> None:
+    """A key of ours that is refused is a 502, with no retry by the SDK either, and the endpoint is left alone."""
+    lane = rig.take("lone")
+    local_upstream.default = error_reply(status, SECRET)
+    for attempts in ("1", "0"):
+        answer = rig.ask(lane)
+        assert answer.status == 502
+        assert answer.headers["x-should-retry"] == "false"
+        assert answer.headers["x-tierline-attempts"] == attempts
+        assert SECRET not in answer.body.decode()
+    assert rig.states(lane)["weak"] == f"refusing our key (status {status})"
+
+
+@json_and_stream
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_b9_the_callers_own_fault(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, status: int, stream: bool
+) -> None:
+    """A backend's 4xx is passed on in our envelope, asked of nobody else, and held against no endpoint."""
+    lane = rig.take("lane")
+    local_upstream.default = error_reply(status, "too long", "invalid_request_error", "context_length_exceeded")
+    for _ in range(6):
+        answer = ask(rig, lane, stream)
+        assert answer.status == status
+        assert answer.error == {
+            "message": "too long",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "context_length_exceeded",
+        }
+        assert answer.headers["x-tierline-attempts"] == "1"
+    assert rig.states(lane)["weak"] == "ready"
+    assert not hosted_upstream.requests
+    assert rig.hops(answer)[0]["attributes"]["tierline.outcome"] == "caller_fault"
+    assert not rig.cached(lane)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"detail":"no"}', b'{"error":"plain words"}'])
+def test_b9_in_whatever_form(rig: Rig, local_upstream: Upstream, body: bytes) -> None:
+    """Whatever the backend's error looks like, the client gets the envelope."""
+    local_upstream.default = Reply(status=400, body=body)
+    answer = rig.ask(rig.take("lone"))
+    assert answer.status == 400
+    assert answer.error["message"] == ("plain words" if b"plain" in body else answer.error["message"])
+    assert answer.error["message"]
+
+
+def test_b11_the_slot_is_free_at_once(rig: Rig, local_upstream: Upstream) -> None:
+    """An endpoint that hangs is left, and sees us leave, as soon as the next one takes over."""
+    local_upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    rig.ask(rig.take("lane"))
+    assert rig.in_flight() == 0
+    local_upstream.requests[0].wait_gone(1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        pytest.param(Fault.HANG_MID_STREAM, "upstream_timeout", id="B13-hang"),
+        pytest.param(Fault.MALFORMED_EVENT, "upstream_invalid_response", id="B16-malformed-event"),
+        pytest.param(Fault.EOF_MID_STREAM, "upstream_truncated", id="B17-clean-eof"),
+        pytest.param(Fault.DONE_WITHOUT_FINISH, "upstream_truncated", id="B19-done-without-finish"),
+        pytest.param(Fault.RESET_MID_STREAM, "upstream_truncated", id="B20-reset"),
+        pytest.param(Fault.CLOSE_MID_STREAM, "upstream_truncated", id="B20-close"),
+        pytest.param(Fault.ERROR_MID_STREAM, "upstream_invalid_response", id="B31-error-event"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["lone", "lane"])
+def test_after_the_commit_a_break_is_told(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, fault: Fault, code: str, kind: str
+) -> None:
+    """A stream that breaks once the client has part of it ends in an error event, unclean, retried by nobody."""
+    lane = rig.take(kind)
+    local_upstream.default = Reply(text=LONG, fault=fault, fault_after=7, between_s=0.005)
+    answer = rig.stream(lane)
+    assert answer.broken["code"] == code
+    assert "scripted error" not in json.dumps(answer.broken)
+    assert answer.text.startswith("one two three four five six seven")
+    assert all("choices" in event for event in answer.events[:-1])
+    assert (len(local_upstream.requests), len(hosted_upstream.requests)) == (1, 0)
+    record = rig.record(answer.headers["x-request-id"])
+    attempt = next(hop for hop in record["hops"] if hop["name"] == "attempt")
+    assert (attempt["error"], attempt["attributes"]["tierline.stream.end"]) == (code, code)
+    assert record["ledger"]["error"] == code
+    assert record["ledger"]["tokens_out"] >= 7
+    assert not rig.cached(lane, stream=True)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault.MALFORMED_EVENT, Fault.EOF_MID_STREAM, Fault.RESET_MID_STREAM, Fault.ERROR_MID_STREAM]
+)
+def test_b16_b17_b20_during_the_hold(rig: Rig, local_upstream: Upstream, fault: Fault) -> None:
+    """The same breaks, while the first tokens are still held, are one attempt that the client never sees."""
+    local_upstream.default = Reply(text=LONG, fault=fault, fault_after=2)
+    answer = rig.stream(rig.take("lane"))
+    kind = "upstream_truncated" if fault in (Fault.EOF_MID_STREAM, Fault.RESET_MID_STREAM) else INVALID[0]
+    assert_fell_back(rig, answer, kind)
+    assert "one" not in answer.body.decode()
+
+
+def test_b14_a_stream_ends_at_its_deadline(rig: Rig, local_upstream: Upstream) -> None:
+    """A stream that never stops coming is ended at the request's deadline, which is no fault of the endpoint's."""
+    lane = rig.take("lone")
+    local_upstream.default = Reply(text="word " * 200, between_s=0.05)
+    answer = rig.stream(lane, {"x-tierline-deadline-ms": "600"})
+    assert answer.broken["code"] == "deadline_exceeded"
+    assert answer.text
+    local_upstream.requests[0].wait_gone(1)
+    for _ in range(5):
+        rig.stream(lane, {"x-tierline-deadline-ms": "150"}, seed=1)
+    assert rig.states(lane)["weak"] == "ready"
+
+
+def test_b17_streams_that_break_off_make_an_endpoint_rest(rig: Rig, local_upstream: Upstream) -> None:
+    """Beginning well does not make up for breaking off: five times in a row, and the endpoint rests."""
+    lane = rig.take("lone")
+    local_upstream.default = Reply(text=LONG, fault=Fault.EOF_MID_STREAM, fault_after=7)
+    for _ in range(5):
+        assert rig.stream(lane).broken["code"] == "upstream_truncated"
+    assert rig.states(lane)["weak"].startswith("failing (upstream_truncated")
+
+
+@pytest.mark.parametrize("kind", ["lone", "lane"])
+def test_b18_a_missing_done_is_made_up_for(rig: Rig, local_upstream: Upstream, kind: str) -> None:
+    """A stream whose answer is finished is complete without its [DONE], which the client gets from us; cached too."""
+    lane = rig.take(kind)
+    local_upstream.default = Reply(text=LONG, fault=Fault.NO_DONE)
+    answer = rig.stream(lane)
+    assert answer.ended
+    assert answer.events[-1] == "[DONE]"
+    assert answer.text == LONG
+    attempt = rig.hops(answer)[0]
+    assert attempt["error"] is None
+    assert attempt["attributes"]["tierline.stream.end"] == "done"
+    assert attempt["attributes"]["tierline.stream.done_synthesised"] is True
+    assert rig.cached(lane, stream=True)
+
+
+def resident_kib(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4
+
+
+@json_and_stream
+def test_b21_a_giant_reply(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """A gigabyte is cut off at the backend's limit, here 2 MiB, and costs the gateway's memory no more than that."""
+    lane = rig.take("lane")
+    rig.ask(lane, seed=1)
+    before = resident_kib(rig.gateway.process.pid)
+    local_upstream.reset()
+    local_upstream.default = Reply(fault=Fault.GIANT)
+    assert_fell_back(rig, ask(rig, lane, stream), "upstream_invalid_response")
+    assert resident_kib(rig.gateway.process.pid) - before < 16 << 10
+    local_upstream.requests[0].wait_gone(2)
+    assert local_upstream.requests[0].sent_bytes < 64 << 20
+
+
+@json_and_stream
+def test_b23_the_other_kind_is_converted(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """JSON where a stream was asked for becomes a stream, and the other way round."""
+    lane = rig.take("lane")
+    local_upstream.default = Reply(text=LONG, fault=Fault.OTHER_KIND)
+    answer = ask(rig, lane, stream)
+    assert (answer.status, answer.ended, answer.text) == (200, True, LONG)
+    assert answer.headers["x-tierline-attempts"] == "1"
+    if stream:
+        assert answer.events[-1] == "[DONE]"
+        assert all(event["choices"] for event in answer.events[:-1])
+    rig.record(answer.headers["x-request-id"])
+    assert rig.cached(lane, **({"stream": True} if stream else {}))
+
+
+def sse(*data: str) -> bytes:
+    body = "".join(f"data: {one}\n\n" for one in data).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+PART = '{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"word"}}]}'
+LAST = '{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}'
+USAGE = '"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["not asked", "asked"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param((LAST, "{" + USAGE), id="B25-no-choices"),
+        pytest.param((LAST, '{"choices":null,' + USAGE), id="B25-null-choices"),
+        pytest.param((LAST[:-1] + "," + USAGE,), id="in-the-finish"),
+        pytest.param((LAST, '{"choices":[],' + USAGE, '{"choices":[],' + USAGE), id="twice"),
+    ],
+)
+def test_b25_totals_in_every_form(rig: Rig, raw: RawUpstream, end: tuple[str, ...], wanted: bool) -> None:
+    """However a backend tells its totals, the client gets them once, with empty choices, if it asked, else never."""
+    raw.parts = [sse(PART, *end, "[DONE]")]
+    answer = rig.stream(rig.take("raw"), **({"stream_options": {"include_usage": True}} if wanted else {}))
+    assert answer.ended
+    assert answer.text == "word"
+    assert answer.events[-1] == "[DONE]"
+    told = [event for event in answer.events[:-1] if event.get("usage")]
+    assert [event["choices"] for event in told] == ([[]] if wanted else [])
+    if wanted:
+        assert answer.events[-2] == told[0]
+    ledger = rig.record(answer.headers["x-request-id"])["ledger"]
+    assert (ledger["tokens_in"], ledger["tokens_out"], ledger["usage_estimated"]) == (1, 1, False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", id="two-lengths"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+            id="bad-chunk-size",
+        ),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n", id="only-1xx"),
+    ],
+)
+def test_b32_broken_framing(rig: Rig, raw: RawUpstream, reply: bytes) -> None:
+    """A reply whose framing is broken is no answer, and its connection is not used again."""
+    raw.parts = [reply]
+    lane = rig.take("raw")
+    answer = rig.ask(lane)
+    assert (answer.status, answer.text, answer.headers["x-tierline-path"]) == (200, STRONG, "fallback")
+    connections = raw.connections
+    rig.ask(lane, seed=1)
+    assert raw.connections == connections + 1
+
+
+def test_b33_usage_is_never_made_up_in_silence(rig: Rig, local_upstream: Upstream) -> None:
+    """A stream without totals has some only for a client that asked, and flagged; the ledger flags them always."""
+    local_upstream.default = Reply(text=LONG, usage=None)
+    lane = rig.take("lane")
+    silent = rig.stream(lane)
+    assert not any(event.get("usage") for event in silent.events[:-1])
+    asked = rig.stream(lane, stream_options={"include_usage": True}, seed=1)
+    assert asked.events[-2]["choices"] == []
+    assert asked.events[-2]["usage"]["estimated"] is True
+    assert asked.events[-2]["usage"]["completion_tokens"] > 0
+    whole = rig.ask(lane)
+    assert "usage" not in whole.json
+    for answer in (silent, asked, whole):
+        assert rig.record(answer.headers["x-request-id"])["ledger"]["usage_estimated"] is True
+
+
+@json_and_stream
+def test_b33_negative_usage(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """Counts below zero reach neither the client nor the books."""
+    local_upstream.default = Reply(usage={"prompt_tokens": -7, "completion_tokens": 3, "total_tokens": -4})
+    answer = ask(rig, rig.take("lane"), stream)
+    assert answer.status == 200
+    assert b"-7" not in answer.body
+    ledger = rig.record(answer.headers["x-request-id"])["ledger"]
+    assert ledger["tokens_in"] >= 0
+    assert ledger["usage_estimated"] is True
+
+
+def test_three_attempts_at_most(rig: Rig, local_upstream: Upstream) -> None:
+    """A tier of four endpoints that all fail is tried three times."""
+    local_upstream.default = error_reply(500)
+    answer = rig.ask(rig.take("quad"))
+    assert (answer.status, answer.headers["x-tierline-attempts"]) == (502, "3")
+    assert len(local_upstream.requests) == 3
+    assert [hop["attributes"]["tierline.attempt"] for hop in rig.hops(answer)] == [1, 2, 3]
+
+
+@json_and_stream
+def test_one_deadline_for_all_attempts(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    """Attempts share the request's deadline: two tiers that hang take no longer than it, together."""
+    local_upstream.default = hosted_upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    lane = rig.take("lane")
+    headers = {"x-tierline-deadline-ms": "400"}
+    began = time.monotonic()
+    answer = rig.stream(lane, headers) if stream else rig.ask(lane, headers)
+    assert time.monotonic() - began < 2
+    assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
+    assert [hop["error"] for hop in rig.hops(answer)] == ["upstream_timeout", "upstream_timeout"]
+    for upstream in (local_upstream, hosted_upstream):
+        upstream.requests[0].wait_gone(1)
