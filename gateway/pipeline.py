@@ -149,7 +149,7 @@ def _route(
         hop.attributes[names.REASON] = str(error)
         hop.end("no_tier")
         raise no_tier(error, [services.tiers[name] for name in ctx.policy.tiers]) from error
-    hop.attributes[names.DECISION] = " > ".join(decision.tiers)
+    hop.attributes[names.DECISION] = list(decision.tiers)
     hop.attributes[names.REASON] = decision.reason + (f"; {decision.degraded}" if decision.degraded else "")
     hop.attributes[names.BUDGET_LEFT] = round(budget_s * 1000, 1)
     hop.end()
@@ -157,11 +157,11 @@ def _route(
 
 
 def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
-    hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
-    hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
     hop.attributes[names.IN_DOMAIN] = difficulty.in_domain
     hop.attributes[names.CLASSIFIER] = difficulty.model_version
     if difficulty.in_domain:
+        hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
+        hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
         ctx.ledger.difficulty = difficulty.score
 
 

@@ -84,7 +84,8 @@ def _attempt(a: Attributes) -> Iterable[str]:
     where = "/".join(str(a[name]) for name in (names.TIER, names.BACKEND) if a.get(name))
     yield f"{where} ({model})" if model else where
     yield _said(a, names.OUTCOME, "{}")
-    yield _said(a, names.REASON, "because {}")
+    if not str(a.get(names.REASON, "")).startswith("confidence "):  # that is told with its numbers, next
+        yield _said(a, names.REASON, "because {}")
     yield _confidence(a)
     yield _said(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _tokens(a)
