@@ -28,12 +28,13 @@ from routing.features import Features
 _BATCH = 64
 _FEWEST = 10  # of each label, so that every fold has some
 _SHORTEST = 0.01  # the share of training texts that are shorter than what the domain admits
-# Inverse regularisation, and how loosely unit vectors and standardised counts are held by it, chosen by 5-fold APGR on
-# routellm_mmlu: the counts are few, and each says more than one coordinate does.
+# Inverse regularisation against the mean loss, so that few prompts are not held more tightly than many, and how loosely
+# unit vectors and standardised counts are held by it: the counts are few, and each says more than one coordinate does.
+# Chosen by 5-fold APGR on routellm_mmlu and routellm_gsm8k.
 _VECTOR_SCALE = 16.0
 _COUNT_SCALE = 2.0
-_HEADS = 3e-4
-_TASKS = 0.1  # kinds of task are easily told apart, and doubt between them costs each its ranking
+_HEADS = 2.0
+_TASKS = 2000.0  # kinds of task are easily told apart, and doubt between them costs each its ranking
 # The label of a question without its choices is borrowed, so it counts for half.
 _QUESTION_WEIGHT = 0.5
 
@@ -241,9 +242,9 @@ def _logistic(inputs: Floats, labels: NDArray[Any], weight: Floats, inverse_regu
     """Coefficients with the intercept last: one row for two classes (the second's), else one for each class."""
     from sklearn.linear_model import LogisticRegression
 
-    fitted = LogisticRegression(C=inverse_regularisation, max_iter=1000, tol=1e-3).fit(
-        inputs, labels, sample_weight=weight
-    )
+    # scikit-learn weighs the penalty against the sum of the losses.
+    strength = inverse_regularisation / weight.sum()
+    fitted = LogisticRegression(C=strength, max_iter=1000).fit(inputs, labels, sample_weight=weight)
     return np.hstack([fitted.coef_, fitted.intercept_[:, None]])
 
 
@@ -257,6 +258,10 @@ def _platt(logits: Floats, table: _Table) -> tuple[Floats, Floats]:
         for tier in (0, 1):
             fitted = LogisticRegression(C=1e6).fit(logits[own, number, tier, None], table.labels[own, tier] >= 0.5)
             scale[number, tier], offset[number, tier] = fitted.coef_[0, 0], fitted.intercept_[0]
+            if scale[number, tier] < 0:
+                # It ranks worse than chance where it was not fitted: it has learned nothing but how often is right.
+                share = (table.labels[own, tier] >= 0.5).mean()
+                scale[number, tier], offset[number, tier] = 0.0, np.log(share / (1 - share))
     return scale, offset
 
 

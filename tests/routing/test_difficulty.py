@@ -1,0 +1,216 @@
+"""The classifier as serving sees it: judging a request, knowing its domain, refusing a bad artefact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from routing.difficulty import (
+    COUNTS,
+    SHEET_FILE,
+    WEIGHTS_FILE,
+    ArtefactError,
+    DifficultyModel,
+    counts_of,
+    shipped_artefact,
+)
+from routing.embedder import Embedder, EmbedderKind
+from routing.features import Features, features_of
+from routing.static_embedder import StaticEmbedder
+
+PLAIN = ["Name the capital city of France.", "Say hello", "Thanks, that helps!", "What is the opposite of hot?"]
+HARD = [
+    "Evaluate the integral of x*e^x from 0 to 1.",
+    "What is the probability of drawing two aces in a row from a deck of 52 cards without replacement?",
+    "Under the UCC, when may a buyer revoke acceptance of goods that do not conform to the contract?",
+    "Which of the following is true of the mitochondrial electron transport chain?\n"
+    "A. Complex II pumps protons\nB. Complex IV reduces oxygen\nC. Complex I accepts FADH2\n"
+    "D. ATP synthase consumes ATP\nAnswer:",
+]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return StaticEmbedder.load()
+
+
+@pytest.fixture(scope="module")
+def model(embedder: Embedder) -> DifficultyModel:
+    return DifficultyModel.load(shipped_artefact("static"), embedder)
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the shipped artefact, to be damaged."""
+    return Path(shutil.copytree(shipped_artefact("static"), tmp_path / "artefact"))
+
+
+def features(text: str, **changed: bool | int) -> Features:
+    return Features(**{"text": text, "turns": 1, "approx_tokens": len(text) // 4 + 4, **changed})  # type: ignore[arg-type]
+
+
+def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
+    """One kind of task, whose tiers are right with the probabilities of these logits; at home near the first axis."""
+    return DifficultyModel(
+        embedder="two",
+        version="test",
+        vector_weights=np.zeros((3, 2), np.float32),
+        count_weights=np.zeros((3, len(COUNTS)), np.float32),
+        bias=np.array([*bias, 0], np.float32),
+        centroids=np.array([[1, 0]], np.float32),
+        min_similarity=0.5,
+        min_chars=5,
+    )
+
+
+def test_the_score_is_what_the_strong_tier_is_expected_to_gain() -> None:
+    """Equal tiers, or a better cheap one, gain nothing; a sure strong and a hopeless cheap one gain everything."""
+    at_home = np.array([1, 0], np.float32)
+    assert tiny_model((0, 0)).assess(at_home, features("a question")).score == 0
+    assert tiny_model((3, -3)).assess(at_home, features("a question")).score == 0
+    sure = tiny_model((-20, 20)).assess(at_home, features("a question"))
+    assert sure.score == pytest.approx(1, abs=1e-6)
+    assert sure.p_adequate == pytest.approx(0, abs=1e-6)
+
+
+def test_two_hopeless_tiers_are_not_difficult() -> None:
+    """Where the strong tier would fail as well, the cheap one is good enough: nothing is gained by asking another."""
+    both_wrong = tiny_model((-4, -3)).assess(np.array([1, 0], np.float32), features("a question"))
+    assert both_wrong.p_adequate > 0.95
+
+
+@pytest.mark.parametrize(
+    ("vector", "request_features", "known"),
+    [
+        ((1, 0), features("a question"), True),
+        ((0.6, 0.8), features("a question"), True),
+        ((0, 1), features("a question"), False),
+        ((0, 0), features("     \n    "), False),
+        ((1, 0), features("Hm?"), False),
+        ((1, 0), features("a question", has_images=True), False),
+    ],
+)
+def test_it_knows_only_what_is_near_its_training_data(
+    vector: tuple[float, float], request_features: Features, known: bool
+) -> None:
+    """Far texts, empty ones, scraps and pictures are out of the domain."""
+    assert tiny_model((0, 0)).assess(np.array(vector, np.float32), request_features).in_domain is known
+
+
+def test_hard_questions_go_past_a_weak_local_tier_and_plain_ones_do_not(
+    model: DifficultyModel, embedder: Embedder
+) -> None:
+    """With the shipped artefact and a start rule of `p_adequate >= 0.7`, only the hard ones skip the cheap tier."""
+    for text in HARD:
+        difficulty = model.assess(embedder.embed([text])[0], features(text))
+        assert difficulty.in_domain, text
+        assert difficulty.p_adequate < 0.7, text
+    for text in PLAIN:
+        assert not model.assess(embedder.embed([text])[0], features(text)).in_domain, text
+
+
+def test_what_the_data_never_varied_does_not_weigh(model: DifficultyModel, embedder: Embedder) -> None:
+    """The training prompts had one turn and no tools, so neither changes the score."""
+    (vector,) = embedder.embed([HARD[0]])
+    plain = model.assess(vector, features(HARD[0]))
+    assert model.assess(vector, features(HARD[0], turns=9, has_tools=True, approx_tokens=9000)) == plain
+
+
+def test_counts_are_finite_and_bounded_for_any_text() -> None:
+    """Empty, huge and strange texts give finite counts, in the order of their names."""
+    for text in ("", " ", "a" * 2_000_000, "\ud800", "日本の首都は?", "x = {1: 2}\n```\ndef f(): return 1\n```"):
+        counts = counts_of(features(text))
+        assert counts.shape == (len(COUNTS),)
+        assert np.isfinite(counts).all()
+    choices = dict(zip(COUNTS, counts_of(features(HARD[3])), strict=True))
+    assert choices["log_choices"] == pytest.approx(np.log1p(4))
+    assert dict(zip(COUNTS, counts_of(features("def f(): pass")), strict=True))["code"] == 1
+
+
+@pytest.mark.parametrize("kind", ["static", "minilm"])
+def test_shipped_artefacts_match_their_data_sheets(kind: EmbedderKind) -> None:
+    """Each loads, is small, and its sheet tells data, licences, command and figures."""
+    folder = shipped_artefact(kind)
+    weights = (folder / WEIGHTS_FILE).read_bytes()
+    sheet = json.loads((folder / SHEET_FILE).read_text())
+    assert sheet["sha256"] == hashlib.sha256(weights).hexdigest()
+    assert len(weights) < 1_000_000
+    assert DifficultyModel.load(folder).version == sheet["sha256"][:12]
+    assert DifficultyModel.load(folder).embedder == sheet["embedder"]
+    assert sheet["command"].startswith("tierline train --data ")
+    assert {source["file"] for source in sheet["trained_on"]} <= {
+        "routellm_mmlu.jsonl.gz",
+        "routellm_gsm8k.jsonl.gz",
+        "mmlu_pro.jsonl.gz",
+        "routerbench_mbpp.jsonl.gz",
+    }, "the shipped artefact is trained on nothing without a licence"
+    assert sheet["measured"]["datasets"]["all"]["apgr"]["ours"] > sheet["measured"]["datasets"]["all"]["apgr"]["length"]
+
+
+def test_an_altered_artefact_is_refused(copied: Path) -> None:
+    """One changed byte is enough."""
+    weights = bytearray((copied / WEIGHTS_FILE).read_bytes())
+    weights[-5] ^= 1
+    (copied / WEIGHTS_FILE).write_bytes(weights)
+    with pytest.raises(ArtefactError, match="SHA-256"):
+        DifficultyModel.load(copied)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, SHEET_FILE])
+def test_a_missing_file_is_named(copied: Path, name: str) -> None:
+    """The error says which file is not there."""
+    (copied / name).unlink()
+    with pytest.raises(ArtefactError, match=name):
+        DifficultyModel.load(copied)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not safetensors", (2**40).to_bytes(8, "little") + b"{}", b"\x02" + b"\0" * 7 + b"{}"]
+)
+def test_a_file_of_another_kind_is_refused_in_one_line(copied: Path, content: bytes) -> None:
+    """Even with a data sheet that vouches for it."""
+    (copied / WEIGHTS_FILE).write_bytes(content)
+    (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
+    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-1 artefact") as caught:
+        DifficultyModel.load(copied)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sheet", [b"", b"[]", b"{}", b"\xff"])
+def test_a_damaged_data_sheet_is_refused(copied: Path, sheet: bytes) -> None:
+    """Without the sheet's hash nothing is loaded."""
+    (copied / SHEET_FILE).write_bytes(sheet)
+    with pytest.raises(ArtefactError, match="is not a data sheet"):
+        DifficultyModel.load(copied)
+
+
+def test_an_artefact_for_another_encoder_is_refused(embedder: Embedder) -> None:
+    """Vectors of two encoders are never mixed, and the error names both."""
+    with pytest.raises(ArtefactError, match=r"all-minilm-l6-v2.*wordllama-256"):
+        DifficultyModel.load(shipped_artefact("minilm"), embedder)
+
+
+def test_serving_needs_neither_torch_nor_scikit_learn() -> None:
+    """Loading and judging import numpy and safetensors, no learning library and nothing of the network."""
+    code = (
+        "import sys; from routing.difficulty import *; from routing.features import Features;"
+        "from routing.static_embedder import StaticEmbedder; e = StaticEmbedder.load();"
+        "m = DifficultyModel.load(shipped_artefact('static'), e);"
+        "m.assess(e.embed(['What is 2 + 2?'])[0], Features('What is 2 + 2?', 1, 8));"
+        "print([n for n in ('torch', 'sklearn', 'scipy', 'onnx', 'onnxruntime', 'asyncio') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_features_of_a_request_are_those_of_training(model: DifficultyModel, embedder: Embedder) -> None:
+    """A request with one user message is judged as the same prompt was in training."""
+    request = features_of({"messages": [{"role": "user", "content": HARD[0]}]})
+    assert np.array_equal(counts_of(request), counts_of(features(HARD[0])))
