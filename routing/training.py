@@ -112,8 +112,18 @@ class _Heads:
 def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress) -> Trained:
     """The classifier these examples make. Equal inputs give equal numbers. Raises TrainingUnavailable, DataError."""
     _require_sklearn()
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     _check(examples)
     table = _tabulate(examples, embedder, on_progress)
+    # On one thread sums are always made in one order; and the matrices are small enough that it is faster, too.
+    with threadpool_limits(limits=1):
+        return _trained(table, examples, embedder.name, recipe, on_progress)
+
+
+def _trained(
+    table: _Table, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
+) -> Trained:
     fold = folds_of(table.prompts, recipe.folds, recipe.seed)
     logits = _out_of_fold(table, fold, on_progress)
     scale, offset = _platt(logits, table)
@@ -131,7 +141,7 @@ def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_pr
         np.array([similarity], np.float32),
         np.array([np.quantile(table.chars, _SHORTEST)], np.int32),
     )
-    return Trained(embedder.name, dict(zip(TENSORS, numbers, strict=True)), metrics)
+    return Trained(embedder, dict(zip(TENSORS, numbers, strict=True)), metrics)
 
 
 def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
