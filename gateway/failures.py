@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from routing.decide import NoTierError
 
 _NO_RETRY: Headers = ((b"x-should-retry", b"false"),)
 _MAX_RETRY_AFTER = 60
+_WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
@@ -76,13 +78,12 @@ def _status(error: BadStatus) -> ApiError:
 def _passed_through(error: BadStatus) -> ApiError:
     told = _error_object(error.body)
     message = told.get("message")
-    type_ = told.get("type")
     return PassedThrough(
         error.status,
         message if isinstance(message, str) and message else f"The model refused the request (status {error.status}).",
-        type_ if isinstance(type_, str) else "invalid_request_error",
-        _text_or_none(told.get("param")),
-        _text_or_none(told.get("code")),
+        _word(told.get("type")) or "invalid_request_error",
+        _word(told.get("param")),
+        _word(told.get("code")),
     )
 
 
@@ -97,8 +98,10 @@ def _error_object(body: bytes) -> dict[str, Any]:
     return error if isinstance(error, dict) else {}
 
 
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
+def _word(value: object) -> str | None:
+    """A code, a type or the path of a parameter, as text; anything longer is prose, and no place to copy it to."""
+    text = str(value) if isinstance(value, str | int) else ""
+    return text if _WORD.fullmatch(text) else None
 
 
 def _sentence(text: str) -> str:

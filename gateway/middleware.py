@@ -62,26 +62,19 @@ async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int) ->
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return _within(body, limit)
-    parts, size = [body], len(body)
-    while message.get("more_body"):
+    parts: list[bytes] = []
+    left = limit
+    more = True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise InvalidRequest("The client left while sending its body.", code="invalid_json")
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
+        left -= len(parts[-1])
+        if left < 0:
             raise _too_large(limit)
-    return b"".join(parts)
-
-
-def _within(body: bytes, limit: int) -> bytes:
-    if len(body) > limit:
-        raise _too_large(limit)
-    return body
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -86,6 +86,7 @@ def parse_chat(raw: bytes) -> dict[str, Any]:
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise _wrong_type("stream_options", "an object")
+    _check_tools(body)
     _check_numbers(body)
     return body
 
@@ -128,6 +129,19 @@ def _check_parts(content: object, where: str) -> None:
     for j, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise _wrong_type(f"{where}[{j}]", "an object with a type")
+
+
+def _check_tools(body: Mapping[str, Any]) -> None:
+    for name in ("tools", "functions"):
+        if not isinstance(body.get(name), list | None):
+            raise _wrong_type(name, "an array")
+    response_format = body.get("response_format")
+    if response_format is None:
+        return
+    if not isinstance(response_format, dict):
+        raise _wrong_type("response_format", "an object")
+    if not isinstance(response_format.get("type"), str):
+        raise _wrong_type("response_format.type", "a string")
 
 
 def _check_numbers(body: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ from gateway.completions import Progress, assemble, chunks_of, usage_of
 
 _ERROR_BODY_LIMIT = 64 << 10
 _ERROR_BODY_S = 1.0
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -57,7 +58,7 @@ class OpenAIBackend:
             return await _assembled(_ServerSentEvents(response))
         try:
             if not _is_type(response, "application/json"):
-                raise InvalidReply(f"content type {response.header('Content-Type')}")
+                raise _wrong_type(response)
             raw = await response.read()
         finally:
             response.close()
@@ -70,7 +71,7 @@ class OpenAIBackend:
             return _ServerSentEvents(response)
         try:
             if not _is_type(response, "application/json"):
-                raise InvalidReply(f"content type {response.header('Content-Type')}")
+                raise _wrong_type(response)
             return _Replayed(_completion(await response.read()))
         finally:
             response.close()
@@ -223,6 +224,11 @@ def _error_in_200(error: object) -> InvalidReply:
     named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
     word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
     return InvalidReply(f"an error in a 200{word}")
+
+
+def _wrong_type(response: Response) -> InvalidReply:
+    named = (response.header("Content-Type") or "none").partition(";")[0]
+    return InvalidReply(f"content type {named}" if _MEDIA_TYPE.fullmatch(named) else "no content type")
 
 
 def _is_type(response: Response, expected: str) -> bool:

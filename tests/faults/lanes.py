@@ -10,6 +10,7 @@ own: a surface whose tiers are its alone, though the same scripted upstreams sta
     raw     a tier at the raw upstream, then strong
     deaf    a tier whose connections hang, then strong
     mute    such a tier alone
+    other   as lane, over the other transport, httpx2
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from gateway.telemetry.reader import find
 from tests.support.gateway import Gateway
 from tests.support.wait import until
 
-COUNTS = {"lane": 100, "lone": 100, "pair": 12, "quad": 2, "raw": 12, "deaf": 2, "mute": 2}
+COUNTS = {"lane": 100, "lone": 100, "pair": 12, "quad": 2, "raw": 12, "deaf": 2, "mute": 2, "other": 24}
 TIERS = {
     "lane": ("weak", "strong"),
     "lone": ("weak",),
@@ -40,6 +41,7 @@ TIERS = {
     "raw": ("raw", "strong"),
     "deaf": ("deaf", "strong"),
     "mute": ("deaf",),
+    "other": ("weak", "strong"),
 }
 ENDPOINTS = {"pair": 2, "quad": 4}
 POLICY = """
@@ -81,14 +83,15 @@ def policies() -> dict[str, str]:
 def tiers(urls: Mapping[str, str]) -> list[dict[str, Any]]:
     """The tiers of every lane; `urls` are the base URLs by role."""
     return [
-        {"name": tier, "backends": [_backend(role, urls[role]) for _ in range(ENDPOINTS.get(role, 1))]}
+        {"name": tier, "backends": [_backend(kind, role, urls[role]) for _ in range(ENDPOINTS.get(role, 1))]}
         for kind, name in names()
         for tier, role in zip(tiers_of(kind, name), TIERS[kind], strict=True)
     ]
 
 
-def _backend(role: str, url: str) -> dict[str, Any]:
+def _backend(kind: str, role: str, url: str) -> dict[str, Any]:
     return {
+        "http": {"client": "httpx2" if kind == "other" else "aiohttp"},
         "base_url": url,
         "model": role,
         "key_env": "HOSTED_KEY",
@@ -184,9 +187,8 @@ class Rig:
 
     def post(self, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         """A POST of these bytes as JSON."""
-        return self.request(
-            "POST", "/v1/chat/completions", body, {"content-type": "application/json"} | (headers or {})
-        )
+        sent = {"content-type": "application/json", **(headers or {})}
+        return self.request("POST", "/v1/chat/completions", body, sent)
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

@@ -308,7 +308,7 @@ def test_b11_the_slot_is_free_at_once(rig: Rig, local_upstream: Upstream) -> Non
         pytest.param(Fault.ERROR_MID_STREAM, "upstream_invalid_response", id="B31-error-event"),
     ],
 )
-@pytest.mark.parametrize("kind", ["lone", "lane"])
+@pytest.mark.parametrize("kind", ["lone", "lane", "other"])
 def test_after_the_commit_a_break_is_told(
     rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, fault: Fault, code: str, kind: str
 ) -> None:
@@ -435,7 +435,8 @@ USAGE = '"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 def test_b25_totals_in_every_form(rig: Rig, raw: RawUpstream, end: tuple[str, ...], wanted: bool) -> None:
     """However a backend tells its totals, the client gets them once, with empty choices, if it asked, else never."""
     raw.parts = [sse(PART, *end, "[DONE]")]
-    answer = rig.stream(rig.take("raw"), **({"stream_options": {"include_usage": True}} if wanted else {}))
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if wanted else {}
+    answer = rig.stream(rig.take("raw"), **options)
     assert answer.ended
     assert answer.text == "word"
     assert answer.events[-1] == "[DONE]"
