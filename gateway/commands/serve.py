@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from gateway.commands._flags import add_server_flags, deployment_of, policies_of
 
@@ -27,6 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Serves until told to stop."""
+    # A product of two small matrices is not worth a second thread: spinning up to meet, they cost more than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The config first: what is wrong with it is said before anything heavy is imported.
     deployment = deployment_of(args)
     source = policies_of(args, deployment)
