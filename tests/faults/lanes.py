@@ -46,7 +46,7 @@ TIERS = {
 ENDPOINTS = {"pair": 2, "quad": 4}
 POLICY = """
 surface: {name}
-slo: {{ttft: {{p99: 500ms}}, total: {{p99: 500ms}}, deadline: {deadline}}}
+slo: {{ttft: {{p99: 800ms}}, total: {{p99: 800ms}}, deadline: {deadline}}}
 tiers: [{tiers}]
 route: {{classifier: none, start: {{{first}: otherwise}}}}
 escalate:

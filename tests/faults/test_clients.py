@@ -58,7 +58,8 @@ def leave(rig: Rig, body: bytes, upstream: Upstream, request_id: str, after: byt
         upstream.wait_for(1)
         seen = b""
         while after not in seen:
-            seen += connection.recv(4096)
+            seen += (part := connection.recv(4096))
+            assert part, seen
         if reset:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
@@ -100,7 +101,7 @@ def test_c1_leaves_during_the_hold(rig: Rig, local_upstream: Upstream, hosted_up
     lane = rig.take(kind)
     local_upstream.default = Reply(before_first_s=30, text="never")
     took = leave(rig, body_of(lane, stream=True), local_upstream, f"{lane}-hold", b"", reset=False)
-    assert took < 0.4  # or the time for the first token would have run out
+    assert took < 0.7  # or the time for the first token would have run out
     assert_gone(rig, lane, f"{lane}-hold")
     assert not hosted_upstream.requests
 
@@ -116,7 +117,7 @@ def test_c2_leaves_while_it_waits(
     for number in range(6):
         local_upstream.requests.clear()
         took = leave(rig, body_of(lane), local_upstream, f"{lane}-c2-{number}", b"", reset=False)
-        assert took < 0.4
+        assert took < 0.7
     record = assert_gone(rig, lane, f"{lane}-c2-5")
     assert [hop["error"] for hop in record["hops"] if hop["name"] == "attempt"] == ["client_gone"]
     assert not hosted_upstream.requests
@@ -125,7 +126,7 @@ def test_c2_leaves_while_it_waits(
 
 def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
     """Fifty clients that leave at the same time leave no call behind, and the next one is answered."""
-    lane = rig.take("lane")
+    lane = rig.take("lone")
     local_upstream.default = Reply(text="word " * 500, between_s=0.01)
     body = body_of(lane, stream=True)
     connections = [socket.create_connection(("127.0.0.1", rig.gateway.port), 5) for _ in range(50)]
