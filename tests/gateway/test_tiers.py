@@ -1,0 +1,209 @@
+"""The ladder as it runs: which endpoints may be called, for how long one rests, and whose turn it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.backends.base import (
+    Backend,
+    BackendError,
+    BadStatus,
+    Call,
+    Completion,
+    EventStream,
+    Truncated,
+    Unreachable,
+)
+from gateway.settings import BackendConfig
+from gateway.tiers import Endpoint, Tier
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class NoBackend:
+    """A backend that is never called."""
+
+    async def complete(self, call: Call) -> Completion:
+        raise AssertionError
+
+    async def stream(self, call: Call) -> EventStream:
+        raise AssertionError
+
+    async def aclose(self) -> None: ...
+
+
+BACKEND: Backend = NoBackend()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def endpoint(clock: Clock) -> Endpoint:
+    return endpoint_of(clock)
+
+
+def endpoint_of(clock: Clock, name: str = "local-1", **changes: object) -> Endpoint:
+    config = {"name": name, "base_url": "http://127.0.0.1:9/v1", "model": "m", "max_in_flight": 2} | changes
+    return Endpoint(BackendConfig.model_validate(config), BACKEND, clock)
+
+
+def fail(endpoint: Endpoint, *errors: BackendError) -> None:
+    for error in errors:
+        endpoint.enter()
+        endpoint.leave()
+        endpoint.failed(error)
+
+
+def test_rests_as_long_as_it_asks(clock: Clock, endpoint: Endpoint) -> None:
+    """A 429 or 503 with Retry-After rests for just that long."""
+    fail(endpoint, BadStatus(429, retry_after_s=12))
+    assert endpoint.unavailable() == "asking for a pause (status 429)"
+    assert endpoint.pause_s() == 12
+    clock.now += 11.9
+    assert endpoint.unavailable()
+    clock.now += 0.2
+    assert endpoint.unavailable() == ""
+    assert endpoint.pause_s() is None
+
+
+def test_rests_for_a_minute_at_most(endpoint: Endpoint) -> None:
+    """However long it asks for."""
+    fail(endpoint, BadStatus(503, retry_after_s=86400))
+    assert endpoint.pause_s() == 60
+
+
+def test_a_429_that_asks_for_nothing_backs_off(clock: Clock, endpoint: Endpoint) -> None:
+    """One second, two, four, to thirty at most, each a little off; an answer begins them anew."""
+    pauses = []
+    for _ in range(8):
+        fail(endpoint, BadStatus(429))
+        pauses.append(endpoint.pause_s() or 0)
+        clock.now += 60
+    for pause, nominal in zip(pauses, [1, 2, 4, 8, 16, 30, 30, 30], strict=True):
+        assert nominal * 0.8 <= pause <= nominal * 1.2
+    endpoint.succeeded()
+    fail(endpoint, BadStatus(429))
+    assert (endpoint.pause_s() or 99) <= 1.2
+
+
+def test_many_429s_at_once_are_one(endpoint: Endpoint) -> None:
+    """Calls that were all in flight when the pause began do not make it longer and longer."""
+    fail(endpoint, *[BadStatus(429)] * 20)
+    assert (endpoint.pause_s() or 99) <= 1.2
+
+
+def test_a_longer_pause_prevails(endpoint: Endpoint) -> None:
+    """Of two pauses asked for at once the longer one holds, whichever came first."""
+    fail(endpoint, BadStatus(429, retry_after_s=30), BadStatus(429, retry_after_s=2))
+    assert endpoint.pause_s() == 30
+    fail(endpoint, BadStatus(429, retry_after_s=50))
+    assert endpoint.pause_s() == 50
+
+
+def test_a_call_from_before_does_not_end_a_rest(clock: Clock, endpoint: Endpoint) -> None:
+    """An answer to a call that began before the pause was asked for leaves the pause as it is."""
+    fail(endpoint, BadStatus(429, retry_after_s=10))
+    endpoint.succeeded()
+    endpoint.began()
+    assert endpoint.unavailable()
+    clock.now += 11
+    endpoint.succeeded()
+    assert endpoint.unavailable() == ""
+
+
+def test_five_failures_in_a_row(clock: Clock, endpoint: Endpoint) -> None:
+    """Five failures in a row make it rest, four and an answer do not; it is not a pause that it asked for."""
+    fail(endpoint, *[Unreachable()] * 4)
+    endpoint.succeeded()
+    fail(endpoint, *[Unreachable()] * 4)
+    assert endpoint.unavailable() == ""
+    fail(endpoint, Truncated())
+    assert endpoint.unavailable() == "failing (upstream_truncated, 5 in a row)"
+    assert endpoint.pause_s() is None
+    clock.now += 5.1
+    assert endpoint.unavailable() == ""
+    fail(endpoint, Unreachable())
+    assert endpoint.unavailable()
+
+
+def test_our_key_is_refused(clock: Clock, endpoint: Endpoint) -> None:
+    """One refusal of our key is enough to rest, and is no pause."""
+    fail(endpoint, BadStatus(401))
+    assert endpoint.unavailable() == "refusing our key (status 401)"
+    assert endpoint.pause_s() is None
+    clock.now += 31
+    assert endpoint.unavailable() == ""
+
+
+def test_one_call_tries_a_rested_endpoint(clock: Clock, endpoint: Endpoint) -> None:
+    """After its rest one call at a time tries it, until one succeeds."""
+    fail(endpoint, BadStatus(429, retry_after_s=1))
+    clock.now += 2
+    endpoint.enter()
+    assert endpoint.unavailable()
+    endpoint.leave()
+    assert endpoint.unavailable() == ""
+    endpoint.enter()
+    endpoint.succeeded()
+    endpoint.leave()
+    endpoint.enter()
+    assert endpoint.unavailable() == ""
+
+
+def test_a_stream_that_has_begun_lets_others_in(clock: Clock, endpoint: Endpoint) -> None:
+    """A long stream is proof enough for others to call, while its own failures still count until it ends well."""
+    fail(endpoint, *[Truncated()] * 5)
+    clock.now += 6
+    endpoint.enter()
+    endpoint.began()
+    assert endpoint.unavailable() == ""
+    endpoint.failed(Truncated())
+    endpoint.leave()
+    assert endpoint.unavailable() == "failing (upstream_truncated, 6 in a row)"
+
+
+def test_picks_the_least_loaded_in_turn(clock: Clock) -> None:
+    """Fewest calls in flight first, in turn among equals, and never one that is full or rests."""
+    a, b, c = (endpoint_of(clock, name) for name in ("a", "b", "c"))
+    tier = Tier("local", [a, b, c], clock)
+    assert {tier.pick() for _ in range(3)} == {a, b, c}
+    a.enter()
+    assert {tier.pick() for _ in range(4)} == {b, c}
+    fail(b, BadStatus(401))
+    assert {tier.pick() for _ in range(4)} == {c}
+    c.enter()
+    c.enter()
+    assert {tier.pick() for _ in range(4)} == {a}
+    a.enter()
+    assert tier.pick() is None
+    c.leave()
+    assert tier.pick() is c
+
+
+def test_health_of_a_tier(clock: Clock) -> None:
+    """A tier is available while one endpoint is, can what all its endpoints can, and counts the configured ones."""
+    a = endpoint_of(clock, "a", capabilities=["tools", "json"])
+    b = endpoint_of(clock, "b", capabilities=["tools", "vision"])
+    config = {"name": "c", "model": "m", "unconfigured_reason": "no key"}
+    c = Endpoint(BackendConfig.model_validate(config), None, clock)
+    tier = Tier("hosted", [a, b, c], clock)
+    assert (tier.health().unavailable, tier.health().endpoints) == ("", 2)
+    assert tier.health().capabilities == {"tools"}
+    fail(a, BadStatus(401))
+    assert tier.health().unavailable == ""
+    fail(b, BadStatus(429, retry_after_s=9))
+    assert tier.health().unavailable
+    assert tier.pause_s() == 9
+    assert Tier("alone", [c], clock).health().unavailable == "unconfigured: no key"
+    assert Tier("alone", [c], clock).pause_s() is None

@@ -1,0 +1,174 @@
+"""Where a request starts, and which tiers may follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.model import Policy
+from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
+from routing.difficulty import Difficulty
+from routing.features import Features
+
+TIERS = ("local", "middle", "hosted")
+EASY = Difficulty(score=0.1, in_domain=True, model_version="v1")
+HARD = Difficulty(score=0.9, in_domain=True, model_version="v1")
+STRANGE = Difficulty(score=0.1, in_domain=False, model_version="v1")
+
+
+def policy(**start: str) -> Policy:
+    rules: dict[str, Any] = {
+        "surface": "chat",
+        "version": "0123456789",
+        "slo": {"deadline": "10s"},
+        "tiers": list(TIERS),
+        "route": {"start": start or {"local": "p_adequate >= 0.7 and tokens_in < 3000", "hosted": "otherwise"}},
+    }
+    return Policy.model_validate(rules)
+
+
+def features(**changes: Any) -> Features:
+    known: dict[str, Any] = {"text": "hi", "turns": 1, "approx_tokens": 10}
+    return Features(**known | changes)
+
+
+def health(**changes: Any) -> dict[str, TierHealth]:
+    """Every tier can do everything and is well, unless `changes` says why not, or what it can."""
+    everything = frozenset({"tools", "json", "vision"})
+    found = {}
+    for name in TIERS:
+        change = changes.get(name, "")
+        well = not isinstance(change, str)
+        found[name] = TierHealth(name, frozenset(change) if well else everything, 1, "" if well else change)
+    return found
+
+
+def decided(difficulty: Difficulty | None = EASY, clamp: Clamp = Clamp(), **changes: Any) -> Decision:
+    return decide(policy(), difficulty, features(), health(**changes), 10.0, clamp)
+
+
+def test_an_easy_request_starts_cheap() -> None:
+    """The first rule that holds names the tier; the stronger ones follow; the reason is the rule."""
+    decision = decided(EASY)
+    assert decision.tiers == TIERS
+    assert decision.fallbacks == ()
+    assert decision.reason == "local: p_adequate >= 0.7 and tokens_in < 3000"
+    assert (decision.degraded, decision.difficulty, decision.policy_version) == ("", EASY, "0123456789")
+
+
+def test_a_hard_request_starts_strong() -> None:
+    """Weaker tiers than the one that was wanted are kept for the case that it fails, the strongest of them first."""
+    decision = decided(HARD)
+    assert decision.tiers == ("hosted",)
+    assert decision.fallbacks == ("middle", "local")
+
+
+@pytest.mark.parametrize("difficulty", [STRANGE, None])
+def test_what_the_classifier_does_not_know_it_does_not_decide(difficulty: Difficulty | None) -> None:
+    """Out of its domain, or absent, the classifier makes no comparison hold; a rule can ask for just that."""
+    assert decided(difficulty).tiers == ("hosted",)
+    rules = policy(local="p_adequate >= 0.7 or not in_domain", hosted="otherwise")
+    assert decide(rules, difficulty, features(), health(), 10.0).tiers == TIERS
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes"),
+    [
+        ("tokens_in > 100", {"approx_tokens": 101}),
+        ("turns >= 3", {"turns": 3}),
+        ("has_tools", {"has_tools": True}),
+        ("wants_json", {"wants_json": True}),
+        ("has_images", {"has_images": True}),
+        ("stream", {"stream": True}),
+    ],
+)
+def test_rules_see_the_request(rule: str, changes: dict[str, Any]) -> None:
+    """Every feature that a rule may name moves the start."""
+    rules = policy(middle=rule, local="otherwise")
+    assert decide(rules, EASY, features(), health(), 10.0).tiers[0] == "local"
+    assert decide(rules, EASY, features(**changes), health(), 10.0).tiers[0] == "middle"
+
+
+def test_rules_see_the_budget() -> None:
+    """So does what is left of the deadline, in milliseconds."""
+    rules = policy(local="budget_ms < 500", hosted="otherwise")
+    assert decide(rules, EASY, features(), health(), 0.4).tiers[0] == "local"
+    assert decide(rules, EASY, features(), health(), 4.0).tiers[0] == "hosted"
+    assert rule_values(None, features(), 0.4)["budget_ms"] == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability"),
+    [({"has_tools": True}, "tools"), ({"wants_json": True}, "json"), ({"has_images": True}, "vision")],
+)
+def test_a_tier_without_the_capability_is_left_out(changes: dict[str, Any], capability: str) -> None:
+    """What a request needs, every tier that may answer it can do; the next stronger one starts instead."""
+    others = {"tools", "json", "vision"} - {capability}
+    decision = decide(policy(), EASY, features(**changes), health(local=others), 10.0)
+    assert (decision.tiers, decision.fallbacks, decision.degraded) == (("middle", "hosted"), (), "")
+
+
+def test_nobody_can() -> None:
+    """A request that no tier could ever serve is the caller's fault."""
+    with pytest.raises(NoTierError, match="vision") as caught:
+        decide(policy(), EASY, features(has_images=True), health(local=(), middle=(), hosted=()), 10.0)
+    assert not caught.value.capable
+
+
+def test_an_unavailable_start_is_said() -> None:
+    """When the wanted tier cannot answer, a stronger one does, and the decision says why."""
+    decision = decided(EASY, local="failing")
+    assert (decision.tiers, decision.fallbacks) == (("middle", "hosted"), ())
+    assert decision.degraded == "local is failing"
+
+
+def test_a_weaker_tier_stands_in_for_the_strongest() -> None:
+    """When nothing at or above the wanted tier can answer, the strongest of the weaker ones does."""
+    decision = decided(HARD, hosted="unconfigured: no key")
+    assert (decision.tiers, decision.fallbacks) == (("middle",), ("local",))
+    assert decision.degraded == "hosted is unconfigured: no key"
+
+
+def test_an_unavailable_tier_further_up_is_skipped() -> None:
+    """A tier that rests is not escalated to; that alone does not make the answer a degraded one."""
+    decision = decided(EASY, middle="asking for a pause")
+    assert (decision.tiers, decision.degraded) == (("local", "hosted"), "")
+
+
+def test_nobody_is_there() -> None:
+    """When no tier can answer now, that is said, and it is not the caller's fault."""
+    with pytest.raises(NoTierError, match="local is down") as caught:
+        decided(EASY, local="down", middle="down", hosted="down")
+    assert caught.value.capable
+
+
+@pytest.mark.parametrize(
+    ("clamp", "difficulty", "tiers", "fallbacks"),
+    [
+        (Clamp(min_tier="middle"), EASY, ("middle", "hosted"), ()),
+        (Clamp(max_tier="middle"), HARD, ("middle",), ("local",)),
+        (Clamp("middle", "middle"), EASY, ("middle",), ()),
+        (Clamp("local", "local"), HARD, ("local",), ()),
+    ],
+)
+def test_a_request_keeps_within_its_own_limits(
+    clamp: Clamp, difficulty: Difficulty, tiers: tuple[str, ...], fallbacks: tuple[str, ...]
+) -> None:
+    """Tiers beyond the request's own limits neither start, nor follow, nor stand in."""
+    decision = decided(difficulty, clamp)
+    assert (decision.tiers, decision.fallbacks) == (tiers, fallbacks)
+
+
+def test_a_pinned_tier_has_no_stand_in() -> None:
+    """A request for one tier alone fails when that tier cannot answer."""
+    with pytest.raises(NoTierError) as caught:
+        decided(EASY, Clamp("middle", "middle"), middle="down")
+    assert caught.value.capable
+
+
+def test_limits_that_cross() -> None:
+    """A lowest tier above the highest is the caller's fault."""
+    with pytest.raises(NoTierError) as caught:
+        decided(EASY, Clamp(min_tier="hosted", max_tier="local"))
+    assert not caught.value.capable
