@@ -6,7 +6,7 @@ Foreign failures end here: the cascade sees Outcomes, never exceptions. Streams 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +47,12 @@ class Tried:
     """Of a whole answer; a stream's cost is booked when it ends."""
 
 
-async def try_attempt(ctx: RequestContext, tiers: Mapping[str, Tier], attempt: Attempt) -> Tried:
-    """Makes the attempt. Only a cancellation (the client has left) comes out as an exception."""
+async def try_attempt(
+    ctx: RequestContext, tiers: Mapping[str, Tier], attempt: Attempt, before: Sequence[Tried] = ()
+) -> Tried:
+    """Makes the attempt, after those `before`. Only a cancellation (the client has left) comes out as an exception."""
     hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
-    endpoint = tiers[attempt.tier].pick()
+    endpoint = tiers[attempt.tier].pick([one.endpoint for one in before if one.error is not None])
     if endpoint is None:
         outcome = Outcome("retryable", "every endpoint of the tier is full")
         return _ended(hop, Tried(attempt, outcome, error=TimedOut("saturated")))
@@ -161,6 +163,13 @@ def _failed(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, error: Ba
         endpoint.succeeded()
         outcome = Outcome("caller_fault", str(error))
     else:
-        endpoint.failed(error)
+        if not (isinstance(error, TimedOut) and _hurried(ctx)):
+            endpoint.failed(error)
         outcome = Outcome("retryable", f"{error.error_type}: {error}")
     return Tried(attempt, outcome, endpoint, error=error)
+
+
+def _hurried(ctx: RequestContext) -> bool:
+    """Whether the client gives less time than its surface does: impatience must not make an endpoint rest for all."""
+    asked = ctx.wishes.deadline_s
+    return asked is not None and asked < ctx.policy.slo.deadline

@@ -176,7 +176,7 @@ async def _cascade(
         ctx.ledger.attempts = cascade.attempts
         ctx.ledger.path = cascade.path
         if isinstance(step, Attempt):
-            tried.append(await try_attempt(ctx, services.tiers, step))
+            tried.append(await try_attempt(ctx, services.tiers, step, tried))
             cascade.observe(tried[-1].outcome)
         elif isinstance(step, Serve):
             return _served(ctx, tried[step.number - 1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from gateway.backends.base import Backend, BackendError, BadStatus
 from gateway.settings import BackendConfig
@@ -139,10 +139,15 @@ class Tier:
                 return self._healthy
         return TierHealth(self.name, self._capabilities, self._healthy.endpoints, reason)
 
-    def pick(self) -> Endpoint | None:
-        """The available endpoint with the fewest calls in flight, in turn among equals; None when all are full."""
+    def pick(self, failed: Container[Endpoint | None] = ()) -> Endpoint | None:
+        """The available endpoint with the fewest calls in flight, in turn among equals; None when all are full.
+
+        Those that have `failed` the same request already come last, though failing fast keeps them the least loaded.
+        """
         self._turn += 1
         open_ = [endpoint for endpoint in self.endpoints if not endpoint.full and not endpoint.unavailable()]
+        if failed:
+            open_ = [endpoint for endpoint in open_ if endpoint not in failed] or open_
         if not open_:
             return None
         start = self._turn % len(open_)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,19 @@ def test_b6_another_endpoint_of_the_tier_goes_first(rig: Rig, local_upstream: Up
     first, second = rig.hops(answer)
     assert first["attributes"]["tierline.upstream.status_code"] == status
     assert first["attributes"]["tierline.backend"] != second["attributes"]["tierline.backend"]
+
+
+def test_b6_elsewhere_though_it_is_busier(rig: Rig, local_upstream: Upstream) -> None:
+    """An endpoint that fails fast is the least loaded; the retry goes to the other one all the same."""
+    lane = rig.take("pair")
+    local_upstream.queue(Reply(before_headers_s=0.5), error_reply(500))
+    with ThreadPoolExecutor() as pool:
+        busy = pool.submit(rig.ask, lane, seed=1)
+        local_upstream.wait_for(1)
+        answer = rig.ask(lane)
+        assert busy.result().status == 200
+    failed, answered = rig.hops(answer)
+    assert failed["attributes"]["tierline.backend"] != answered["attributes"]["tierline.backend"]
 
 
 def test_b7_a_503_with_retry_after_is_a_pause(rig: Rig, local_upstream: Upstream) -> None:
@@ -522,3 +536,15 @@ def test_one_deadline_for_all_attempts(
     assert [hop["error"] for hop in rig.hops(answer)] == ["upstream_timeout", "upstream_timeout"]
     for upstream in (local_upstream, hosted_upstream):
         upstream.requests[0].wait_gone(1)
+
+
+@json_and_stream
+def test_an_impatient_client_harms_no_endpoint(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """A client that gives less time than its surface does cannot make an endpoint rest for everybody."""
+    lane = rig.take("lone")
+    local_upstream.default = Reply(before_headers_s=0.3)
+    headers = {"x-tierline-deadline-ms": "40"}
+    for _ in range(6):
+        assert (rig.stream(lane, headers) if stream else rig.ask(lane, headers)).status == 504
+    assert rig.states(lane)["weak"] == "ready"
+    assert rig.ask(lane).status == 200

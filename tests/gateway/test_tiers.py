@@ -191,6 +191,16 @@ def test_picks_the_least_loaded_in_turn(clock: Clock) -> None:
     assert tier.pick() is c
 
 
+def test_picks_one_that_has_not_failed(clock: Clock) -> None:
+    """An endpoint that failed the same request is picked again only when no other can be."""
+    a, b = endpoint_of(clock, "a"), endpoint_of(clock, "b")
+    tier = Tier("local", [a, b], clock)
+    b.enter()
+    assert {tier.pick([a]) for _ in range(3)} == {b}
+    b.enter()
+    assert tier.pick([a]) is a
+
+
 def test_health_of_a_tier(clock: Clock) -> None:
     """A tier is available while one endpoint is, can what all its endpoints can, and counts the configured ones."""
     a = endpoint_of(clock, "a", capabilities=["tools", "json"])
