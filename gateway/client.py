@@ -1,12 +1,15 @@
 """The client of one request: noticing that it has left, so that nothing goes on working for nobody.
 
-A server cancels no handler when its client hangs up: someone has to be listening for `http.disconnect`.
+A server cancels no handler when its client hangs up: someone has to be listening for `http.disconnect`. Listening takes
+a task, which costs 15 us, so it begins only once an answer has taken a moment; who left before is noticed then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_PATIENCE_S: Final = 0.02
 
 
 class Receive(Protocol):
@@ -18,29 +21,35 @@ class Receive(Protocol):
 class Client:
     """Watches one connection. Once watched, a client that leaves cancels the task that answers it; `gone` tells why."""
 
-    __slots__ = ("_receive", "_watch", "gone")
+    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._watch: asyncio.Task[None] | None = None
+        self._answering: asyncio.Task[Any] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.gone = False
 
     def watch(self) -> None:
-        """Begins to listen, on behalf of the running task. Call it before the first thing worth cancelling."""
-        if self._watch is None:
-            task = asyncio.current_task()
-            if task is None:
-                raise RuntimeError("a client is watched from the task that answers it")
-            self._watch = asyncio.create_task(self._listen(task))
+        """Begins to watch, on behalf of the running task. Call it before the first thing worth cancelling."""
+        if self._timer is None:
+            self._answering = asyncio.current_task()
+            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._listen)
 
     def unwatch(self) -> None:
-        """Stops listening."""
-        if self._watch is not None:
-            self._watch.cancel()
+        """Stops watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listening is not None:
+            self._listening.cancel()
 
-    async def _listen(self, answering: asyncio.Task[Any]) -> None:
+    def _listen(self) -> None:
+        self._listening = asyncio.create_task(self._until_gone())
+
+    async def _until_gone(self) -> None:
         message = await self._receive()
         while message["type"] != "http.disconnect":
             message = await self._receive()
         self.gone = True
-        answering.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
