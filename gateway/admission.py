@@ -68,10 +68,12 @@ def _policy(services: Services, model: str, wishes: Wishes, pinned: str | None) 
     return policy
 
 
-def _clamp(policy: Policy, wishes: Wishes, pinned: str | None) -> Clamp:
+def _clamp(policy: Policy, wishes: Wishes, pinned: str | None) -> Clamp | None:
     if pinned is not None:
         _check_tier(policy, pinned, "model")
         return Clamp(pinned, pinned)
+    if wishes.min_tier is None and wishes.max_tier is None:
+        return None
     for name, header in ((wishes.min_tier, "x-tierline-min-tier"), (wishes.max_tier, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, header)

@@ -28,7 +28,8 @@ class RequestContext:
     body: Mapping[str, Any]
     features: Features
     wishes: Wishes
-    clamp: Clamp
+    clamp: Clamp | None
+    """The tiers it allows itself; None for all of its surface's."""
     pinned: bool
     own_limit: bool
     """The client itself limits the output below what the policy would."""

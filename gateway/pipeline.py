@@ -76,9 +76,9 @@ def _plan(ctx: RequestContext, services: Services) -> CachePlan:
 
 def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
     """The tiers whose stored answers may serve; None for any. A weaker tier's answer never serves a stronger wish."""
-    low, high = ctx.clamp.min_tier, ctx.clamp.max_tier
-    if low is None and high is None:
+    if ctx.clamp is None:
         return None
+    low, high = ctx.clamp.min_tier, ctx.clamp.max_tier
     tiers = ctx.policy.tiers
     start = tiers.index(low) if low else 0
     end = tiers.index(high) + 1 if high else len(tiers)

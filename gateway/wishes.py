@@ -10,26 +10,28 @@ from gateway.errors import InvalidRequest
 
 TIER_PREFIX: Final = "tier:"
 _CACHE_DIRECTIVES: Final = frozenset({b"no-cache", b"no-store", b"only-if-cached"})
-_KNOWN: Final = frozenset(
+_WISHES: Final = frozenset(
     {
-        b"authorization",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"traceparent",
-        b"x-request-id",
         b"x-stainless-read-timeout",
-        b"x-stainless-retry-count",
         b"x-stainless-timeout",
         b"x-tierline-cache",
         b"x-tierline-deadline-ms",
-        b"x-tierline-debug",
         b"x-tierline-max-tier",
         b"x-tierline-min-tier",
         b"x-tierline-surface",
         b"x-tierline-ttft-ms",
     }
 )
+_KNOWN: Final = _WISHES | {
+    b"authorization",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"traceparent",
+    b"x-request-id",
+    b"x-stainless-retry-count",
+    b"x-tierline-debug",
+}
 _MAX_ID = 128
 
 
@@ -50,6 +52,9 @@ class Wishes:
     ttft_s: float | None = None
 
 
+_NO_WISHES: Final = Wishes()
+
+
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """The headers that mean something to us, by lower-case name; of repeated ones the first."""
     found: dict[bytes, bytes] = {}
@@ -61,6 +66,8 @@ def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
     """The wishes in `headers` (see `known_headers`); raises InvalidRequest for one that cannot be meant."""
+    if headers.keys().isdisjoint(_WISHES):
+        return _NO_WISHES
     directives = _cache_directives(headers.get(b"x-tierline-cache"))
     return Wishes(
         surface=_text(headers, b"x-tierline-surface"),

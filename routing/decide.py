@@ -67,10 +67,10 @@ def decide(
     features: Features,
     health: Mapping[str, TierHealth],
     budget_s: float,
-    clamp: Clamp = Clamp(),
+    clamp: Clamp | None = None,
 ) -> Decision:
     """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds."""
-    ladder = _clamped(policy.tiers, clamp)
+    ladder = policy.tiers if clamp is None else _clamped(policy.tiers, clamp)
     capable = _capable(ladder, features, health)
     if len(capable) == 1:
         return _with_health(policy, capable[0], capable, health, f"{capable[0]} alone is open to it", difficulty)

@@ -85,7 +85,9 @@ class _Exchange:
         root.end(ledger.error)
         ledger.total_ms = root.seconds * 1000
         ledger.overhead_ms = overhead_ms(self.trace)
-        self._describe()
+        retry = self._headers.get(b"x-stainless-retry-count")
+        if retry is not None and retry.isdigit():
+            root.attributes[names.CLIENT_RETRY] = int(retry[:3])
 
     async def _answer(self) -> Reply:
         services, headers = self._services, self._headers
@@ -140,18 +142,3 @@ class _Exchange:
             task.uncancel()
         self.ledger.status = CLIENT_GONE
         self.ledger.error = "client_gone"
-
-    def _describe(self) -> None:
-        ledger, attributes = self.ledger, self.trace.root.attributes
-        attributes[names.REQUEST_ID] = ledger.request_id
-        attributes[names.TENANT] = ledger.tenant
-        attributes[names.SURFACE] = ledger.surface
-        attributes[names.POLICY] = ledger.policy
-        attributes[names.PATH] = ledger.path
-        attributes[names.STATUS] = ledger.status
-        attributes[names.STREAM] = ledger.stream
-        attributes[names.COST] = ledger.cost_usd
-        attributes[names.OVERHEAD] = round(ledger.overhead_ms, 3)
-        retry = self._headers.get(b"x-stainless-retry-count")
-        if retry is not None and retry.isdigit():
-            attributes[names.CLIENT_RETRY] = int(retry[:3])
