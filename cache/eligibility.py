@@ -18,7 +18,8 @@ from cache import words
 from policies.model import CachePolicy
 
 MAX_BODY_BYTES = 1 << 20
-_MAX_QUESTION_CHARS = 2_000
+LONGEST_QUESTION = 2_000
+"""Characters. Longer texts are documents, not questions that somebody else asks too."""
 
 _LEANS = re.compile(
     r"""^\s*(?:
@@ -81,8 +82,17 @@ def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: Facts) -> s
     return ""
 
 
-def why_not_semantic(policy: CachePolicy, body: Mapping[str, Any], facts: Facts, question: str | None) -> str:
-    """Why the semantic cache does not apply to a request that `why_not_any` has passed, or ''."""
+def why_not_semantic(
+    policy: CachePolicy,
+    body: Mapping[str, Any],
+    facts: Facts,
+    question: str | None,
+    longest: int = LONGEST_QUESTION,
+) -> str:
+    """Why the semantic cache does not apply to a request that `why_not_any` has passed, or ''.
+
+    `longest` is how many characters of a question the vectors are certain to cover.
+    """
     if policy.semantic is None:
         return "policy"
     if facts.has_tools:
@@ -95,12 +105,14 @@ def why_not_semantic(policy: CachePolicy, body: Mapping[str, Any], facts: Facts,
         return "logprobs"
     if (body.get("n") or 1) != 1:
         return "n"
-    return "no_text" if question is None else why_not_the_question(question, facts.turns)
+    if question is None:
+        return "no_text"
+    return "long" if len(question) > longest else why_not_the_question(question, facts.turns)
 
 
 def why_not_the_question(question: str, turns: int) -> str:
     """Why a question may not be answered by the answer to another one, or ''. `turns` counts the user's messages."""
-    if len(question) > _MAX_QUESTION_CHARS:
+    if len(question) > LONGEST_QUESTION:
         return "long"
     found = _WORD.findall(question.lower())
     said = frozenset(found)

@@ -50,6 +50,7 @@ class CachePlan:
     read: bool = True
     write: bool = True
     keys: Fingerprint | None = None
+    longest: int = eligibility.LONGEST_QUESTION
     _semantic: str | None = field(default=None, init=False, repr=False)
 
     def why_not_semantic(self) -> str:
@@ -64,7 +65,7 @@ class CachePlan:
     def _why_not_semantic(self) -> str:
         if self.keys is None:
             return self.reason
-        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question)
+        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question, self.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,12 @@ class Cache:
         embedder_name: str,
         dimension: int,
         secret: bytes = b"",
+        longest_question: int = eligibility.LONGEST_QUESTION,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`longest_question`: how many characters of a text its vector is certain to cover."""
         self._store = store
+        self._longest = longest_question
         self._embedder = f"{embedder_name}/{dimension}"
         self._dimension = dimension
         self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
@@ -133,7 +137,7 @@ class Cache:
             return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
         scope = scope_of(tenant, policy.surface, policy.version, self._secret)
         keys = fingerprint(body, scope, self._secret, model, self._embedder)
-        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys)
+        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys, self._longest)
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
         """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""

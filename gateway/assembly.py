@@ -48,7 +48,13 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
     )
     secret = os.environ.get(SECRET_ENV, "").encode()
-    cache = Cache(store, embedder_name=embedder.name, dimension=embedder.dimension, secret=secret)
+    cache = Cache(
+        store,
+        embedder_name=embedder.name,
+        dimension=embedder.dimension,
+        secret=secret,
+        longest_question=embedder.whole_chars,
+    )
     return Services(
         deployment=deployment,
         policies=_watcher(source, policies, metrics),

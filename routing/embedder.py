@@ -40,6 +40,10 @@ class Embedder(Protocol):
     def dimension(self) -> int:
         """The length of one vector."""
 
+    @property
+    def whole_chars(self) -> int:
+        """A text of at most so many characters is certainly read whole; of a longer one, some may not count."""
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape (len(texts), dimension), each of length 1.
 

@@ -34,6 +34,7 @@ class MiniLmEmbedder:
 
     name = "all-minilm-l6-v2"
     dimension = 384
+    whole_chars = MAX_TOKENS - 2  # a token is one character at the least, and two of them are [CLS] and [SEP]
 
     def __init__(self, tokenizer: Tokenizer, session: InferenceSession) -> None:
         self._tokenizer = tokenizer

@@ -225,3 +225,9 @@ async def test_too_much_to_do_later_is_dropped(cache: Cache, store: RedisStore, 
     assert cache.counts["chore", "dropped"] == 100
     await cache.aclose()
     assert cache.counts["chore", "lost"] == 1000
+
+
+async def test_a_question_that_its_vector_may_not_cover_is_never_looked_up_by_meaning(store: RedisStore) -> None:
+    """Two long texts that differ only where the encoder does not read have the same vector, and not the same answer."""
+    cache = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, longest_question=len(ITALY) - 1)
+    assert cache.plan(body(ITALY), policy(), "t", FACTS).why_not_semantic() == "long"
