@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _INDENT = " " * 12
-_QUESTION = "What is the capital of France? Answer in one word."
+_QUESTION = "Name the capital city of France."
 """Eight tokens from the shipped model; without its last sentence it goes on for hundreds, and gets it wrong."""
 
 
