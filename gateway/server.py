@@ -11,6 +11,9 @@ import logging
 import os
 import signal
 import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
@@ -23,6 +26,7 @@ from gateway.commands import CommandError
 from gateway.commands._flags import deployment_of, policies_of
 from gateway.services import Services
 from gateway.settings import Deployment
+from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from policies.loader import PolicySource
 from routing.difficulty import ArtefactError
 from routing.embedder import EmbedderUnavailable
@@ -52,8 +56,31 @@ def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace
     ).decode()
     config = _config("gateway.server:worker", factory=True, workers=args.workers)
     _stop_quietly()
-    Multiprocess(config, sockets=[listening]).run()
+    with _shared_metrics():
+        _Workers(config, sockets=[listening]).run()
     return 0
+
+
+class _Workers(Multiprocess):
+    """uvicorn's worker processes; a dead one's gauges go with it."""
+
+    def keep_subprocess_alive(self) -> None:
+        before = {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        for pid in before - {process.pid for process in self.processes}:
+            if pid is not None:
+                worker_died(pid)
+
+
+@contextmanager
+def _shared_metrics() -> Iterator[None]:
+    """A folder through which the workers' metrics are added up, unless `tierline up` has already named one."""
+    if METRICS_FOLDER in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="tierline-metrics-") as folder:
+        os.environ[METRICS_FOLDER] = folder
+        yield
 
 
 def worker() -> App:

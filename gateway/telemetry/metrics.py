@@ -49,7 +49,8 @@ _COUNTED: Final = {
 }
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
-_MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
+METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder through which the workers share their metrics; without it there is one worker."""
 
 _Key = tuple[str | None, ...]
 
@@ -94,7 +95,7 @@ class Metrics:
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
         self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
         self.store = gauge("store_state", "1 for the state the store is in.", "livemax", "state")
-        if _MULTIPROCESS not in os.environ:
+        if METRICS_FOLDER not in os.environ:
             ProcessCollector(registry=registry)
 
     def observe(self, trace: Trace, ledger: Ledger) -> None:
@@ -152,7 +153,7 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text (see CONTENT_TYPE): of all workers when there are several, else of this process."""
         self.flush()
-        if _MULTIPROCESS not in os.environ:
+        if METRICS_FOLDER not in os.environ:
             return generate_latest(self._registry)
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
@@ -201,5 +202,5 @@ class _Series:
 
 def worker_died(pid: int) -> None:
     """Takes a dead worker's gauges out of what the others render; its counters stay. For the supervisor."""
-    if _MULTIPROCESS in os.environ:
+    if METRICS_FOLDER in os.environ:
         mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -1,0 +1,49 @@
+"""Several workers behind one port: metrics add up, a dead one is replaced, a clean stop leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import httpx2
+import yaml
+
+from tests.support.gateway import CHAT, Gateway, config, environment, running, write_policies
+from tests.support.upstream import Upstream
+from tests.support.wait import until
+
+
+def workers_of(gateway: Gateway) -> list[int]:
+    """The worker processes' ids: the children that uvicorn spawned to serve."""
+    children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def counted(gateway: Gateway) -> float:
+    text = httpx2.get(f"{gateway.origin}/metrics").text
+    return sum(float(value) for value in re.findall(r"^tierline_requests_total\{.*\} (\S+)$", text, re.MULTILINE))
+
+
+def ask(gateway: Gateway) -> int:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+    return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).status_code
+
+
+def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
+    """Both serve, either one's /metrics tells of both, a killed one is replaced, SIGTERM ends all with exit code 0."""
+    write_policies(tmp_path / "policies", {"chat": CHAT})
+    (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None)))
+    with running(tmp_path, environment(), "--workers", "2") as gateway:
+        until(lambda: len(workers_of(gateway)) == 2, 20, "two workers")
+        assert [ask(gateway) for _ in range(20)] == [200] * 20
+        until(lambda: counted(gateway) == 20, 5, "the count of both")
+        killed = workers_of(gateway)[0]
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: len(now := workers_of(gateway)) == 2 and killed not in now, 20, "a replacement")
+        until(lambda: ask(gateway) == 200, 20, "an answer")
+        left = workers_of(gateway)
+        gateway.process.terminate()
+        assert gateway.process.wait(20) == 0
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 5, "the workers' end")
