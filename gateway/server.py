@@ -11,13 +11,16 @@ import logging
 import os
 import signal
 import socket
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from gateway.app import App
@@ -27,11 +30,13 @@ from gateway.commands._flags import deployment_of, policies_of
 from gateway.services import Services
 from gateway.settings import Deployment
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
+from policies.errors import ConfigError
 from policies.loader import PolicySource
 from routing.difficulty import ArtefactError
 from routing.embedder import EmbedderUnavailable
 
 _ARGUMENTS: Final = "TIERLINE_SERVE_ARGUMENTS"
+_PASSED_ON: Final[dict[str, Callable[[str], Any]]] = {"host": str, "port": int, "config": Path, "policies": Path}
 _KEEP_ALIVE_S: Final = 75
 _DRAIN_S: Final = 20
 _BACKLOG: Final = 2048
@@ -47,18 +52,13 @@ def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace
         _stop_quietly()
         server.run([listening])
         return 0 if server.started else 1
-    os.environ[_ARGUMENTS] = orjson.dumps(
-        {
-            name: str(value)
-            for name in ("host", "port", "config", "policies")
-            if (value := getattr(args, name)) is not None
-        }
-    ).decode()
+    os.environ[_ARGUMENTS] = orjson.dumps({name: _as_text(getattr(args, name)) for name in _PASSED_ON}).decode()
     config = _config("gateway.server:worker", factory=True, workers=args.workers)
     _stop_quietly()
     with _shared_metrics():
-        _Workers(config, sockets=[listening]).run()
-    return 0
+        workers = _Workers(config, sockets=[listening])
+        workers.run()
+    return 1 if any(process.exitcode == STARTUP_FAILURE for process in workers.processes) else 0
 
 
 class _Workers(Multiprocess):
@@ -86,11 +86,20 @@ def _shared_metrics() -> Iterator[None]:
 def worker() -> App:
     """The application of one worker process, from the command line its parent was given."""
     configure_logging()
-    args = argparse.Namespace(host=None, port=None, config=None, policies=None)
-    for name, value in orjson.loads(os.environ[_ARGUMENTS]).items():
-        setattr(args, name, int(value) if name == "port" else value)
-    deployment = deployment_of(args)
-    return App(_built(deployment, policies_of(args, deployment)))
+    texts: dict[str, str] = orjson.loads(os.environ[_ARGUMENTS])
+    given = {name: read(texts[name]) if texts[name] else None for name, read in _PASSED_ON.items()}
+    args = argparse.Namespace(**given)
+    try:
+        deployment = deployment_of(args)
+        return App(_built(deployment, policies_of(args, deployment)))
+    except (CommandError, ConfigError) as error:
+        # The next one would fail just so: this exit code has the parent give up.
+        sys.stderr.write(f"tierline: {error}\n")
+        sys.exit(STARTUP_FAILURE)
+
+
+def _as_text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _stop_quietly() -> None:
