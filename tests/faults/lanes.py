@@ -203,7 +203,12 @@ class Rig:
 
     def record(self, request_id: str) -> dict[str, Any]:
         """The trace record of a request, once it is in the store."""
-        return until(lambda: asyncio.run(self._find(request_id)), 5, f"the record of {request_id}")
+        try:
+            return until(lambda: asyncio.run(self._find(request_id)), 5, f"the record of {request_id}")
+        except AssertionError as missing:
+            metrics = self.request("GET", "/metrics").body.decode().splitlines()
+            dropped = [line for line in metrics if line.startswith(("tierline_telemetry", "tierline_store"))]
+            raise AssertionError(f"{missing}: {dropped} {self.readyz()['store']}\n{self.gateway.log()}") from missing
 
     def hops(self, answer: Answer, name: str = "attempt") -> list[dict[str, Any]]:
         """The hops of this name in an answer's record."""
