@@ -35,6 +35,8 @@ from cache.store import Append, StoreState, StoreUnavailable, Write
 _SOCKET_S = 0.05
 _READ_S = 0.02
 """What a request may wait for a read, and so what a probe may take: a store that always needs longer is of no use."""
+_WRITE_S = 0.25
+"""What a write may take: nobody waits for one, and a busy event loop is no reason to lose a record."""
 _REST_S = 30.0
 _BLOCKING_MARGIN_S = 1.0
 _MAX_CONNECTIONS = 256
@@ -106,7 +108,7 @@ class RedisStore:
     async def apply(self, operations: Sequence[Write | Append]) -> None:
         if self._clock() < self._resting_until:
             raise self._unavailable("full")
-        await self._request(b"".join(map(resp.operation, operations)), len(operations), _SOCKET_S)
+        await self._request(b"".join(map(resp.operation, operations)), len(operations), _WRITE_S)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()

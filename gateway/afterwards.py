@@ -7,6 +7,7 @@ bounded; when it is full the cache write is dropped and counted, and the request
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
 from gateway.telemetry.trace import Hop, Trace
+
+log = logging.getLogger("tierline.afterwards")
 
 _QUEUE: Final = 1024
 _BATCH: Final = 32
@@ -84,6 +87,15 @@ class Afterwards:
                 await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
 
     async def _finish(self, batch: list[Finished]) -> None:
+        try:
+            await self._keep(batch)
+        except Exception:
+            # The replies are out. A bug here may cost these cache writes, but not the records, nor the next batch.
+            log.exception("%d cache writes failed", len(batch))
+        for finished in batch:
+            self._telemetry.record(finished.trace, finished.ledger)
+
+    async def _keep(self, batch: list[Finished]) -> None:
         keeps: list[Keep] = []
         writing: list[Hop] = []
         for finished in batch:
@@ -96,8 +108,6 @@ class Afterwards:
                 writing.append(hop)
         for hop, outcome in zip(writing, await self._cache.write_all(keeps), strict=True):
             _end(hop, outcome)
-        for finished in batch:
-            self._telemetry.record(finished.trace, finished.ledger)
 
 
 def _end(hop: Hop, outcome: WriteOutcome) -> None:

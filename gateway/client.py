@@ -12,6 +12,10 @@ from typing import Any, Final, Protocol
 _PATIENCE_S: Final = 0.02
 
 
+class ClientGone(Exception):
+    """The client left before it had sent its whole request."""
+
+
 class Receive(Protocol):
     """ASGI's receive."""
 

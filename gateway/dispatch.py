@@ -14,7 +14,7 @@ import orjson
 
 from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, TimedOut
+from gateway.backends.base import BackendError, BadStatus, Call, Saturated, TimedOut
 from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
 from gateway.evidence import evidence_of
@@ -55,9 +55,9 @@ async def try_attempt(
     endpoint = tiers[attempt.tier].pick([one.endpoint for one in before if one.error is not None])
     if endpoint is None:
         outcome = Outcome("retryable", "every endpoint of the tier is full")
-        return _ended(hop, Tried(attempt, outcome, error=TimedOut("saturated")))
+        return _ended(hop, Tried(attempt, outcome, error=Saturated(outcome.detail)))
     _describe(hop, endpoint)
-    endpoint.enter()
+    probe = endpoint.enter()
     owned = True
     try:
         if ctx.features.stream:
@@ -81,7 +81,7 @@ async def try_attempt(
         raise
     finally:
         if owned:
-            endpoint.leave()
+            endpoint.leave(probe=probe)
     return _ended(hop, tried, open_=not owned)
 
 

@@ -9,6 +9,7 @@
     ├── UnsupportedMediaType   415  invalid_request_error
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and it is not
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause
+    ├── Overloaded             503  service_unavailable_error  every backend carries all it may
     ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
     ├── UpstreamTimeout        504  upstream_error          a backend, or the whole deadline, ran out of time
     ├── PassedThrough          any  the backend's own       the caller's fault, found by the backend
@@ -115,6 +116,14 @@ class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+
+
+class Overloaded(ApiError):
+    """503, with `Retry-After`."""
+
+    status = 503
+    type = "service_unavailable_error"
+    code = "server_is_overloaded"
 
 
 class UpstreamFailed(ApiError):

@@ -9,11 +9,12 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.base import BackendError, BadStatus, InvalidReply, TimedOut, Truncated, Unreachable
+from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, TimedOut, Truncated, Unreachable
 from gateway.errors import (
     ApiError,
     Headers,
     InvalidRequest,
+    Overloaded,
     PassedThrough,
     RateLimited,
     UpstreamFailed,
@@ -42,6 +43,8 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool) -> ApiError:
     error = errors[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
+    if isinstance(error, Saturated):
+        return Overloaded("Every model that could answer is busy.", headers=retry_after(1))
     if isinstance(error, TimedOut):
         return UpstreamTimeout("No model answered in time.")
     if isinstance(error, BadStatus) and error.status == 429:

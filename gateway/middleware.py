@@ -6,18 +6,21 @@ every error, whatever raised it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.errors import ApiError, InvalidRequest, RequestTooLarge, Unauthorized, UnsupportedMediaType
+from gateway.client import ClientGone
+from gateway.errors import ApiError, RequestTooLarge, Unauthorized, UnsupportedMediaType
 from gateway.settings import TenantConfig
 from gateway.wishes import valid_request_id
 
 DEFAULT_TENANT: Final = "default"
 _BEARER = b"bearer "
+_LINGER_S = 1.0
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
@@ -68,13 +71,25 @@ async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int) ->
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise InvalidRequest("The client left while sending its body.", code="invalid_json")
+            raise ClientGone
         parts.append(message.get("body", b""))
         left -= len(parts[-1])
         if left < 0:
             raise _too_large(limit)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def linger(receive: Any) -> None:
+    """Reads on for a moment, to nowhere, after a refusal: a client that is still sending would otherwise find the
+    connection reset, and never see why.
+    """
+    try:
+        async with asyncio.timeout(_LINGER_S):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
+    except TimeoutError:
+        pass
 
 
 def _too_large(limit: int) -> ApiError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,18 +85,30 @@ def overhead_ms(trace: Trace) -> float:
     return max(0, (root.end_ns or now) - root.start_ns - waited) / 1e6
 
 
-async def send_json(send: Any, status: int, headers: list[Header], body: bytes) -> None:
+async def send_json(
+    send: Any,
+    status: int,
+    headers: list[Header],
+    body: bytes,
+    before_end: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """One JSON reply, in two messages that the server writes as one."""
     headers.append(_JSON)
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
+    if before_end is not None:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await before_end()
+        body = b""
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Any, error: ApiError, headers: list[Header]) -> None:
-    """One error envelope."""
+async def send_error(
+    send: Any, error: ApiError, headers: list[Header], before_end: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """One error envelope. `before_end` is awaited when all of it is out, before the response ends."""
     headers.extend(error.headers)
-    await send_json(send, error.status, headers, error.body())
+    await send_json(send, error.status, headers, error.body(), before_end)
 
 
 async def start_events(send: Any, headers: list[Header]) -> None:

@@ -59,15 +59,18 @@ class Endpoint:
         """Whether it already carries all the calls it may."""
         return self.in_flight >= self.config.max_in_flight
 
-    def enter(self) -> None:
-        """A call begins; `leave` must follow, however it ends."""
+    def enter(self) -> bool:
+        """A call begins; `leave` must follow, however it ends. True if it is the one that tries a rested endpoint."""
         self.in_flight += 1
-        self._probing = bool(self._rest_reason)
+        probe = bool(self._rest_reason)
+        self._probing = self._probing or probe
+        return probe
 
-    def leave(self) -> None:
+    def leave(self, *, probe: bool = False) -> None:
         """The call is over: its slot is free."""
         self.in_flight -= 1
-        self._probing = False
+        if probe:
+            self._probing = False
 
     async def aclose(self) -> None:
         """Closes the backend's connections."""
@@ -84,6 +87,7 @@ class Endpoint:
         """A stream has begun to answer. Others may call too; whether it succeeds is seen at its end."""
         if self._rest_reason and self._clock() >= self.resting_until:
             self._rest_reason = ""
+            self._probing = False
 
     def failed(self, error: BackendError) -> None:
         """A call gave none; decides whether, and how long, the endpoint rests.

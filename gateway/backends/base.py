@@ -3,6 +3,7 @@
     BackendError
     ├── Unreachable         refused, no such host, TLS, reset before an answer       retryable
     ├── TimedOut            no connection, or no first byte, in time                  retryable
+    ├── Saturated           every endpoint of the tier carries all it may             retryable
     ├── BadStatus           an HTTP status that is not 200
     │     429, 5xx, 401, 403, 408, 409, 425                                           retryable
     │     any other 4xx: the caller's fault                                           passed on
@@ -38,6 +39,12 @@ class TimedOut(BackendError):
     """Nothing came in time."""
 
     error_type = "upstream_timeout"
+
+
+class Saturated(BackendError):
+    """No endpoint of the tier may take another call now."""
+
+    error_type = "saturated"
 
 
 class InvalidReply(BackendError):

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from gateway.admission import admit
 from gateway.afterwards import Finished, Keeping
-from gateway.client import Client
-from gateway.errors import ApiError, InternalError
-from gateway.middleware import read_body, request_id_of
+from gateway.client import Client, ClientGone
+from gateway.errors import ApiError, InternalError, RequestTooLarge
+from gateway.middleware import linger, read_body, request_id_of
 from gateway.pipeline import answer
 from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
 from gateway.request_body import parse_chat
@@ -65,14 +66,22 @@ class _Exchange:
         """Reads, answers, replies; what the answer leaves for the cache."""
         try:
             reply = await self._answer()
-            await self._reply(reply)
+            try:
+                await self._reply(reply)
+            finally:
+                if reply.stream is not None:
+                    reply.stream.close()
             return reply.keeping
+        except ClientGone:
+            self._client_left()
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:
             if not self._client.gone:
                 raise
-            self._cancelled_by_client()
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            self._client_left()
         except Exception:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self._fail(InternalError())
@@ -114,15 +123,11 @@ class _Exchange:
 
     async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
         send = self._send
-        try:
-            await start_events(send, headers)
-            self.ledger.ttft_ms = self.trace.root.seconds * 1000
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-        finally:
-            if reply.stream is not None:
-                reply.stream.close()
+        await start_events(send, headers)
+        self.ledger.ttft_ms = self.trace.root.seconds * 1000
+        async with contextlib.aclosing(events):
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
         if reply.stream is None or reply.stream.end == "done":
             await send({"type": "http.response.body", "body": b""})
         else:
@@ -134,11 +139,9 @@ class _Exchange:
         if self._started:
             return
         self.ledger.status = error.status
-        await send_error(self._send, error, explain(self.trace, self.ledger))
+        before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None
+        await send_error(self._send, error, explain(self.trace, self.ledger), before_end)
 
-    def _cancelled_by_client(self) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
+    def _client_left(self) -> None:
         self.ledger.status = CLIENT_GONE
         self.ledger.error = "client_gone"

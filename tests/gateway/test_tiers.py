@@ -148,11 +148,14 @@ def test_our_key_is_refused(clock: Clock, endpoint: Endpoint) -> None:
 
 def test_one_call_tries_a_rested_endpoint(clock: Clock, endpoint: Endpoint) -> None:
     """After its rest one call at a time tries it, until one succeeds."""
+    assert not endpoint.enter()
     fail(endpoint, BadStatus(429, retry_after_s=1))
     clock.now += 2
-    endpoint.enter()
-    assert endpoint.unavailable()
+    probe = endpoint.enter()
+    assert probe
     endpoint.leave()
+    assert endpoint.unavailable(), "another call's end is not the probe's"
+    endpoint.leave(probe=probe)
     assert endpoint.unavailable() == ""
     endpoint.enter()
     endpoint.succeeded()
