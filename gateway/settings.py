@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from gateway.addresses import check_http_url
+from gateway.addresses import check_http_url, check_store_url
 from policies.errors import Problem
 from policies.model import Seconds, Section, Whole
 from policies.validation import Finding, raise_findings
@@ -31,6 +31,13 @@ def _size(value: object) -> int:
     if match is None:
         raise ValueError(f"{value!r} is not a size; write a whole number with its unit, such as 512KiB or 4MiB")
     return int(match[1]) * _UNIT_BYTES[match[2]]
+
+
+def _fit_for_a_header(value: str) -> str:
+    """Every reply names the model that gave it."""
+    if not value.isprintable():
+        raise ValueError("holds line breaks or other control characters")
+    return value
 
 
 def _none_if_empty(value: object) -> object:
@@ -85,7 +92,7 @@ class BackendConfig(Section):
     kind: Literal["openai"] = "openai"
     base_url: str = ""
     """Up to and with `/v1`, no slash at the end; empty if not known yet, and then the backend is unconfigured."""
-    model: Annotated[str, Field(min_length=1, max_length=256)]
+    model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
     key_env: OptionalText = None
     key_file: OptionalPath = None
     price: Price = Price()
@@ -95,6 +102,8 @@ class BackendConfig(Section):
     """Whether it can give token log-probabilities."""
     http: Http = Http()
     connect_timeout: Seconds = 2.0
+    patience: Annotated[Seconds, Field(gt=0)] = 10.0
+    """How long it may be silent before its first byte until that counts against it. Requests may give up sooner."""
     idle_timeout: Annotated[Seconds, Field(gt=0)] = 30.0
     """How long a stream that has begun may be silent."""
     max_reply: Size = 16 << 20
@@ -159,8 +168,8 @@ class StoreConfig(Section):
     @field_validator("url")
     @classmethod
     def _speaks_redis(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("a store's URL starts with redis://, rediss:// or unix://")
+        if value is not None:
+            check_store_url(value)
         return value
 
 
