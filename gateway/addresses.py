@@ -1,4 +1,4 @@
-"""Which addresses a config may name: http(s) only, and never a link-local or cloud metadata address.
+"""Which addresses a config may name: for a backend http(s) only, and never a link-local or cloud metadata address.
 
 Those addresses hand a machine's credentials to whoever asks; a config that names one is a mistake or an attack. Names
 are compared as written, not resolved: what a private DNS answers is the deployment's own affair.
@@ -34,6 +34,14 @@ def check_http_url(url: str) -> None:
         raise ValueError("a base URL has no query and no fragment")
     if is_metadata(parts.hostname):
         raise ValueError(f"{parts.hostname} is a link-local or cloud metadata address, which is never a backend")
+
+
+def check_store_url(url: str) -> None:
+    """Raises ValueError, with the reason and without the URL, which may hold a password, for one no store can have."""
+    # The client library reads the URL itself: what it takes and what it refuses is nobody else's to repeat.
+    from cache.redis_store import RedisStore
+
+    RedisStore.from_url(url)
 
 
 def is_metadata(host: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.addresses import check_store_url
 from gateway.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
 from gateway.settings import BackendConfig, Deployment, StoreConfig, TenantConfig
 from policies.errors import InvalidContent, KeyPath, Problem
@@ -84,7 +85,7 @@ class _Resolver:
         update = {
             "tiers": tiers,
             "tenants": tenants,
-            "store": deployment.store if deployment.store.url else StoreConfig(url=self._environ.get(STORE_URL)),
+            "store": self._store(deployment.store),
             "classifier": self._existing(("classifier",), deployment.classifier),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),
@@ -92,6 +93,16 @@ class _Resolver:
         if self._problems:
             raise InvalidContent(self._problems)
         return deployment.model_copy(update=update)
+
+    def _store(self, store: StoreConfig) -> StoreConfig:
+        url = self._environ.get(STORE_URL)
+        if store.url or not url:
+            return store
+        try:
+            check_store_url(url)
+        except ValueError as error:
+            self._refuse(("store", "url"), f"{STORE_URL}: {error}")
+        return store.model_copy(update={"url": url})
 
     def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
         reason = None if backend.base_url else self._why_no_url((*path, "base_url"))

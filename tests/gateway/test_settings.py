@@ -95,6 +95,15 @@ def test_the_environment_names_the_store_where_the_config_does_not(load: Load) -
     assert load().store.url is None
 
 
+@pytest.mark.parametrize(
+    "url", [f"http://u:{CANARY}@h", f"redis://u:{CANARY}@h:notaport", f"redis://u:{CANARY}@h/x?db=y"]
+)
+def test_a_store_that_the_environment_names_badly_is_a_problem_that_keeps_its_password(load: Load, url: str) -> None:
+    """It names the variable, and never the URL."""
+    (found,) = problems_of(load, CONFIG, {"TIERLINE_STORE_URL": url})
+    assert found.startswith("1: store.url: TIERLINE_STORE_URL: the store's URL must be redis://")
+
+
 def test_backends_are_named_after_their_tier(load: Load) -> None:
     """One backend has its tier's name, several are numbered."""
     assert [b.name for tier in load().tiers for b in tier.backends] == ["local", "hosted-1", "hosted-2"]
@@ -155,7 +164,12 @@ URL_A = "https://a.example/v1"
         (URL_A, f"https://u:{CANARY}@a.example/v1", 8, f"{BACKEND}.base_url", "a password is never written here"),
         (URL_A, "${URL}", 8, f"{BACKEND}.base_url", "a URL may not hold a user or password"),
         ("port: 8000", f"store: {{url: 'redis://:{CANARY}@h'}}", 1, "store.url", "a password is never written here"),
-        ("port: 8000", "store: {url: 'http://h'}", 1, "store.url", "a store's URL starts with redis://"),
+        ("port: 8000", "store: {url: 'http://h'}", 1, "store.url", "the store's URL must be redis://"),
+        ("port: 8000", "store: {url: 'redis://h:notaport'}", 1, "store.url", "with a valid port"),
+        ("port: 8000", "store: {url: 'redis://h/0?nope=1'}", 1, "store.url", "known options"),
+        ("port: 8000", "store: {url: '${STORE}'}", 1, "store.url", "the store's URL must be redis://"),
+        ("model: small", 'model: "a\\nb"', 5, "tiers[0].backends[0].model", "holds line breaks"),
+        ("model: small", "model: '${CONTROL}'", 5, "tiers[0].backends[0].model", "holds line breaks"),
         ("port: 8000", "limits: {body: 4}", 1, "limits.body", "4 is not a size"),
         ("port: 8000", "classifier: nope.json", 1, "classifier", "no such file"),
         ("port: 8000", "local_model: {gguf: nope.gguf}", 1, "local_model.gguf", "no such file"),
@@ -181,6 +195,8 @@ def test_what_is_wrong_is_told_with_line_and_key_and_without_secrets(
         "SPACE": f"{CANARY} x",
         "ACCENT": f"{CANARY}é",
         "URL": f"https://u:{CANARY}@a/v1",
+        "STORE": f"http://u:{CANARY}@h",
+        "CONTROL": "a\x1b[31m",
         "K": CANARY,
         "J": "j",
     }
