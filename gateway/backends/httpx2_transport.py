@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 
 import httpx2
 
@@ -27,20 +28,24 @@ class Httpx2Transport:
     ) -> None:
         self._url = url
         self._max_reply = max_reply
-        self._client = httpx2.AsyncClient(
+        self._open = partial(
+            httpx2.AsyncClient,
+            verify=httpx2.create_ssl_context(trust_env=False),
             http2=http2,
             proxy=proxy,
             trust_env=False,
             follow_redirects=False,
             timeout=httpx2.Timeout(None, connect=connect_timeout_s),
-            limits=httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight),
         )
+        self._client = self._open(
+            limits=httpx2.Limits(max_connections=max_in_flight, max_keepalive_connections=max_in_flight)
+        )
+        self._poolless: httpx2.AsyncClient | None = None
 
     async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
         """See `Transport.send`."""
-        request = self._client.build_request("POST", self._url, headers=dict(headers), content=body)
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._post(headers, body)
         except httpx2.TimeoutException as error:
             raise TimedOut(type(error).__name__) from error
         except httpx2.TransportError as error:
@@ -49,7 +54,34 @@ class Httpx2Transport:
 
     async def aclose(self) -> None:
         """Closes every connection."""
-        await self._client.aclose()
+        for client in (self._client, self._poolless):
+            if client is not None:
+                await client.aclose()
+
+    async def _post(self, headers: Mapping[str, str], body: bytes) -> httpx2.Response:
+        connected = False
+
+        async def trace(event: str, _: Mapping[str, object]) -> None:
+            nonlocal connected
+            connected = connected or event.endswith("connect_tcp.started")
+
+        extensions = {"trace": trace}
+        request = self._client.build_request("POST", self._url, headers=headers, content=body, extensions=extensions)
+        try:
+            return await self._client.send(request, stream=True)
+        except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+            if connected or not _ended_without_a_word(error):
+                raise
+        # Not out of the pool again: what else is idle there may have been dropped at the same moment.
+        if self._poolless is None:
+            self._poolless = self._open(limits=httpx2.Limits(max_keepalive_connections=0))
+        request = self._poolless.build_request("POST", self._url, headers=headers, content=body)
+        return await self._poolless.send(request, stream=True)
+
+
+def _ended_without_a_word(error: httpx2.TransportError) -> bool:
+    # Bytes that are no HTTP raise the same type; only the text tells a plain end from them.
+    return not isinstance(error, httpx2.RemoteProtocolError) or str(error).startswith("Server disconnected")
 
 
 class _Httpx2Response:

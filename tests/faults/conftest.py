@@ -56,5 +56,5 @@ def rig(_rig: Rig, store: LocalStore, local_upstream: Upstream, hosted_upstream:
 @pytest.fixture
 def raw(_raw: RawUpstream) -> RawUpstream:
     """The raw upstream behind the `raw` lanes; set its `parts`."""
-    _raw.requests = 0
+    _raw.requests, _raw.keep_open, _raw.answers = 0, False, None
     return _raw

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.faults.lanes import Answer, Rig
+from tests.support.openai_wire import completion
 from tests.support.raw_upstream import RawUpstream
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import until
@@ -460,6 +461,23 @@ def test_b25_totals_in_every_form(rig: Rig, raw: RawUpstream, end: tuple[str, ..
         assert answer.events[-2] == told[0]
     ledger = rig.record(answer.headers["x-request-id"])["ledger"]
     assert (ledger["tokens_in"], ledger["tokens_out"], ledger["usage_estimated"]) == (1, 1, False)
+
+
+@json_and_stream
+def test_b28_a_stale_connection_is_no_attempt(rig: Rig, raw: RawUpstream, stream: bool) -> None:
+    """An endpoint whose connections end before ours do costs nobody an answer, an attempt or an endpoint's rest."""
+    lane = rig.take("raw")
+    body = completion(Reply(text=STRONG), {"model": "raw"})
+    reply = json.dumps(body).encode()
+    raw.parts = [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply), reply]
+    raw.keep_open, raw.answers = True, 1
+    for seed in range(4):
+        answer = ask(rig, lane, stream, seed=seed)
+        assert (answer.status, answer.text) == (200, STRONG)
+        assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("direct", f"{lane}.raw")
+        assert [hop["error"] for hop in rig.hops(answer)] == [None]
+    assert raw.requests == 6
+    assert rig.states(lane)["raw"] == "ready"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,13 +16,21 @@ Part = bytes | float
 
 
 class RawUpstream:
-    """Reads a request's head and body, plays `parts`, and then closes, or waits for the next request if `keep_open`."""
+    """Reads a request's head and body, plays `parts`, and then closes, or waits for the next request if `keep_open`.
 
-    def __init__(self, parts: Sequence[Part], *, keep_open: bool = False) -> None:
+    With `answers` it leaves every later request of a connection unanswered, and closes (or, with `reset`, resets) the
+    connection instead: as a server whose keep-alive has run out meets a request that is on its way.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], *, keep_open: bool = False, answers: int | None = None, reset: bool = False
+    ) -> None:
         self.parts = parts
         self.requests = 0
         self.connections = 0
-        self._keep_open = keep_open
+        self.keep_open = keep_open
+        self.answers = answers
+        self.reset = reset
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
 
@@ -46,16 +56,25 @@ class RawUpstream:
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(10)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as incoming:
-            while _read_request(incoming):
+            for answered in itertools.count():
+                if not _read_request(incoming):
+                    return
                 self.requests += 1
-                for part in self.parts:
-                    if isinstance(part, bytes):
-                        connection.sendall(part)
-                    else:
-                        time.sleep(part)
-                if not self._keep_open:
+                if self.answers is not None and answered >= self.answers:
+                    if self.reset:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    return
+                self._play(connection)
+                if not self.keep_open:
                     connection.shutdown(socket.SHUT_WR)
                     return
+
+    def _play(self, connection: socket.socket) -> None:
+        for part in self.parts:
+            if isinstance(part, bytes):
+                connection.sendall(part)
+            else:
+                time.sleep(part)
 
 
 def _read_request(incoming: BinaryIO) -> bool:
@@ -71,9 +90,11 @@ def _read_request(incoming: BinaryIO) -> bool:
 
 
 @contextlib.contextmanager
-def raw_upstream(*parts: Part, keep_open: bool = False) -> Iterator[RawUpstream]:
+def raw_upstream(
+    *parts: Part, keep_open: bool = False, answers: int | None = None, reset: bool = False
+) -> Iterator[RawUpstream]:
     """A listening RawUpstream."""
-    server = RawUpstream(parts, keep_open=keep_open)
+    server = RawUpstream(parts, keep_open=keep_open, answers=answers, reset=reset)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:

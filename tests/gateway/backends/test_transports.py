@@ -138,8 +138,9 @@ async def test_plain_http_on_a_tls_port(make: Make, upstream: Upstream) -> None:
 
 async def test_a_connection_that_hangs(make: Make) -> None:
     """A connection that is not made in time is TimedOut, in the time that was configured."""
-    with never_connects() as url, pytest.raises(TimedOut):
+    with never_connects() as url, pytest.raises(TimedOut) as caught:
         await send(make(url, connect_timeout_s=0.1), within_s=2)
+    assert "127.0.0.1" not in str(caught.value)  # a client may get to read it
 
 
 @pytest.mark.parametrize("fault", [Fault.CLOSE_BEFORE_HEADERS])
@@ -214,6 +215,65 @@ async def test_reuses_a_connection_read_to_its_end(make: Make, upstream: Upstrea
         await finished(await send(transport, body))
         await asyncio.sleep(0.01)
     assert upstream.connections == 1
+
+
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+ending = pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
+
+
+@ending
+async def test_a_stale_connection_costs_no_call(make: Make, reset: bool) -> None:
+    """B28: a call that meets the end of a used connection, unanswered, is made once more on a new one."""
+    with raw_upstream(WHOLE, keep_open=True, answers=1, reset=reset) as server:
+        transport = make(server.url)
+        for _ in range(6):
+            assert await finished(await send(transport)) == b"hi"
+        assert (server.requests, server.connections) == (9, 6)
+
+
+@ending
+async def test_many_stale_connections_cost_no_call(make: Make, reset: bool) -> None:
+    """B28: the new connection is a new one, however many idle ones have gone stale at the same time."""
+    with raw_upstream(WHOLE, keep_open=True, answers=1, reset=reset) as server:
+        transport = make(server.url)
+        for response in await asyncio.gather(*(send(transport) for _ in range(5))):
+            await finished(response)
+        filled = server.connections
+        assert filled == 5
+        assert await finished(await send(transport)) == b"hi"
+        assert (server.requests, server.connections) == (filled + 2, filled + 1)
+
+
+@ending
+async def test_an_end_on_a_new_connection_is_no_stale_one(make: Make, reset: bool) -> None:
+    """B28: a connection that was not used before, and ends unanswered, is a failure at once."""
+    with raw_upstream(answers=0, reset=reset) as server:
+        with pytest.raises(Unreachable):
+            await send(make(server.url))
+        assert server.requests == 1
+
+
+@ending
+async def test_a_stale_connection_is_made_up_for_once(make: Make, reset: bool) -> None:
+    """B28: when the new connection ends unanswered too, that is a failure."""
+    with raw_upstream(WHOLE, keep_open=True, answers=1, reset=reset) as server:
+        transport = make(server.url)
+        await finished(await send(transport))
+        server.answers = 0
+        with pytest.raises(Unreachable):
+            await send(transport)
+        assert (server.requests, server.connections) == (3, 2)
+
+
+async def test_a_broken_reply_on_a_used_connection_is_not_asked_for_again(make: Make) -> None:
+    """B28: once a reply has begun, be it nonsense, the call is not made again."""
+    with raw_upstream(WHOLE, keep_open=True) as server:
+        transport = make(server.url)
+        await finished(await send(transport))
+        server.parts = [b"nothing like HTTP at all\r\n\r\n"]
+        with pytest.raises((Unreachable, InvalidReply)):
+            await finished(await send(transport))
+        assert (server.requests, server.connections) == (2, 1)
 
 
 async def test_close_drops_a_reply_in_progress(make: Make, upstream: Upstream) -> None:
