@@ -1,11 +1,10 @@
 """The server process: uvicorn with uvloop and httptools, one worker in this process or several in their own.
 
-Workers are spawned, so what they serve reaches them as text: the command line that was given, in one variable.
+Workers are spawned, so what they serve reaches them as text: the Launch, in one variable of the environment.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import os
@@ -13,30 +12,26 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from gateway.app import App
 from gateway.assembly import build
-from gateway.commands import CommandError
-from gateway.commands._flags import deployment_of, policies_of
+from gateway.launch import CannotServe, Launch
 from gateway.services import Services
 from gateway.settings import Deployment
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from policies.errors import ConfigError
-from policies.loader import PolicySource
 from routing.difficulty import ArtefactError
 from routing.embedder import EmbedderUnavailable
 
-_ARGUMENTS: Final = "TIERLINE_SERVE_ARGUMENTS"
-_PASSED_ON: Final[dict[str, Callable[[str], Any]]] = {"host": str, "port": int, "config": Path, "policies": Path}
+_LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75
 _DRAIN_S: Final = 20
 _BACKLOG: Final = 2048
@@ -44,20 +39,31 @@ _GC_THRESHOLD: Final = 20_000
 _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
 
 
-def serve(deployment: Deployment, source: PolicySource, args: argparse.Namespace) -> int:
-    """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code."""
+def serve(launch: Launch, deployment: Deployment) -> int:
+    """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code. `deployment` is the launch's.
+
+    Raises CannotServe, and ConfigError for policies that are wrong.
+    """
+    configure_logging()
     listening = listen(deployment.host, deployment.port)
-    if args.workers == 1:
-        server = uvicorn.Server(_config(App(_built(deployment, source))))
-        _stop_quietly()
-        server.run([listening])
-        return 0 if server.started else 1
-    os.environ[_ARGUMENTS] = orjson.dumps({name: _as_text(getattr(args, name)) for name in _PASSED_ON}).decode()
-    config = _config("gateway.server:worker", factory=True, workers=args.workers)
+    with _metrics_folder(launch.workers):
+        if launch.workers > 1:
+            return _serve_by_workers(launch, listening)
+        return _serve_here(_built(launch, deployment), listening)
+
+
+def _serve_here(services: Services, listening: socket.socket) -> int:
+    server = uvicorn.Server(_config(App(services)))
     _stop_quietly()
-    with _shared_metrics():
-        workers = _Workers(config, sockets=[listening])
-        workers.run()
+    server.run([listening])
+    return 0 if server.started else 1
+
+
+def _serve_by_workers(launch: Launch, listening: socket.socket) -> int:
+    os.environ[_LAUNCH] = launch.to_text()
+    _stop_quietly()
+    workers = _Workers(_config("gateway.server:worker", factory=True, workers=launch.workers), sockets=[listening])
+    workers.run()
     return 1 if any(process.exitcode == STARTUP_FAILURE for process in workers.processes) else 0
 
 
@@ -73,33 +79,41 @@ class _Workers(Multiprocess):
 
 
 @contextmanager
-def _shared_metrics() -> Iterator[None]:
-    """A folder through which the workers' metrics are added up, unless `tierline up` has already named one."""
-    if METRICS_FOLDER in os.environ:
+def _metrics_folder(workers: int) -> Iterator[None]:
+    """The folder through which several workers' metrics are added up: the one that was named, else one for this run.
+
+    What it holds is of processes that are gone, whose gauges would be reported as if they still ran.
+    """
+    if named := os.environ.get(METRICS_FOLDER):
+        _empty(Path(named))
         yield
-        return
-    with tempfile.TemporaryDirectory(prefix="tierline-metrics-") as folder:
-        os.environ[METRICS_FOLDER] = folder
+    elif workers == 1:
         yield
+    else:
+        with tempfile.TemporaryDirectory(prefix="tierline-metrics-") as folder:
+            os.environ[METRICS_FOLDER] = folder
+            yield
+
+
+def _empty(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in folder.glob("*.db"):  # whatever else is there is not ours
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotServe(f"cannot share metrics through {folder} ({METRICS_FOLDER}): {error.strerror}") from None
 
 
 def worker() -> App:
-    """The application of one worker process, from the command line its parent was given."""
+    """The application of one worker process."""
     configure_logging()
-    texts: dict[str, str] = orjson.loads(os.environ[_ARGUMENTS])
-    given = {name: read(texts[name]) if texts[name] else None for name, read in _PASSED_ON.items()}
-    args = argparse.Namespace(**given)
+    launch = Launch.from_text(os.environ[_LAUNCH])
     try:
-        deployment = deployment_of(args)
-        return App(_built(deployment, policies_of(args, deployment)))
-    except (CommandError, ConfigError) as error:
+        return App(_built(launch, launch.deployment()))
+    except (CannotServe, ConfigError) as error:
         # The next one would fail just so: this exit code has the parent give up.
         sys.stderr.write(f"tierline: {error}\n")
         sys.exit(STARTUP_FAILURE)
-
-
-def _as_text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 def _stop_quietly() -> None:
@@ -119,17 +133,19 @@ def _settle() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
-def _built(deployment: Deployment, source: PolicySource) -> Services:
+def _built(launch: Launch, deployment: Deployment) -> Services:
+    """The services, settled in. Raises CannotServe and ConfigError."""
     try:
-        services = build(deployment, source)
-    except (ArtefactError, EmbedderUnavailable) as error:
-        raise CommandError(str(error)) from None
+        services = build(deployment, launch.policy_source(deployment))
+    except (ArtefactError, EmbedderUnavailable, ValueError) as error:
+        # A ValueError here is some part's refusal of a value that came from outside, such as OTEL_* in the environment.
+        raise CannotServe(str(error)) from None
     _settle()
     return services
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket; raises CommandError, in one clear line, when the address cannot be had."""
+    """The listening socket; raises CannotServe, in one clear line, when the address cannot be had."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -140,7 +156,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(_BACKLOG)
         listening.set_inheritable(True)
     except OSError as error:
-        raise CommandError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     return listening
 
 

@@ -1,15 +1,12 @@
-"""The flags that several commands share, and what they amount to."""
+"""The flags that several commands share, and the Launch they amount to."""
 
 from __future__ import annotations
 
 import argparse
-import os
+from dataclasses import fields
 from pathlib import Path
 
-from gateway.deployment import load_deployment
-from gateway.environment import Environ
-from gateway.settings import Deployment
-from policies.loader import SHIPPED, PolicySource
+from gateway.launch import Launch
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +23,9 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_workers, default=1, metavar="N", help="gateway processes (default: 1)")
 
 
-def deployment_of(args: argparse.Namespace, environ: Environ = os.environ) -> Deployment:
-    """The deployment that `args` names, with --host and --port in place of the config's; raises ConfigError."""
-    deployment = load_deployment(args.config, environ)
-    given = {name: getattr(args, name, None) for name in ("host", "port")}
-    return deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
-
-
-def policies_of(args: argparse.Namespace, deployment: Deployment) -> PolicySource:
-    """Where the policies of that deployment come from. Nothing is read yet."""
-    return PolicySource(args.policies or SHIPPED, deployment.tier_names, deployment.default_surface)
+def launch_of(args: argparse.Namespace) -> Launch:
+    """What the flags say; what a command has no flag for stays as it is by default."""
+    return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
 
 
 def _port(text: str) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from gateway.commands._flags import add_config_flags, deployment_of, policies_of
+from gateway.commands._flags import add_config_flags, launch_of
 from gateway.settings import Deployment
 from policies.errors import ConfigError, Problem
 from policies.lint import lint
@@ -58,9 +58,10 @@ def _check(args: argparse.Namespace) -> _Findings:
     problems: list[Problem] = []
     deployment: Deployment | None = None
     policies: PolicySet | None = None
+    launch = launch_of(args)
     try:
-        deployment = deployment_of(args)
-        policies = policies_of(args, deployment).load()
+        deployment = launch.deployment()
+        policies = launch.policy_source(deployment).load()
     except ConfigError as error:
         problems += error.problems
     wrong, warnings = _policies_one_by_one(args.policies or SHIPPED)

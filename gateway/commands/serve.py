@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from gateway.commands._flags import add_server_flags, deployment_of, policies_of
+from gateway.commands import CommandError
+from gateway.commands._flags import add_server_flags, launch_of
+from gateway.launch import CannotServe
 
 _EXAMPLES = """examples:
   tierline serve                                             Tierline's own config and policies
@@ -31,10 +33,12 @@ def run(args: argparse.Namespace) -> int:
     # A product of two small matrices is not worth a second thread: spinning up to meet, they cost more than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # The config first: what is wrong with it is said before anything heavy is imported.
-    deployment = deployment_of(args)
-    source = policies_of(args, deployment)
-    source.load()
-    from gateway.server import configure_logging, serve
+    launch = launch_of(args)
+    deployment = launch.deployment()
+    launch.policy_source(deployment).load()
+    from gateway.server import serve
 
-    configure_logging()
-    return serve(deployment, source, args)
+    try:
+        return serve(launch, deployment)
+    except CannotServe as error:
+        raise CommandError(str(error)) from None

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.commands._flags import add_server_flags, deployment_of, policies_of
+from gateway.commands._flags import add_server_flags, launch_of
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import render
 from gateway.supervisor.child import Child
 from gateway.supervisor.family import Family
-from gateway.supervisor.plan import GatewayFlags, Plan, gather_facts, make_plan
+from gateway.supervisor.plan import Plan, gather_facts, make_plan
 from gateway.supervisor.state import StateFolder, claim
 
 _EXAMPLES = """examples:
@@ -46,14 +46,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Runs until a signal. The exit codes are told by `--help`; a ConfigError is the caller's to say."""
+    launch = launch_of(args)
     try:
         with claim(args.state) as state:
-            plan = make_plan(
-                lambda environ: deployment_of(args, environ),
-                GatewayFlags(args.config, args.policies, args.workers),
-                state,
-            )
-            surfaces = policies_of(args, plan.deployment).load().names
+            plan = make_plan(launch, state)
+            surfaces = launch.policy_source(plan.deployment).load().names
             return asyncio.run(_watch(plan, surfaces, state))
     except CannotStart as error:
         sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours

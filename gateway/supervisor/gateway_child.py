@@ -43,8 +43,8 @@ def gateway_child(
 ) -> ChildSpec:
     """The child; `found` is what the supervisor adds to the environment: the URLs of the store and the local model."""
     env = {**os.environ, **found}
-    if listen.workers > 1:  # prometheus_client merges the workers' counts through files of this folder
-        env["PROMETHEUS_MULTIPROC_DIR"] = str(state.fresh("metrics").resolve())
+    if listen.workers > 1:  # through it they add up their metrics; each start of the gateway empties it
+        env["PROMETHEUS_MULTIPROC_DIR"] = str((state.path / "metrics").resolve())
     argv = [sys.executable, "-m", "gateway", "serve"]
     argv += ["--host", listen.host, "--port", str(listen.port), "--workers", str(listen.workers)]
     argv += ["--config", str(config)] if config else []

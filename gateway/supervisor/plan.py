@@ -6,11 +6,11 @@ Everything a user can get wrong is found here, before the first process is start
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway.launch import Launch
 from gateway.settings import Deployment, TierConfig
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import Facts, Row
@@ -25,19 +25,6 @@ from gateway.supervisor.store_child import store_child
 EMBEDDED = "embedded Valkey"
 
 
-Load = Callable[[Mapping[str, str]], Deployment]
-"""Reads the deployment as it is in an environment: once as it is here, once as the gateway will find it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayFlags:
-    """What of the command line is passed on to the gateway; host and port are in the deployment already."""
-
-    config: Path | None = None
-    policies: Path | None = None
-    workers: int = 1
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is started, in the order in which it depends on each other, and the deployment as the gateway reads it."""
@@ -47,10 +34,10 @@ class Plan:
     deployment: Deployment
 
 
-def make_plan(load: Load, flags: GatewayFlags, state: StateFolder) -> Plan:
+def make_plan(launch: Launch, state: StateFolder) -> Plan:
     """Decides what to start. Raises CannotStart, and the loader's ConfigError."""
-    deployment = load(os.environ)
-    listen = _listen(deployment, flags.workers)
+    deployment = launch.deployment(os.environ)
+    listen = _listen(deployment, launch.workers)
     specs: list[ChildSpec] = []
     found = {"TIERLINE_STATE": str(state.path)}
     if not deployment.store.url:
@@ -59,8 +46,8 @@ def make_plan(load: Load, flags: GatewayFlags, state: StateFolder) -> Plan:
     if deployment.wants_local_model:
         spec, found["TIERLINE_LOCAL_BASE_URL"] = local_child(deployment.local_model, state)
         specs.append(spec)
-    specs.append(gateway_child(listen, flags.config, flags.policies, found, state))
-    deployment = load({**os.environ, **found})
+    specs.append(gateway_child(listen, launch.config, launch.policies, found, state))
+    deployment = launch.deployment({**os.environ, **found})  # as the gateway will find it
     store_url, local_base_url = deployment.store.url, found.get("TIERLINE_LOCAL_BASE_URL")
     if not store_url:
         raise AssertionError("the loader takes the store's URL from the environment, where it was just put")

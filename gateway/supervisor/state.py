@@ -5,6 +5,7 @@ up.json     {url, store_url, local_base_url, pid} of the running supervisor, for
 ports.json  the loopback ports chosen once for the children
 logs/       one file per child
 store/      the embedded store's data and its config
+metrics/    what the gateway's workers share of their metrics
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -44,13 +44,6 @@ class StateFolder:
     def log(self, child: str) -> Path:
         """The log file of one child."""
         return self.logs / f"{child}.log"
-
-    def fresh(self, name: str) -> Path:
-        """An empty folder of this name."""
-        folder = self.path / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700)
-        return folder
 
     def port(self, name: str) -> int:
         """The loopback port kept for `name`; another one, kept from now on, when somebody else has taken it."""

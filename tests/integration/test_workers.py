@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import httpx2
+import pytest
 import yaml
 
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_policies
@@ -47,3 +48,29 @@ def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
         gateway.process.terminate()
         assert gateway.process.wait(20) == 0
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 5, "the workers' end")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_start_forgets_the_metrics_of_processes_that_are_gone(
+    local_upstream: Upstream, tmp_path: Path, workers: str
+) -> None:
+    """In a folder that was named, what an earlier run left is emptied; nothing but metrics files is touched."""
+    write_policies(tmp_path / "policies", {"chat": CHAT})
+    (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None)))
+    folder = tmp_path / "metrics"
+    env = environment(PROMETHEUS_MULTIPROC_DIR=str(folder))
+    with running(tmp_path, env, "--workers", workers) as gateway:
+        assert ask(gateway) == 200
+        until(lambda: counted(gateway) == 1, 5, "the count")
+        until(lambda: any(folder.glob("gauge_*.db")), 5, "a gauge")
+        orphans = workers_of(gateway)
+        gateway.process.kill()
+        gateway.process.wait()
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+    left = {file.name for file in folder.glob("gauge_*.db")}
+    (folder / "mine.txt").write_text("kept")
+    with running(tmp_path, env, "--workers", workers) as gateway:
+        assert counted(gateway) == 0
+        assert not left & {file.name for file in folder.iterdir()}
+    assert (folder / "mine.txt").read_text() == "kept"

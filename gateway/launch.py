@@ -1,0 +1,54 @@
+"""What a gateway is launched with: the command line's part of it, the same in every process that serves.
+
+The commands make a Launch from their flags; the server hands it to its workers as text, for they are spawned.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.deployment import load_deployment
+from gateway.environment import Environ
+from gateway.settings import Deployment
+from policies.loader import SHIPPED, PolicySource
+
+
+class CannotServe(Exception):
+    """The gateway cannot be started as it was asked to be. The message is one clear line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """None leaves the choice to the config, or to what comes with Tierline."""
+
+    config: Path | None = None
+    policies: Path | None = None
+    host: str | None = None
+    port: int | None = None
+    workers: int = 1
+
+    def deployment(self, environ: Environ = os.environ) -> Deployment:
+        """The deployment, with `host` and `port` in place of the config's; raises ConfigError."""
+        deployment = load_deployment(self.config, environ)
+        given = {"host": self.host, "port": self.port}
+        return deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+    def policy_source(self, deployment: Deployment) -> PolicySource:
+        """Where the policies of that deployment come from. Nothing is read yet."""
+        return PolicySource(self.policies or SHIPPED, deployment.tier_names, deployment.default_surface)
+
+    def to_text(self) -> str:
+        """For a variable of a worker's environment."""
+        return orjson.dumps(asdict(self), default=str).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Launch:
+        """What `to_text` wrote."""
+        fields: dict[str, Any] = orjson.loads(text)
+        paths = {name: Path(fields[name]) for name in ("config", "policies") if fields[name] is not None}
+        return cls(**{**fields, **paths})
