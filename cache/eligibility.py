@@ -3,7 +3,7 @@
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
            day: no tools, images, seed, logprobs or n > 1; no follow-up (`and the second one?`); nothing volatile
-           (today, latest, price); not too long.
+           (today, latest, price); no text to work on (`translate ...`, quotes, code); not too long.
 kept       an answer of which every choice ended by `stop`, says something, refuses nothing and calls no tool.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Protocol
 
-from cache import words
+from cache import payload, words
 from policies.model import CachePolicy
 
 MAX_BODY_BYTES = 1 << 20
@@ -31,7 +32,6 @@ _LEANS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _WORD = re.compile(r"\w+")
-_NO_MEANING = words.EMPTY.union(words.ASKED, words.MODALS, words.PERSONS, words.OTHERS, ("work", "mean", "more"))
 _STANDS_ALONE = 2
 """So many words with a meaning of their own let a pronoun refer to something in the same question."""
 
@@ -112,17 +112,23 @@ def why_not_semantic(
 
 def why_not_the_question(question: str, turns: int) -> str:
     """Why a question may not be answered by the answer to another one, or ''. `turns` counts the user's messages."""
-    if len(question) > LONGEST_QUESTION:
-        return "long"
+    return "long" if len(question) > LONGEST_QUESTION else _why_not_asked(question, turns > 1)
+
+
+@lru_cache(maxsize=1_024)
+def _why_not_asked(question: str, in_conversation: bool) -> str:
+    """Kept, because one request asks up to three times: before it embeds, before it looks up, before it writes."""
     found = _WORD.findall(question.lower())
     said = frozenset(found)
-    own = len(said - _NO_MEANING)
+    own = len(said - words.FAINT)
     if _LEANS.match(question) or own == 0:
         return "follow_up"
-    if not said.isdisjoint(words.POINTING_BACK) and (turns > 1 or own < _STANDS_ALONE):
+    if not said.isdisjoint(words.POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
         return "follow_up"
-    passing = not said.isdisjoint(words.VOLATILE) or not words.VOLATILE_PAIRS.isdisjoint(pairwise(found))
-    return "volatile" if passing else ""
+    pairs = frozenset(pairwise(found))
+    if not said.isdisjoint(words.VOLATILE) or not words.VOLATILE_PAIRS.isdisjoint(pairs):
+        return "volatile"
+    return "payload" if payload.carried(question, found, said, pairs) else ""
 
 
 def why_not_kept(completion: Mapping[str, Any]) -> str:

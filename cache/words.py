@@ -7,19 +7,26 @@ from typing import Final
 
 _WRAPPING = re.compile(
     r"""^(?:\s*(?:
-        hi|hello|hey|please|ok|okay|so|well|
-        (?:can|could|would|will)\s+(?:you|u|someone|anyone)\s+(?:please\s+)?(?:kindly\s+)?(?:tell|explain\s+to|show|help)\s+me|
-        (?:can|could)\s+(?:you|someone)\s+(?:please\s+)?(?:explain|describe)|
-        (?:please\s+)?(?:tell|show)\s+me|
-        i(?:\s+would|'d)?\s+(?:want|like|need)\s+to\s+know|
-        i(?:'m|\s+am)\s+(?:wondering|curious)(?:\s+about)?|
-        do\s+you\s+(?:happen\s+to\s+)?know
-    )[\s,!.:]+)+""",
+        please\b[\s,]*|
+        # `Hello Kitty` is no greeting.
+        (?:hi|hello|hey|ok|okay|so|well)(?:\s+there)?(?:\s*[,!.:]+|
+            \s+(?=(?:what|who|where|when|why|how|which|can|could|would|will|do|does|is|are|please|i|tell|show)\b))|
+        (?:
+            (?:can|could|would|will)\s+(?:you|u|someone|anyone)\s+(?:please\s+)?(?:kindly\s+)?
+                (?:tell|explain\s+to|show|help)\s+me|
+            (?:can|could)\s+(?:you|someone)\s+(?:please\s+)?(?:explain|describe)|
+            (?:tell|show)\s+me|
+            i(?:\s+would|'d)?\s+(?:want|like|need)\s+to\s+know|
+            i(?:'m|\s+am)\s+(?:wondering|curious)(?:\s+about)?|
+            do\s+you\s+(?:happen\s+to\s+)?know
+        )[\s,!.:]+
+    ))+""",
     re.IGNORECASE | re.VERBOSE,
 )
 _HOW = re.compile(
     r"""^\s*(?:
-        how\s+(?:can|do|does|could|should|would|may|might|must|to)(?:\s+(?:i|you|we|one|someone|a\s+person|anyone))?(?:\s+to)?|
+        how\s+to|
+        how\s+(?:can|do|does|could|should|would|may|might|must)\s+(?:i|you|we|one|someone|a\s+person|anyone)|
         what(?:\s+is|\s+are)\s+(?:the|a|some)\s+(?:(?:good|best)\s+)?(?:steps?|ways?|methods?|process|procedure)\s+(?:to|of|for)|
         in\s+what\s+way\s+(?:can|do)\s+(?:i|you|we)
     )\s+""",
@@ -29,9 +36,14 @@ _IF_I_WANT = re.compile(
     r"^\s*(?:if\s+(?:i|you)\s+want\s+to|in\s+order\s+to)\s+(.+?),?\s+what\s+(?:should|can|must|do)\s+(?:i|you)\s+do\W*$",
     re.IGNORECASE | re.DOTALL,
 )
-_CONTRACTIONS = re.compile(r"(?<=[a-z])(?:n't|'(?:s|re|m|ll|ve|d))\b", re.IGNORECASE)
-_EXPANDED = {"n't": " not", "'s": " is", "'re": " are", "'m": " am"}
-_EXPANDED |= {"'ll": " will", "'ve": " have", "'d": " would"}
+_FILLER = re.compile(r"\bsome\s+of\s+(?=the\b)|\bin\s+fact\b", re.IGNORECASE)
+_CONTRACTIONS = re.compile(
+    r"""(?<=[a-z])(?:n't|'(?:re|m|ll|ve|d))\b | (?<=\bit|\bhe)'s\b | (?<=\bwho|\bhow|\bwhy|\bshe)'s\b
+    | (?<=\bwhat|\bwhen|\bthat|\bhere)'s\b | (?<=\bwhere|\bthere)'s\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Of `'s` only what is surely `is`: `the dog's food` is not `the dog is food`."""
+_EXPANDED = {"n't": " not", "'s": " is", "'re": " are", "'m": " am", "'ll": " will", "'ve": " have", "'d": " would"}
 
 
 def unwrap(text: str) -> str:
@@ -41,30 +53,43 @@ def unwrap(text: str) -> str:
     if "'" in text:
         text = text.replace("can't", "can not").replace("won't", "will not")
         text = _CONTRACTIONS.sub(lambda found: _EXPANDED[found[0].lower()], text)
+    text = text.replace("cannot", "can not")
     text = _WRAPPING.sub("", text, count=1)
     if found := _IF_I_WANT.match(text):
         return f"howto {found[1]}"
-    return _HOW.sub("howto ", text, count=1)
+    return _HOW.sub("howto ", _FILLER.sub("", text), count=1)
 
 
-def _set(words: str) -> frozenset[str]:
+def word_set(words: str) -> frozenset[str]:
+    """The words in `words`."""
     return frozenset(words.split())
 
 
-EMPTY: Final = _set(
-    """a an the this that these those there here is are am be been being was were do does did doing done have has
-    had having will shall of to in on at for with about as and it its if then than just
-    really actually indeed exactly basically simply truly very quite also too ever please some any whether
-    fact etc get gets got thing things one ones"""
-)
-"""Words that may come and go, as far as the guard on wording is concerned; other guards look at some of them."""
+def pair_set(pairs: str) -> frozenset[tuple[str, ...]]:
+    """The pairs of words in `pairs`, which semicolons part."""
+    return frozenset(tuple(pair.split()) for pair in pairs.split(";"))
 
-NEGATIONS: Final = _set(
+
+EMPTY: Final = word_set("a an the please kindly really actually basically indeed truly")
+"""Words that may come and go without changing what is asked."""
+LINKS: Final = word_set(
+    """of to in on at for with about as from by into onto over under between among through against within upon per via
+    and or but if then than that whether because so"""
+)
+"""What begins another part of the sentence."""
+_FORMS: Final = {
+    "is": "be", "are": "be", "am": "be", "was": "be", "were": "be", "does": "do", "did": "do", "has": "have",
+    "had": "have", "will": "will", "shall": "will", "gonna": "will", "these": "this", "those": "that",
+}  # fmt: skip
+TENSES: Final = {
+    "was": "past", "were": "past", "did": "past", "had": "past", "will": "future", "shall": "future", "gonna": "future",
+}  # fmt: skip
+NEGATIONS: Final = word_set(
     """not no never none nobody nothing nowhere neither nor without cannot unable except excluding lack lacks lacking
     hardly barely rarely seldom non minus stop avoid refuse fail
     unless nicht kein keine nie pas jamais sans nunca sin"""
 )
-TIME_WORDS: Final = _set(
+TIME_WORDS: Final = word_set(
     """before after since until till during while ago past future next last previous previously formerly earlier later
     first second third final already still yet again anymore longer used become becoming always often sometimes daily
     weekly monthly yearly annual hourly morning afternoon evening night noon midnight day days week weeks month months
@@ -72,8 +97,6 @@ TIME_WORDS: Final = _set(
     saturday sunday january february march april june july august september october november december am pm bc ad
     spring summer autumn fall winter christmas easter"""
 )
-PAST: Final = _set("was were did had been")
-FUTURE: Final = _set("will shall gonna")
 ASKED: Final = {
     "who": "who", "whom": "who", "whose": "who", "what": "what", "which": "what", "when": "when", "where": "where",
     "why": "why", "how": "how", "howto": "howto",
@@ -85,12 +108,17 @@ MODALS: Final = {
 PERSONS: Final = {
     "i": "i", "me": "i", "my": "i", "mine": "i", "myself": "i", "we": "i", "us": "i", "our": "i", "ours": "i",
     "you": "you", "your": "you", "yours": "you", "yourself": "you",
-}  # fmt: skip
-OTHERS: Final = {
     "he": "he", "him": "he", "his": "he", "himself": "he", "she": "she", "her": "she", "hers": "she", "herself": "she",
     "they": "they", "them": "they", "their": "they", "theirs": "they", "themselves": "they",
 }  # fmt: skip
-"""Kept in the text's order, unlike `i` and `you`: who does what to whom hangs on it."""
+FUNCTION: Final = {word: word for word in LINKS} | _FORMS | PERSONS
+"""Words of grammar, by what they are compared as. They stay in the text's order: who does what to whom, and where,
+hangs on them."""
+FAINT: Final = EMPTY.union(LINKS, _FORMS, PERSONS, ASKED, MODALS) | word_set(
+    """this that there here be been being do doing done have having will it its just truly exactly simply very quite
+    also too ever some any fact etc get gets got thing things one ones work mean more"""
+)
+"""Words that ask nothing by themselves: a question of these alone leans on what was said before."""
 
 _UNITS = """two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
 eighteen nineteen"""
@@ -118,7 +146,7 @@ male man men boy husband father brother son / female woman women girl wife mothe
 advantage advantages pros benefit benefits / disadvantage disadvantages cons drawback drawbacks;
 cheap cheapest / expensive; love like / hate dislike
 """
-OPPOSITES: Final = tuple(tuple(_set(side) for side in pair.split("/")) for pair in _OPPOSITES.split(";"))
+OPPOSITES: Final = tuple(tuple(word_set(side) for side in pair.split("/")) for pair in _OPPOSITES.split(";"))
 
 _SYNONYMS = """buy purchase; start begin commence; fast quick rapid; film movie; photo picture; phone telephone;
 tv television; kid child children; fix repair; big large; car automobile; mail email e-mail; info information;
@@ -130,44 +158,41 @@ SYNONYMS: Final = {
 }
 
 
-VOLATILE: Final = _set(
+VOLATILE: Final = word_set(
     """today tonight tomorrow yesterday now nowadays currently current latest newest recent recently lately breaking
     upcoming live news headline headlines weather forecast price prices pricing stock stocks share shares inflation
     score scores standings trending traffic president ceo champion heute aktuell jetzt aujourd actuel maintenant hoy
     ahora actual"""
 )
 """A question with one of these may have another answer tomorrow."""
-_VOLATILE_PAIRS = """this morning; this afternoon; this evening; this week; this weekend; this month; this year;
+VOLATILE_PAIRS: Final = pair_set(
+    """this morning; this afternoon; this evening; this week; this weekend; this month; this year;
 this quarter; this season; last night; last week; last weekend; last month; last year; next week; next weekend;
 next month; next year; the moment; these days; so far; to date; cost of; exchange rate; exchange rates; interest rate;
 interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
-VOLATILE_PAIRS: Final = frozenset(tuple(pair.split()) for pair in _VOLATILE_PAIRS.split(";"))
-POINTING_BACK: Final = _set(
+)
+POINTING_BACK: Final = word_set(
     "it its this that these those they them their he she him his her above previous former latter same"
 )
 """Words that may stand for something said before."""
 
 
+_OTHER_THINGS: Final = word_set(
+    "glasses goods arms customs woods means manners spectacles odds news spirits airs waters minutes teens"
+)
+"""Plurals that mean something else than more of the same. Words in -ics are another kind."""
+
+
 def stem(word: str) -> str:
-    """A word without its commonest English ending: enough to equate `cats` and `cat`, `using` and `use`."""
+    """A word without its plural or its third person, and one word for its commonest synonyms.
+
+    Not without `-ing` and `-ed`: a market is not marketing, nor a partition partitioned.
+    """
     word = SYNONYMS.get(word, word)
-    if len(word) < 4 or not word.isascii():
+    if len(word) < 4 or not word.isascii() or not word.endswith("s") or word in _OTHER_THINGS:
         return word
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
-    if word.endswith("ing") and len(word) > 5:
-        word = word[:-3]
-        return _single(word)
-    if word.endswith("ed") and len(word) > 4:
-        return _single(word[:-2])
-    if word.endswith(("ches", "shes", "sses", "xes", "zes")):
-        word = word[:-2]
-    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    return word[:-1] if word.endswith("e") and len(word) > 3 else word
-
-
-def _single(word: str) -> str:
-    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
-        word = word[:-1]
-    return word[:-1] if word.endswith("e") else word
+    if word.endswith(("ches", "shes", "sses", "xes", "zes", "oes")):
+        return word[:-2]
+    return word if word.endswith(("ss", "us", "is", "ics")) else word[:-1]

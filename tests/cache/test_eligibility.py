@@ -76,10 +76,36 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
         ("What is the price of gold?", 1, "volatile"),
         ("Who is the president of France?", 1, "volatile"),
         ("x" * 3000, 1, "long"),
+        ("Translate to German: the dog is in the house", 1, "payload"),
+        ("Translate the dog is in the house to German", 1, "payload"),
+        ("How do you say the dog is on the house in German?", 1, "payload"),
+        ("Hi, could you please translate good morning into French?", 1, "payload"),
+        ("How many letters are in having?", 1, "payload"),
+        ("Count the vowels in having", 1, "payload"),
+        ("Spell receive", 1, "payload"),
+        ("Repeat after me hello world", 1, "payload"),
+        ("Correct the grammar: he do", 1, "payload"),
+        ("Fix he do not like cats", 1, "payload"),
+        ("Convert 5 miles to kilometres", 1, "payload"),
+        ("I want you to rewrite the dog barks", 1, "payload"),
+        ("Summarise cats purr because they are happy", 1, "payload"),
+        ('uppercase "hello"', 1, "payload"),
+        ("Please uppercase hello", 1, "payload"),
+        ("Put Hello World in capitals", 1, "payload"),
+        ("What does 'havoc' mean?", 1, "payload"),
+        ("What does print(x) show in Python?", 1, "payload"),
+        ("Why does this fail?\nreturn x", 1, "payload"),
+        ("Solve x = 3 - y", 1, "payload"),
+        ("What is the plural of ox?", 1, "payload"),
+        ("How do I convert a PDF?", 1, ""),
+        ("Can I add more memory to a laptop?", 1, ""),
+        ("Does the bakery open at 10:30?", 1, ""),
+        ("Name the capital city of France, please.", 1, ""),
+        ("What's the capital city of Italy?", 1, ""),
     ],
 )
 def test_a_question_must_stand_alone_and_last(question: str, turns: int, reason: str) -> None:
-    """Follow-ups and volatile questions are never answered by another question's answer."""
+    """Follow-ups, volatile questions and texts to work on are never answered by another question's answer."""
     assert why_not_the_question(question, turns) == reason
 
 
