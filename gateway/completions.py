@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_COMMON = ("id", "created", "model", "system_fingerprint", "service_tier")
 _MAX_TOOL_CALLS = 1024
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
+_OWN_CHOICE_KEYS = frozenset({"index", "message"})
+_NAMES = frozenset({"id", "role", "type"})  # told whole, be it more than once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
         return None
     return Usage(tokens_in, tokens_out)
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether the client asked for its stream's totals (`stream_options.include_usage`)."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
@@ -79,7 +86,12 @@ class Progress:
 
 
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known."""
+    """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known.
+
+    As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
+    (`wants_usage`) may see. The other chunks have no `usage: null` beside it, no more than a live stream has whose
+    backend sends none: to every client measured the two are the same.
+    """
     head = {key: completion[key] for key in completion if key not in _OWN_CHUNK_KEYS}
     head["object"] = "chat.completion.chunk"
     for position, choice in enumerate(completion["choices"]):
@@ -102,78 +114,157 @@ def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The completion that a finished stream spelled out. Unknown fields are kept, the last value of each."""
-    completion: dict[str, Any] = {"object": "chat.completion"}
-    choices: dict[int, dict[str, Any]] = {}
+    assembler = Assembler()
     for chunk in chunks:
+        assembler.add(chunk)
+    return assembler.completion()
+
+
+class Assembler:
+    """`assemble` as the stream goes: keeps what the answer needs (some 60 bytes a token), not the chunks (1,000)."""
+
+    __slots__ = ("_choices", "_completion")
+
+    def __init__(self) -> None:
+        self._completion: dict[str, Any] = {"object": "chat.completion"}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Takes the next chunk; it may be changed afterwards."""
+        completion = self._completion
         for key, value in chunk.items():
-            if key not in _OWN_CHUNK_KEYS and (value is not None or key not in completion):
+            if key not in _OWN_CHUNK_KEYS:
+                if value is not None or key not in completion:
+                    completion[key] = value
+            elif key == "usage" and value is not None:
                 completion[key] = value
-        if chunk.get("usage") is not None:
-            completion["usage"] = chunk["usage"]
-        for choice in chunk["choices"]:
-            _add_choice(choices, choice)
-    completion["choices"] = [choices[index] for index in sorted(choices)]
-    return completion
+        for part in chunk["choices"]:
+            index = part.get("index") or 0
+            choice = self._choices.get(index)
+            if choice is None:
+                choice = self._choices[index] = _Choice(index)
+            choice.add(part)
+
+    def completion(self) -> dict[str, Any]:
+        """The completion; to be asked for once, at the end."""
+        return {**self._completion, "choices": [self._choices[index].value() for index in sorted(self._choices)]}
 
 
-def _add_choice(choices: dict[int, dict[str, Any]], part: Mapping[str, Any]) -> None:
-    index = part.get("index") or 0
-    choice = choices.get(index)
-    if choice is None:
-        message = {"role": "assistant", "content": None, "refusal": None}
-        choice = choices[index] = {"index": index, "message": message, "finish_reason": None}
-    for key, value in part.items():
-        if key == "logprobs":
-            _add_logprobs(choice, value)
-        elif key not in ("index", "delta") and value is not None:
-            choice[key] = value
-    _add_delta(choice["message"], part.get("delta") or {})
+class _Choice:
+    """One choice, told in the parts of many chunks."""
+
+    __slots__ = ("_calls", "_logprobs", "_message", "_rest")
+
+    def __init__(self, index: int) -> None:
+        self._rest: dict[str, Any] = {"index": index, "finish_reason": None}
+        self._message = _Pieces({"role": "assistant", "content": None, "refusal": None})
+        self._calls: dict[int, _Pieces] = {}
+        self._logprobs: _Pieces | None = None
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        for key, value in part.items():
+            if key == "delta":
+                if value:
+                    self._add_delta(value)
+            elif key == "logprobs":
+                if isinstance(value, dict):
+                    self._add_logprobs(value)
+            elif value is not None and key not in _OWN_CHOICE_KEYS:
+                self._rest[key] = value
+
+    def value(self) -> dict[str, Any]:
+        message = self._message.value()
+        if self._calls:
+            message["tool_calls"] = [self._calls[index].value() for index in sorted(self._calls)]
+        choice = {**self._rest, "message": message}
+        if self._logprobs is not None:
+            choice["logprobs"] = self._logprobs.value()
+        return choice
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for key, value in delta.items():
+            if key == "tool_calls":
+                self._add_calls(value)
+            else:
+                self._message.add(key, value)
+
+    def _add_logprobs(self, part: Mapping[str, Any]) -> None:
+        if self._logprobs is None:
+            self._logprobs = _Pieces(dict.fromkeys(part))
+        self._logprobs.add_all(part)
+
+    def _add_calls(self, parts: Any) -> None:
+        for part in parts if isinstance(parts, list) else ():
+            index = self._call_of(part) if isinstance(part, dict) else -1
+            if not 0 <= index < _MAX_TOOL_CALLS:
+                continue
+            call = self._calls.get(index)
+            if call is None:
+                call = self._calls[index] = _Pieces({"id": None, "type": "function"})
+                if "function" in part:
+                    call.add("function", {"name": "", "arguments": ""})
+            for key, value in part.items():
+                if key != "index":
+                    call.add(key, value)
+
+    def _call_of(self, part: Mapping[str, Any]) -> int:
+        index = part.get("index")
+        if type(index) is int:
+            return index
+        # Without an index, a part that names itself begins a call, and one that does not goes on with the last.
+        last = max(self._calls, default=-1)
+        return last + 1 if part.get("id") or last < 0 else last
 
 
-def _add_logprobs(choice: dict[str, Any], part: Any) -> None:
-    if not isinstance(part, dict):
-        return
-    logprobs = choice.setdefault("logprobs", {})
-    for key, value in part.items():
-        if isinstance(value, list):
-            logprobs[key] = [*(logprobs.get(key) or []), *value]
-        else:
-            logprobs.setdefault(key, value)
+class _Text(list[str]):
+    """A text in pieces: joined once, at the end."""
+
+    __slots__ = ()
 
 
-def _add_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    for key, value in delta.items():
-        if key == "tool_calls":
-            _add_tool_calls(message, value)
-        elif key == "role":
-            message["role"] = value or message["role"]
-        elif isinstance(value, str) and isinstance(message.get(key), str):
-            message[key] += value
-        elif isinstance(value, list) and isinstance(message.get(key), list):
-            message[key] = [*message[key], *value]
+class _Pieces:
+    """An object in pieces: texts, lists and objects go on, and of all else the last that is not null holds."""
+
+    __slots__ = ("_inner", "_values")
+
+    def __init__(self, values: dict[str, Any], *, inner: bool = False) -> None:
+        self._values = values
+        self._inner = inner
+
+    def add(self, key: str, value: Any) -> None:
+        """Takes the next piece of one member."""
+        have = self._values.get(key)
+        if isinstance(value, str):
+            if type(have) is _Text:
+                have.append(value)
+            elif key not in _NAMES:
+                self._values[key] = _Text((value,))
+            elif value:
+                self._values[key] = value
+        elif isinstance(value, list):
+            if type(have) is list:
+                have += value
+            else:
+                self._values[key] = value[:]
+        elif isinstance(value, dict) and not self._inner:
+            # One level, and no deeper: audio, a function; a backend's nesting must not become our recursion.
+            if type(have) is not _Pieces:
+                have = self._values[key] = _Pieces({}, inner=True)
+            have.add_all(value)
         elif value is not None:
-            message[key] = value
+            self._values[key] = value
+
+    def add_all(self, pieces: Mapping[str, Any]) -> None:
+        """Takes the next piece of every member it has."""
+        for key, value in pieces.items():
+            self.add(key, value)
+
+    def value(self) -> dict[str, Any]:
+        """What the pieces came to."""
+        return {key: _whole(value) for key, value in self._values.items()}
 
 
-def _add_tool_calls(message: dict[str, Any], parts: Any) -> None:
-    calls = message.setdefault("tool_calls", [])
-    for part in parts if isinstance(parts, list) else ():
-        if not isinstance(part, dict):
-            continue
-        index = part.get("index", len(calls))
-        if type(index) is not int or not 0 <= index < _MAX_TOOL_CALLS:
-            continue
-        while len(calls) <= index:
-            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        _add_tool_call(calls[index], part)
-
-
-def _add_tool_call(call: dict[str, Any], part: Mapping[str, Any]) -> None:
-    for key, value in part.items():
-        if key == "function" and isinstance(value, dict):
-            function = call["function"]
-            for name, text in value.items():
-                both = isinstance(text, str) and isinstance(function.get(name, ""), str)
-                function[name] = function.get(name, "") + text if both else text
-        elif key not in ("index", "function") and value is not None:
-            call[key] = value
+def _whole(value: Any) -> Any:
+    if type(value) is _Text:
+        return "".join(value)
+    return value.value() if type(value) is _Pieces else value

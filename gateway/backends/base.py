@@ -5,7 +5,7 @@
     ├── TimedOut            no connection, or no first byte, in time                  retryable
     ├── Saturated           every endpoint of the tier carries all it may             retryable
     ├── BadStatus           an HTTP status that is not 200
-    │     429, 5xx, 401, 403, 408, 409, 425                                           retryable
+    │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
     │     any other 4xx: the caller's fault                                           passed on
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     └── Truncated           a stream that broke before its end                        retryable before the commit
@@ -19,14 +19,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-_RETRYABLE_4XX: Final = frozenset({401, 403, 408, 409, 425, 429})
+_RETRYABLE_4XX: Final = frozenset({401, 402, 403, 408, 409, 425, 429})
 
 
 class BackendError(Exception):
     """A call that gave no usable answer. `error_type` is the word for spans, metrics and error codes."""
 
     error_type = "upstream_error"
-    retryable = True
 
 
 class Unreachable(BackendError):

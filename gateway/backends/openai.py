@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from time import time
 from types import NoneType
-from typing import Any
 
 import orjson
 
@@ -28,7 +27,7 @@ from gateway.backends.base import (
     Unreachable,
 )
 from gateway.backends.sse import DONE, EventParser
-from gateway.completions import Progress, assemble, chunks_of, usage_of
+from gateway.completions import Assembler, Progress, chunks_of, usage_of
 
 _ERROR_BODY_LIMIT = 64 << 10
 _ERROR_BODY_S = 1.0
@@ -114,25 +113,35 @@ class _ServerSentEvents:
     def __init__(self, response: Response) -> None:
         self._response = response
         self._parser = EventParser()
+        self._invalid: InvalidReply | None = None
         self.done_seen = False
 
     async def read(self) -> list[Event]:
         while not self.done_seen:
+            if self._invalid is not None:
+                raise self._invalid
             try:
                 chunk = await self._response.chunk()
             except Unreachable as error:
                 raise Truncated(str(error)) from error
             if not chunk:
                 return []
-            events: list[Event] = []
+            if events := self._events(chunk):
+                return events
+        return []
+
+    def _events(self, chunk: bytes) -> list[Event]:
+        """The events that these bytes complete, up to the first that is none: what came before it, came."""
+        events: list[Event] = []
+        try:
             for data in self._parser.feed(chunk):
                 if data == DONE:
                     self.done_seen = True
                     break
                 events.append(_event(data))
-            if events:
-                return events
-        return []
+        except InvalidReply as error:
+            self._invalid = error
+        return events
 
     def close(self) -> None:
         self._response.close(end_is_due=self.done_seen)
@@ -155,18 +164,18 @@ class _Replayed:
 
 async def _assembled(stream: _ServerSentEvents) -> Completion:
     """The whole answer out of a stream that nobody asked for."""
-    chunks: list[dict[str, Any]] = []
+    answer = Assembler()
     progress = Progress()
     try:
         while events := await stream.read():
             for event in events:
-                chunks.append(event.value)
+                answer.add(event.value)
                 progress.add(event.value["choices"])
     finally:
         stream.close()
     if not progress.finished:
         raise Truncated("the stream ended before its answer")
-    value = assemble(chunks)
+    value = answer.completion()
     return Completion(orjson.dumps(value), value)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.completions import assemble, chunks_of, token_logprobs, usage_of
+import pytest
+
+from gateway.completions import assemble, chunks_of, token_logprobs, usage_of, wants_usage
 
 COMPLETION: dict[str, Any] = {
     "id": "chatcmpl-1",
@@ -80,6 +82,95 @@ def test_tokens_and_tool_arguments_add_up() -> None:
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     ]
     assert choice["finish_reason"] == "tool_calls"
+
+
+def message_of(*deltas: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The message that these deltas of one choice come to; `more` are members of every choice."""
+    choice: dict[str, Any] = assemble({"choices": [{"index": 0, "delta": delta, **more}]} for delta in deltas)[
+        "choices"
+    ]
+    message: dict[str, Any] = choice[0]["message"]
+    return message
+
+
+@pytest.mark.parametrize("message", ["x", None, {"content": "other"}, []])
+def test_a_chunk_never_sets_the_message(message: Any) -> None:
+    """What a chunk's choice calls its message is not the message that its deltas spell."""
+    assert message_of({"content": "a"}, {"content": "b"}, message=message)["content"] == "ab"
+
+
+def test_objects_are_told_in_pieces_too() -> None:
+    """Speech and a legacy function call come in pieces of an object, and are put together as texts are."""
+    audio = [{"id": "a", "transcript": "He"}, {"transcript": "y", "data": "UklG"}, {"data": "Rg==", "expires_at": 9}]
+    call = [{"name": "f", "arguments": ""}, {"name": None, "arguments": '{"a"'}, {"arguments": ":1}"}]
+    message = message_of(*({"audio": one, "function_call": other} for one, other in zip(audio, call, strict=True)))
+    assert message["audio"] == {"id": "a", "transcript": "Hey", "data": "UklGRg==", "expires_at": 9}
+    assert message["function_call"] == {"name": "f", "arguments": '{"a":1}'}
+
+
+def test_nesting_is_no_recursion() -> None:
+    """However deep the objects of a backend go, they are taken."""
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"x": deep}
+    assert message_of({"x": deep}, {"x": deep})["x"]["x"] is deep["x"]
+
+
+def test_tool_calls_without_an_index() -> None:
+    """Without an index, a part with an id begins a call, and one without goes on with the last."""
+    parts: list[dict[str, Any]] = [
+        {"id": "c1", "function": {"name": "f", "arguments": "1"}},
+        {"function": {"arguments": "2"}},
+        {"id": "c2", "function": {"name": "g", "arguments": "3"}},
+    ]
+    calls = message_of(*({"tool_calls": [part]} for part in parts))["tool_calls"]
+    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [("c1", "12"), ("c2", "3")]
+
+
+def test_a_tool_call_of_its_own_type() -> None:
+    """A call that is not of a function is kept as it was told, its id and type once."""
+    first = {"index": 3, "id": "c", "type": "custom", "custom": {"name": "t", "input": "a"}}
+    second = {"index": 3, "id": "c", "type": "custom", "custom": {"input": "b"}}
+    calls = message_of({"tool_calls": [first, "nonsense"]}, {"tool_calls": [second]})["tool_calls"]
+    assert calls == [{"id": "c", "type": "custom", "custom": {"name": "t", "input": "ab"}}]
+
+
+def test_the_chunks_stay_as_they_were() -> None:
+    """Putting an answer together changes none of its chunks."""
+    logprobs = {"content": [{"token": "a", "logprob": -1.0}]}
+    delta = {"content": "a", "annotations": [{"type": "url"}]}
+    chunks = [{"choices": [{"index": 0, "delta": delta, "logprobs": logprobs}]}] * 2
+    choice = assemble(chunks)["choices"][0]
+    assert len(token_logprobs(choice)) == len(choice["message"]["annotations"]) == 2
+    assert len(logprobs["content"]) == len(delta["annotations"]) == 1
+
+
+def test_totals_are_told_once_and_last() -> None:
+    """An answer's totals replay in one chunk at the end, wherever the live stream had them, and in no other."""
+    live: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": None},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": COMPLETION["usage"]},
+        {"choices": [], "usage": COMPLETION["usage"]},
+    ]
+    chunks = list(chunks_of(assemble(live)))
+    assert ["usage" in chunk for chunk in chunks] == [False, False, True]
+    assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], COMPLETION["usage"])
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, False),
+        ({"stream_options": None}, False),
+        ({"stream_options": []}, False),
+        ({"stream_options": {"include_usage": None}}, False),
+        ({"stream_options": {"include_usage": False}}, False),
+        ({"stream_options": {"include_usage": True}}, True),
+    ],
+)
+def test_who_wants_totals(options: dict[str, Any], wanted: bool) -> None:
+    """Only a client that asked for its totals wants them."""
+    assert wants_usage(options) is wanted
 
 
 def test_nonsense_usage_is_no_usage() -> None:

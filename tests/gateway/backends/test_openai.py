@@ -163,6 +163,20 @@ async def test_an_event_that_is_no_chunk(event: str) -> None:
         await backend.aclose()
 
 
+@pytest.mark.parametrize("bad", ["{", '{"error":{"code":"overloaded"}}'])
+async def test_what_came_before_a_bad_event_came(bad: str) -> None:
+    """The events before one that is no chunk are delivered, even if one read brought all; the next one fails."""
+    with raw_upstream(events(PART, PART, bad, LAST)) as server:
+        backend = backend_at(server.url)
+        stream = await backend.stream(Call(STREAM, ask_logprobs=False))
+        assert said([event.value for event in await stream.read()]) == "aa"
+        for _ in range(2):
+            with pytest.raises(InvalidReply):
+                await stream.read()
+        stream.close()
+        await backend.aclose()
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -279,7 +293,7 @@ async def test_retry_after_a_date(backend: OpenAIBackend, upstream: Upstream) ->
 
 
 CALLERS = (400, 404, 422)
-OURS = (201, 302, 401, 403, 408, 409, 425, 429, 500, 502, 503, 529)
+OURS = (201, 302, 401, 402, 403, 408, 409, 425, 429, 500, 502, 503, 529)
 
 
 @pytest.mark.parametrize("status", CALLERS + OURS)
