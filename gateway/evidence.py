@@ -14,26 +14,30 @@ def evidence_of(completion: Mapping[str, Any], ctx: RequestContext) -> Evidence:
     """The evidence in a whole completion: the first choice's text, every choice's tokens."""
     choices = completion["choices"]
     message = choices[0]["message"]
-    calls = _calls(message.get("tool_calls"))
     return Evidence(
         text=_plain(message.get("content")),
         logprobs=[logprob for choice in choices for logprob in token_logprobs(choice)] or None,
         finish_reason=choices[0].get("finish_reason"),
-        tool_arguments=[_arguments(call) for call in calls],
-        has_tool_calls=bool(calls or message.get("function_call")),
+        tool_arguments=[arguments for _, arguments in _functions(message)],
+        has_tool_calls=_says_more_than_text(message),
         refused=bool(message.get("refusal")),
         wants_json=ctx.features.wants_json,
         own_limit=ctx.own_limit,
     )
 
 
-def _calls(calls: object) -> list[dict[str, Any]]:
-    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+def _says_more_than_text(holder: Mapping[str, Any]) -> bool:
+    """Whether a message or delta calls a tool, by the new form or the old, or speaks: an answer without a text."""
+    return bool(holder.get("tool_calls") or holder.get("function_call") or holder.get("audio"))
 
 
-def _arguments(call: Mapping[str, Any]) -> str:
-    function = call.get("function")
-    return _plain(function.get("arguments")) if isinstance(function, dict) else ""
+def _functions(holder: Mapping[str, Any]) -> list[tuple[object, str]]:
+    """The function calls in a message or delta, or their pieces: which one it is, and the arguments in it."""
+    calls = holder.get("tool_calls")
+    listed = calls if isinstance(calls, list) else ()
+    found = [(call.get("index"), call.get("function")) for call in listed if isinstance(call, dict)]
+    found.append(("function_call", holder.get("function_call")))
+    return [(which, _plain(function.get("arguments"))) for which, function in found if isinstance(function, dict)]
 
 
 def _plain(content: object) -> str:
@@ -43,12 +47,13 @@ def _plain(content: object) -> str:
 class StreamEvidence:
     """Grows with a stream's chunks. `tokens` is what the model has said, by log-probabilities if there are any."""
 
-    __slots__ = ("_arguments", "_logprobs", "_refused", "_texts", "finish_reason", "tokens")
+    __slots__ = ("_arguments", "_logprobs", "_more_than_text", "_refused", "_texts", "finish_reason", "tokens")
 
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._logprobs: list[float] = []
-        self._arguments: dict[str, str] = {}
+        self._arguments: dict[tuple[object, object], str] = {}
+        self._more_than_text = False
         self._refused = False
         self.finish_reason: str | None = None
         self.tokens = 0
@@ -58,15 +63,18 @@ class StreamEvidence:
         for choice in chunk["choices"]:
             delta = choice.get("delta") or {}
             text = delta.get("content") or delta.get("reasoning_content")
-            said = bool(text or delta.get("tool_calls") or delta.get("refusal"))
+            more = _says_more_than_text(delta)
+            said = bool(text or more or delta.get("refusal"))
             logprobs = token_logprobs(choice)
             self._logprobs += logprobs
             self.tokens += len(logprobs) or said
             if isinstance(delta.get("content"), str) and not choice.get("index"):
                 self._texts.append(delta["content"])
-            for call in _calls(delta.get("tool_calls")):
-                key = f"{choice.get('index')} {call.get('index')}"
-                self._arguments[key] = self._arguments.get(key, "") + _arguments(call)
+            if more:
+                self._more_than_text = True
+                for which, arguments in _functions(delta):
+                    key = (choice.get("index"), which)
+                    self._arguments[key] = self._arguments.get(key, "") + arguments
             self._refused = self._refused or bool(delta.get("refusal"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
@@ -77,7 +85,7 @@ class StreamEvidence:
             logprobs=self._logprobs or None,
             finish_reason=self.finish_reason,
             tool_arguments=list(self._arguments.values()),
-            has_tool_calls=bool(self._arguments),
+            has_tool_calls=self._more_than_text,
             refused=self._refused,
             wants_json=ctx.features.wants_json,
             own_limit=ctx.own_limit,

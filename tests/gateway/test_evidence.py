@@ -1,0 +1,76 @@
+"""What an answer says of itself, whole and as a stream, up to the verdict on it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.completions import chunks_of
+from gateway.context import RequestContext
+from gateway.evidence import StreamEvidence, evidence_of
+from policies.model import Escalate
+from routing.confidence import Evidence, assess
+from routing.features import features_of
+
+RULES = Escalate.model_validate(
+    {"when": {"confidence_below": 0.5, "invalid": ["json", "tool_args"]}, "no_signal": "accept"}
+)
+ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+CTX = cast(RequestContext, SimpleNamespace(features=features_of(ASKED), own_limit=False))
+FUNCTION = {"name": "f", "arguments": '{"a":1}'}
+
+both_forms = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def evidence(message: dict[str, Any], *, stream: bool) -> Evidence:
+    """The evidence in an answer with this message."""
+    completion = {"choices": [{"message": {"role": "assistant", "content": None} | message, "finish_reason": "stop"}]}
+    if not stream:
+        return evidence_of(completion, CTX)
+    grown = StreamEvidence()
+    for chunk in chunks_of(completion):
+        grown.add(chunk)
+    assert bool(grown.tokens) is any(message.values())
+    return grown.evidence(CTX, complete=True)
+
+
+@both_forms
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": "Yes."}, id="text"),
+        pytest.param({"tool_calls": [{"id": "c", "type": "function", "function": FUNCTION}]}, id="tool call"),
+        pytest.param({"tool_calls": [{"id": "c", "type": "custom", "custom": {"input": "x"}}]}, id="custom tool call"),
+        pytest.param({"function_call": FUNCTION}, id="legacy function call"),
+        pytest.param({"audio": {"id": "a", "data": "UklGRg==", "transcript": "Yes."}}, id="audio"),
+    ],
+)
+def test_an_answer_in_any_form_is_one(message: dict[str, Any], stream: bool) -> None:
+    """Text, calls in the new form and the old, and speech are answers, none of them empty."""
+    assert assess(evidence(message, stream=stream), RULES).accepted
+
+
+@both_forms
+def test_nothing_said_is_empty(stream: bool) -> None:
+    """A message without any of them is empty."""
+    assert assess(evidence({"content": ""}, stream=stream), RULES).reason == "empty"
+
+
+@both_forms
+@pytest.mark.parametrize("form", ["tool_calls", "function_call"])
+def test_arguments_that_are_no_json(form: str, stream: bool) -> None:
+    """Arguments that do not parse reject an answer, whichever form the call has."""
+    broken = FUNCTION | {"arguments": '{"a":'}
+    message: dict[str, Any] = {form: broken if form == "function_call" else [{"id": "c", "function": broken}]}
+    assert assess(evidence(message, stream=stream), RULES).reason == "invalid tool arguments"
+
+
+def test_a_legacy_call_in_pieces() -> None:
+    """The arguments of a legacy function call are joined across its chunks."""
+    grown = StreamEvidence()
+    for piece in ({"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}):
+        grown.add({"choices": [{"index": 0, "delta": {"function_call": piece}}]})
+    assert grown.evidence(CTX, complete=True).tool_arguments == ['{"a":1}']
+    assert grown.tokens == 3
