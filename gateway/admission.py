@@ -46,7 +46,6 @@ def admit(
         features=features,
         wishes=wishes,
         clamp=_clamp(policy, wishes, pinned),
-        pinned=pinned is not None,
         own_limit=own_limit,
         deadline=_deadline(policy, wishes),
         trace=trace,
@@ -77,7 +76,17 @@ def _clamp(policy: Policy, wishes: Wishes, pinned: str | None) -> Clamp | None:
     for name, header in ((wishes.min_tier, "x-tierline-min-tier"), (wishes.max_tier, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, header)
+    _check_order(policy, wishes.min_tier, wishes.max_tier)
     return Clamp(wishes.min_tier, wishes.max_tier)
+
+
+def _check_order(policy: Policy, least: str | None, most: str | None) -> None:
+    if least is not None and most is not None and policy.tiers.index(least) > policy.tiers.index(most):
+        raise InvalidRequest(
+            f"x-tierline-min-tier {least!r} is above x-tierline-max-tier {most!r}, so no tier is left.",
+            code="unsupported_value",
+            param="x-tierline-min-tier",
+        )
 
 
 def _check_tier(policy: Policy, name: str, param: str) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from policies.model import Output
+
+_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+"""The first is OpenAI's own; many servers know only the second."""
 
 
 def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
     """The body to send, and whether the token limit in it is the client's own choice rather than ours."""
-    limit_key = next((key for key in ("max_completion_tokens", "max_tokens") if body.get(key) is not None), None)
-    own_limit = limit_key is not None
-    changes: dict[str, Any] = {}
+    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None}
     cap = output.max_tokens
-    if cap is not None and (limit_key is None or body[limit_key] > cap):
-        changes[limit_key or "max_completion_tokens"] = cap
-        own_limit = False
+    # Which of two limits a backend heeds is its own affair, so each is held to the cap; the lesser is the one meant.
+    own_limit = bool(given) and (cap is None or min(given.values()) <= cap)
+    changes: dict[str, Any] = {}
+    if cap is not None:
+        changes = {key: cap for key, limit in given.items() if limit > cap} if given else {_TOKEN_LIMITS[0]: cap}
     if output.stop:
         changes["stop"] = [*_listed(body.get("stop")), *output.stop]
     return ({**body, **changes} if changes else body), own_limit

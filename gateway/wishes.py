@@ -33,6 +33,8 @@ _KNOWN: Final = _WISHES | {
     b"x-tierline-debug",
 }
 _MAX_ID = 128
+_MOST: Final = 1e9
+"""Milliseconds or seconds: in either it is no time that anybody waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 def _deadline(headers: dict[bytes, bytes]) -> float | None:
-    own = _milliseconds(headers, b"x-tierline-deadline-ms")
+    own = _milliseconds(headers, b"x-tierline-deadline-ms", least=-_MOST)  # what is left can be less than nothing
     limits = [] if own is None else [own]
     for name in (b"x-stainless-read-timeout", b"x-stainless-timeout"):
         seconds = _number(headers[name]) if name in headers else None
@@ -116,21 +118,21 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
     return min(limits) if limits else None
 
 
-def _milliseconds(headers: dict[bytes, bytes], name: bytes) -> float | None:
-    """The seconds in one of our own headers; raises InvalidRequest for what is not a number."""
+def _milliseconds(headers: dict[bytes, bytes], name: bytes, least: float = 0) -> float | None:
+    """The seconds in one of our own headers; raises InvalidRequest for what is not a number, or not such a one."""
     value = headers.get(name)
     if value is None:
         return None
-    number = _number(value)
+    number = _number(value, least)
     if number is None:
         text = name.decode()
         raise InvalidRequest(f"{text} is a number of milliseconds.", code="unsupported_value", param=text)
     return number / 1000
 
 
-def _number(value: bytes) -> float | None:
+def _number(value: bytes, least: float = 0) -> float | None:
     try:
         number = float(value)
     except ValueError:
         return None
-    return number if 0 <= number < 1e9 else None
+    return number if least <= number < _MOST else None

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 
 from gateway.errors import NotFound
 from gateway.services import Services
+from gateway.wishes import known_headers
 from policies.loader import AUTO
 
 router = APIRouter(prefix="/v1/models")
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
     """Every surface, and `auto`. Aliases work as models too, and are not listed: they are other models' names."""
     services: Services = request.app.state.services
-    services.tenants.of(dict(request.scope["headers"]))
+    services.tenants.of(known_headers(request.scope["headers"]))
     names = (AUTO, *services.policies.current.names)
     return {"object": "list", "data": [_model(services, name) for name in names]}
 
@@ -26,7 +27,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 async def get_model(request: Request, model: str) -> dict[str, Any]:
     """One surface, by its name or an alias."""
     services: Services = request.app.state.services
-    services.tenants.of(dict(request.scope["headers"]))
+    services.tenants.of(known_headers(request.scope["headers"]))
     if services.policies.current.resolve(model) is None:
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
     return _model(services, model)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.request_body import MAX_DEPTH, parse_chat, parse_json
+from gateway.request_body import MAX_DEPTH, parse_chat, parse_chat_body, parse_json
 
 USER = {"role": "user", "content": "hi"}
 
@@ -90,3 +93,37 @@ def test_unknown_fields_and_an_assistants_tool_calls_pass() -> None:
     call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
     raw = chat(messages=[USER, call], top_k=3, chat_template_kwargs={"thinking": False}, stream=None)
     assert parse_chat(raw) == orjson.loads(raw)
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**30, [1, 10**20], [[10**20]], {"inner": 10**20}])
+def test_an_integer_that_would_lose_digits_is_refused(value: object) -> None:
+    """More than 64 bits would reach the backend as a rounded float; the error names the key that holds it."""
+    with pytest.raises(InvalidRequest) as refused:
+        parse_chat(chat()[:-1] + b',"seed":' + json.dumps(value).encode() + b"}")
+    assert refused.value.code == "unsupported_value"
+    assert refused.value.param == ("inner" if isinstance(value, dict) else "seed")
+
+
+@pytest.mark.parametrize("value", [2**64 - 1, -(2**63), [2**63], 0.1234567890123456789, "1" * 40, 1e30])
+def test_what_keeps_its_digits_passes(value: object) -> None:
+    """The largest integers, long fractions and digits in text are none of that."""
+    raw = json.dumps({"model": "chat", "messages": [USER], "seed": value}, indent=1).encode()
+    assert parse_chat(raw)["seed"] == value
+
+
+async def test_a_large_body_does_not_hold_the_loop() -> None:
+    """While it is read, other requests go on; what it says or what is wrong with it is told all the same."""
+    raw = json.dumps({"model": "chat", "messages": [USER] * 50_000, "seed": 1}, indent=1).encode()
+    for text in (raw, raw.replace(b'"seed": 1', b'"seed": 1, "seed": 2')):
+        reading = asyncio.create_task(parse_chat_body(text))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 5
+        if text is raw:
+            assert len(reading.result()["messages"]) == 50_000
+        else:
+            with pytest.raises(InvalidRequest, match="twice"):
+                reading.result()
+    assert (await parse_chat_body(chat()))["model"] == "chat"
