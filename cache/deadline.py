@@ -1,8 +1,9 @@
-"""A deadline for one exchange with the store that does not charge the store for our own lag.
+"""A deadline for one exchange with a peer that does not charge the peer for our own lag.
 
 `asyncio.timeout` measures the wall clock: when the event loop itself was busy for longer than the limit, it gives up
-on a reply that has long been waiting in the socket. Under load that would turn hits into misses, and misses into more
-load. Here a deadline that fires late gives the loop one more turn at its sockets before it gives up.
+on a reply that has long been waiting in the socket. Under load that would turn answers into failures, and failures
+into more load: hits of the store into misses, quick backends into slow ones with an open breaker. Here a deadline
+that fires late gives the loop one more turn at its sockets before it gives up.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ Everything in the body counts, fields nobody has heard of too, except what canno
 canonical form is JSON with sorted keys and the last user text cut out; that text follows, length-prefixed. Its
 hash before the text is the semantic partition, its hash after the text the exact key: one pass gives both.
 
-Both are keyed with a secret and live in a scope of tenant, surface and policy version, so that one tenant's entry can
-neither be found nor guessed by another, and a new policy starts afresh. Parts are length-prefixed: no text inside a
-part can move the border between two.
+Both live in a scope of tenant, surface and policy version, so that no request of one tenant ever finds another's
+entry, and a new policy starts afresh. All three are BLAKE2b, keyed with the deployment's secret. With one
+(TIERLINE_CACHE_SECRET), a key seen in a listing or a slow log tells nothing: nobody can compute the key of a guessed
+request and compare. Without one, the default, they are plain hashes: tenants are kept apart all the same, but such
+guesses can be checked. Either way it is keys that are hidden, not entries: those lie in the store as they are.
+Parts are length-prefixed: no text inside a part can move the border between two.
 """
 
 from __future__ import annotations
