@@ -137,6 +137,8 @@ def why_not_kept(completion: Mapping[str, Any]) -> str:
     if not isinstance(choices, list) or not choices:
         return "no_choices"
     for choice in choices:
+        if not isinstance(choice, Mapping) or not isinstance(choice.get("message") or {}, Mapping):
+            return "malformed"
         if choice.get("finish_reason") != "stop":
             return f"finish: {choice.get('finish_reason')}"
         message = choice.get("message") or {}

@@ -9,6 +9,7 @@ neighbour's answer may be served is the guards' question, and whether it still e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import OrderedDict
@@ -57,7 +58,7 @@ class SemanticIndex(Protocol):
 class ReplicaIndex:
     """See above. Bounded per partition (its oldest row goes) and in all (the partition longest unused goes).
 
-    `clock` is the wall clock, in seconds. A record of another dimension, or with a NaN, is counted and left out.
+    `clock` is the wall clock, in seconds. A record of another dimension, with a NaN, or that is garbage is left out.
     """
 
     def __init__(
@@ -69,7 +70,6 @@ class ReplicaIndex:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.total = total
-        self.refused = 0
         self.following = False
         self._dimension = dimension
         self._per_partition = min(per_partition, total)
@@ -94,7 +94,6 @@ class ReplicaIndex:
             return
         vector = np.frombuffer(record.vector, "<f4") if len(record.vector) == 4 * self._dimension else None
         if vector is None or not np.isfinite(vector).all():
-            self.refused += 1
             return
         shelf = self._shelves.get(record.partition)
         if shelf is None:
@@ -135,10 +134,8 @@ class ReplicaIndex:
                 self._take(value)
 
     def _take(self, value: bytes) -> None:
-        try:
+        with contextlib.suppress(CorruptEntry):
             self.add(decode_record(value))
-        except CorruptEntry:
-            self.refused += 1
 
 
 async def _restarted(store: Store, stream: str, last: str) -> bool:

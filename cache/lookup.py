@@ -12,69 +12,28 @@ store no longer than its client does (20 ms), and not at all once its breaker is
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import orjson
-
 from cache import eligibility, guards
-from cache.codec import CorruptEntry, IndexRecord, decode, encode, encode_record
+from cache.codec import CorruptEntry, decode, encode
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
-from cache.fingerprint import SCHEMA, Fingerprint, fingerprint, scope_of
+from cache.fingerprint import SCHEMA, Fingerprint
 from cache.index import Neighbour, ReplicaIndex, Vector
-from cache.store import Append, Store, StoreUnavailable, Write
+from cache.keeping import Keep, Keeper, Prepared
+from cache.plan import CachePlan, Planner
+from cache.store import Store, StoreUnavailable, Write
 from policies.model import CachePolicy, Policy
 
+log = logging.getLogger("tierline.cache")
+
 _NEIGHBOURS = 5
-_SECRET_BYTES = 64
 _MAX_CHORES = 1_000
-_Operation = tuple[Write | Append, IndexRecord | None]
 _OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
-
-
-@dataclass(frozen=True, slots=True)
-class CachePlan:
-    """What the cache may do for one request. `reason` says why it may do nothing; '' when it may."""
-
-    policy: CachePolicy
-    surface: str
-    label: str
-    body: Mapping[str, Any]
-    facts: eligibility.Facts
-    reason: str
-    read: bool = True
-    write: bool = True
-    keys: Fingerprint | None = None
-    longest: int = eligibility.LONGEST_QUESTION
-    _semantic: str | None = field(default=None, init=False, repr=False)
-
-    def why_not_semantic(self) -> str:
-        """Why a neighbour's answer is out of the question for this request, or ''; then an embedding is worth its cost.
-
-        Worked out when first asked, once: a request that hits exactly never needs to know.
-        """
-        if self._semantic is None:
-            object.__setattr__(self, "_semantic", self._why_not_semantic())
-        return self._semantic or ""
-
-    def _why_not_semantic(self) -> str:
-        if self.keys is None:
-            return self.reason
-        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question, self.longest)
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
-
-    plan: CachePlan
-    answer: Answer
-    vector: Vector | None = None
 
 
 class Cache:
@@ -91,16 +50,13 @@ class Cache:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`longest_question`: how many characters of a text its vector is certain to cover."""
+        embedder = f"{embedder_name}/{dimension}"
         self._store = store
-        self._longest = longest_question
-        self._embedder = f"{embedder_name}/{dimension}"
-        self._dimension = dimension
-        self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self._clock = clock
-        self._stream = f"tierline:{SCHEMA}:index:{self._embedder}"
+        self._stream = f"tierline:{SCHEMA}:index:{embedder}"
         self.index = ReplicaIndex(dimension, clock=clock)
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """(exact | semantic | write | entry, outcome) -> how often, for metrics."""
+        self._planner = Planner(secret, embedder, longest_question)
+        self._keeper = Keeper(self._stream, self.index.total, dimension, clock)
         self._follower: asyncio.Task[None] | None = None
         self._chores: set[asyncio.Task[None]] = set()
 
@@ -130,48 +86,41 @@ class Cache:
 
         `read` False is a client's no-cache, `write` False its no-store.
         """
-        reason = eligibility.why_not_any(policy.cache, body, facts)
-        if not reason and not read and not write:
-            reason = "no-cache"
-        if reason:
-            return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
-        scope = scope_of(tenant, policy.surface, policy.version, self._secret)
-        keys = fingerprint(body, scope, self._secret, model, self._embedder)
-        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys, self._longest)
+        return self._planner.plan(body, policy, tenant, facts, model=model, read=read, write=write)
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
         """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""
         if plan.keys is None or not plan.read:
-            return self._done("exact", Lookup("bypass", reason=plan.reason or "no-cache"))
+            return Lookup("bypass", reason=plan.reason or "no-cache")
         if plan.policy.exact is None:
-            return self._done("exact", Lookup("bypass", reason="policy"))
+            return Lookup("bypass", reason="policy")
         found = await self._entry(plan.keys.key, plan.policy.exact.ttl, allowed_tiers)
         if isinstance(found, Lookup):
-            return self._done("exact", found)
-        return self._done("exact", Lookup("hit", self._hit("exact", plan.keys.key, found)))
+            return found
+        return Lookup("hit", self._hit("exact", plan.keys.key, found))
 
     async def semantic(self, plan: CachePlan, vector: Vector, allowed_tiers: Set[str] | None = None) -> Lookup:
         """The answer to another question that means the same. `vector` is this question's, of unit length."""
         why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
         semantic, keys = plan.policy.semantic, plan.keys
         if why_not or semantic is None or keys is None or keys.question is None:
-            return self._done("semantic", Lookup("bypass", reason=why_not))
-        if not self._usable(vector):
-            return self._done("semantic", Lookup("error", reason="vector"))
+            return Lookup("bypass", reason=why_not)
+        if not self._keeper.usable(vector):
+            return Lookup("error", reason="vector")
         near, refused = self._judge(keys, vector, plan.policy)
         if near is None or refused:
-            return self._done("semantic", _miss(refused, near))
+            return _miss(refused, near)
         found = await self._entry(near.key, semantic.ttl, allowed_tiers)
         if isinstance(found, CacheEntry) and found.question != near.question:
             found = Lookup("miss", reason="index_disagrees")
         if isinstance(found, Lookup):
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 self.index.forget(keys.partition, near.key)
-            return self._done("semantic", _beside(near, found))
+            return _beside(near, found)
         if plan.write:
             self._later(self._back_fill(keys.key, found, semantic.ttl))
         hit = self._hit("semantic", near.key, found, near.similarity)
-        return self._done("semantic", _beside(near, Lookup("hit", hit)))
+        return _beside(near, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
         """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
@@ -180,61 +129,31 @@ class Cache:
     async def write_all(self, keeps: Sequence[Keep]) -> list[WriteOutcome]:
         """Keeps several answers in one round trip; the outcome of each, in order."""
         prepared = [self._prepared(keep) for keep in keeps]
-        operations = [pair for pairs in prepared if not isinstance(pairs, str) for pair in pairs]
-        failure = await self._applied(operations) if operations else ""
-        return [self._written(pairs if isinstance(pairs, str) else failure) for pairs in prepared]
+        failure = await self._applied(prepared)
+        reasons = [one.refused or failure for one in prepared]
+        return [WriteOutcome(not reason, reason) for reason in reasons]
 
-    async def _applied(self, operations: Sequence[_Operation]) -> str:
-        """Carries out the writes, then makes them findable here; the reason if the store did not."""
+    def _prepared(self, keep: Keep) -> Prepared:
         try:
-            await self._store.apply([operation for operation, _ in operations])
+            return self._keeper.prepared(keep)
+        except Exception:
+            # An answer is a stranger's JSON. What is odd about one of a batch must not cost the others their place.
+            log.exception("an answer could not be prepared for the cache")
+            return Prepared(refused="malformed")
+
+    async def _applied(self, prepared: Sequence[Prepared]) -> str:
+        """Carries out the writes, then makes them findable here; the reason if the store did not."""
+        operations = [operation for one in prepared for operation in one.operations]
+        if not operations:
+            return ""
+        try:
+            await self._store.apply(operations)
         except StoreUnavailable as error:
             return error.reason
-        for _, record in operations:
-            if record is not None:
-                self.index.add(record)
+        for one in prepared:
+            if one.record is not None:
+                self.index.add(one.record)
         return ""
-
-    def _prepared(self, keep: Keep) -> list[_Operation] | str:
-        """What keeping this answer takes, or why it is not kept."""
-        plan, answer = keep.plan, keep.answer
-        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
-        if reason or plan.keys is None:
-            return reason or "policy"
-        body = orjson.dumps(answer.completion)
-        if len(body) > eligibility.MAX_BODY_BYTES:
-            return "size"
-        return self._operations(plan, plan.keys, body, answer, keep.vector) or "policy"
-
-    def _operations(
-        self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None
-    ) -> list[_Operation]:
-        """The entry, for as long as any cache may serve it, and its line on the index's stream."""
-        now = self._clock()
-        exact, semantic = plan.policy.exact, plan.policy.semantic
-        findable = vector is not None and self._usable(vector) and not plan.why_not_semantic()
-        ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic and findable else 0.0)
-        if ttl <= 0:
-            return []
-        entry = CacheEntry(
-            body=body,
-            tier=answer.tier,
-            backend=answer.backend,
-            model=answer.model,
-            surface=plan.surface,
-            policy=plan.label,
-            confidence=answer.confidence,
-            created_at=now,
-            expires_at=now + ttl,
-            question=keys.question or "",
-            cost_usd=answer.cost_usd,
-        )
-        operations: list[_Operation] = [(Write(keys.key, encode(keys.key, entry), ttl), None)]
-        if findable and semantic is not None and vector is not None:
-            line = np.asarray(vector, "<f4").tobytes()
-            record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, line)
-            operations.append((Append(self._stream, encode_record(record), self.index.total), record))
-        return operations
 
     async def _entry(self, key: str, ttl_s: float, allowed_tiers: Set[str] | None) -> CacheEntry | Lookup:
         """The entry under `key` when it may be served, else how the lookup ends."""
@@ -257,7 +176,6 @@ class Cache:
         return entry
 
     def _corrupt(self, key: str) -> Lookup:
-        self.counts["entry", "corrupt"] += 1
         self._later(self._store.delete(key))
         return Lookup("miss", reason="corrupt")
 
@@ -286,34 +204,20 @@ class Cache:
             await self._store.apply([Write(key, encode(key, replace(entry, expires_at=expires_at)), left)])
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
-        """Does something small for the store off the request's path; dropped, and counted, when too much is waiting."""
+        """Does something small for the store off the request's path; dropped when too much is waiting."""
         if len(self._chores) >= _MAX_CHORES:
             chore.close()
-            self.counts["chore", "dropped"] += 1
             return
         task = asyncio.create_task(self._quietly(chore))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
     async def _quietly(self, chore: Coroutine[Any, Any, None]) -> None:
-        try:
+        with contextlib.suppress(StoreUnavailable):
             await chore
-        except StoreUnavailable as error:
-            self.counts["chore", error.reason] += 1
-
-    def _usable(self, vector: Vector) -> bool:
-        return vector.shape == (self._dimension,) and bool(np.isfinite(vector).all()) and bool(vector.any())
 
     def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
         return Hit(kind, entry, _entry_id(key), max(0.0, self._clock() - entry.created_at), similarity)
-
-    def _done(self, kind: Kind, lookup: Lookup) -> Lookup:
-        self.counts[kind, lookup.outcome] += 1
-        return lookup
-
-    def _written(self, reason: str) -> WriteOutcome:
-        self.counts["write", reason.partition(":")[0] or "stored"] += 1
-        return WriteOutcome(not reason, reason)
 
 
 def _miss(reason: str, near: Neighbour | None) -> Lookup:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -75,8 +74,6 @@ class RedisStore:
         self._probe: asyncio.Task[None] | None = None
         self._reason = ""
         self._resting_until = float("-inf")
-        self.failures: Counter[str] = Counter()
-        """How often each reason was given, for metrics; `open` and `full` count what was not even asked."""
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic) -> RedisStore:
@@ -204,7 +201,6 @@ class RedisStore:
             raise self._unavailable("error") from None
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
-        self.failures[reason] += 1
         return StoreUnavailable(reason, self._where)
 
     def _watch(self) -> None:

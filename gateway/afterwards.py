@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cache.entry import WriteOutcome
-from cache.lookup import Cache, Keep
+from cache.keeping import Keep
+from cache.lookup import Cache
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry

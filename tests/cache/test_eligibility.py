@@ -127,6 +127,8 @@ def test_a_good_answer_is_kept() -> None:
         (answer(" \n").completion, "empty"),
         (answer(message={"role": "assistant", "content": None}).completion, "empty"),
         (answer(message=None).completion, "empty"),
+        (answer(message="Rome.").completion, "malformed"),
+        ({"choices": ["Rome."]}, "malformed"),
         (answer(message={"content": "x", "refusal": "I cannot"}).completion, "refusal"),
         (answer(message={"content": "x", "tool_calls": [{"id": "1"}]}).completion, "tool_calls"),
         ({"choices": [*answer().completion["choices"], *answer("").completion["choices"]]}, "empty"),

@@ -121,11 +121,10 @@ def test_vectors_that_are_none_are_refused() -> None:
     for vector in (nan, unit(1).tobytes()[:-4], b""):
         index.add(IndexRecord("p", "k", "q", 2000.0, vector))
     assert len(index) == 0
-    assert index.refused == 3
 
 
 async def test_every_worker_follows_what_is_appended(store: RedisStore) -> None:
-    """What was there at start is read in pages, what comes later as it comes; garbage is counted and skipped."""
+    """What was there at start is read in pages, what comes later as it comes; garbage is skipped."""
     stream = f"test:{secrets.token_hex(8)}"
     await store.apply([Append(stream, encode_record(record(i)), 10_000) for i in range(350)])
     await store.apply([Append(stream, b"garbage", 10_000)])
@@ -134,7 +133,6 @@ async def test_every_worker_follows_what_is_appended(store: RedisStore) -> None:
     await eventually(lambda: all(len(index) == 350 for index in indexes), what="the warm-up")
     await store.apply([Append(stream, encode_record(record(1000)), 10_000)])
     await eventually(lambda: all(len(index) == 351 for index in indexes), what="the new record")
-    assert indexes[0].refused == 1
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

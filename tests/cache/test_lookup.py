@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
@@ -10,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from cache.index import Vector
+from cache.keeping import Keep
 from cache.lookup import Cache
 from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
@@ -64,7 +67,6 @@ async def test_what_was_written_is_found_exactly(cache: Cache, clock: Clock, ten
     assert orjson.loads(hit.entry.body) == answer().completion
     assert (hit.kind, hit.age_s, hit.entry.tier, hit.entry.policy) == ("exact", 60, "local", "chat@1234567")
     assert len(hit.entry_id) == 12
-    assert cache.counts["exact", "hit"] == cache.counts["exact", "miss"] == cache.counts["write", "stored"] == 1
 
 
 async def test_what_means_the_same_is_found_and_back_filled(cache: Cache, clock: Clock, tenant: str) -> None:
@@ -213,18 +215,50 @@ async def test_a_broken_vector_costs_only_the_semantic_cache(
 
 
 async def test_too_much_to_do_later_is_dropped(cache: Cache, store: RedisStore, tenant: str) -> None:
-    """Nothing said to the store afterwards can pile up without end."""
+    """Nothing said to the store afterwards can pile up without end, nor can its failing be heard."""
+    begun: list[str] = []
 
-    async def stuck(_key: str) -> None:
+    async def stuck(key: str) -> None:
+        begun.append(key)
         await asyncio.sleep(0.2)
         raise StoreUnavailable("lost")
 
     store.delete = stuck  # type: ignore[method-assign]
     for i in range(1100):
         cache._corrupt(str(i))
-    assert cache.counts["chore", "dropped"] == 100
     await cache.aclose()
-    assert cache.counts["chore", "lost"] == 1000
+    assert begun == [str(i) for i in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"choices": [{"finish_reason": "stop", "message": "Rome."}]}, "malformed"),
+        ({"choices": ["Rome."]}, "malformed"),
+        ({**answer().completion, "extra": object()}, "malformed"),
+        ({**answer().completion, "extra": "\ud800"}, "malformed"),
+    ],
+)
+async def test_one_bad_answer_of_a_batch_is_refused_alone(
+    cache: Cache, tenant: str, broken: dict[str, Any], reason: str
+) -> None:
+    """Whatever an answer looks like, it costs neither its batch nor more than its own place in the cache."""
+    plans = [cache.plan(body(question), policy(), tenant, FACTS) for question in (ITALY, SPAIN, SAME)]
+    answers = [answer("Rome."), replace(answer(), completion=broken), answer("Rome.")]
+    outcomes = await cache.write_all([Keep(plan, one, vector()) for plan, one in zip(plans, answers, strict=True)])
+    assert [(one.stored, one.reason) for one in outcomes] == [(True, ""), (False, reason), (True, "")]
+    assert [(await cache.exact(plan)).outcome for plan in plans] == ["hit", "miss", "hit"]
+
+
+async def test_a_text_to_work_on_is_kept_exactly_only(cache: Cache, tenant: str) -> None:
+    """Two requests that differ only in the text they bring are near in meaning, and never share an answer."""
+    kept = cache.plan(body("Translate to German: the dog is in the house"), policy(), tenant, FACTS)
+    assert (await cache.write(kept, answer("Der Hund ist im Haus."), vector())).stored
+    other = cache.plan(body("Translate to German: the dog is on the house"), policy(), tenant, FACTS)
+    found = await cache.semantic(other, vector())
+    assert (found.outcome, found.reason) == ("bypass", "payload")
+    assert len(cache.index) == 0
+    assert (await cache.exact(kept)).outcome == "hit"
 
 
 async def test_a_question_that_its_vector_may_not_cover_is_never_looked_up_by_meaning(store: RedisStore) -> None:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+import redis
 
 from cache.lookup import Cache
 from cache.redis_store import RedisStore
@@ -67,6 +68,13 @@ async def test_r2_frozen_mid_run() -> None:
     with local_store() as server:
         store = RedisStore.from_url(server.url)
         await store.apply([Write("k", b"v", 60)])
+        pings, ping = list[float](), store.ping
+
+        async def counted() -> None:
+            pings.append(time.monotonic())
+            await ping()
+
+        store.ping = counted  # type: ignore[method-assign]
         server.freeze()
         try:
             began = time.perf_counter()
@@ -77,7 +85,7 @@ async def test_r2_frozen_mid_run() -> None:
             assert time.perf_counter() - began < 0.5
             probes = [task for task in asyncio.all_tasks() if task.get_name() == "store-probe"]
             assert len(probes) == 1
-            await eventually(lambda: store.failures["timeout"] >= 6, 5, "a probe")
+            await eventually(lambda: len(pings) >= 2, 10, "a second probe after one that failed")
             assert store.state().status == "degraded"
         finally:
             server.thaw()
@@ -121,12 +129,12 @@ async def test_r3_our_own_lag_is_not_the_store_s() -> None:
             await asyncio.sleep(0)
             time.sleep(0.03)
             assert await reading == b"v"
-        assert not store.failures
+        assert store.state().status == "ok"
         await store.aclose()
 
 
 async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
-    """At maxmemory reads go on; the first refused write rests all writes for 30 s, counted."""
+    """At maxmemory reads go on; the first refused write rests all writes for 30 s, whatever room there is."""
     now = [1000.0]
     with local_store("--maxmemory 3mb --maxmemory-policy noeviction") as server:
         store = RedisStore.from_url(server.url, clock=lambda: now[0])
@@ -141,13 +149,14 @@ async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
 
         while await write(b"x" * 100_000) == "":
             pass
-        assert store.failures["full"] == 1
+        with redis.Redis(port=server.port) as administrator:
+            administrator.config_set("maxmemory", 0)
         assert await write(b"tiny") == "full"
-        assert store.failures["full"] == 2
         assert await store.get("k") == b"v"
         assert store.state().reason == "full"
         now[0] += 31
         assert store.state().status == "ok"
+        assert await write(b"tiny") == ""
         await store.aclose()
 
 
@@ -169,12 +178,11 @@ async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
         ("gibberish", "error"),
     ],
 )
-async def test_r5_every_class_of_error_is_mapped_and_counted(said: str, expected: str) -> None:
+async def test_r5_every_class_of_error_is_mapped_and_counts_as_a_failure(said: str, expected: str) -> None:
     """Whatever the server answers, the caller sees one exception with a stable word, and five in a row open."""
     async with scripted_redis(said.encode() + b"\r\n") as server:
         store = RedisStore.from_url(server.url)
         assert [await reason(store) for _ in range(6)] == [expected] * 5 + ["open"]
-        assert store.failures[expected] == 5
         await store.aclose()
 
 
@@ -251,7 +259,6 @@ async def test_r6_a_damaged_entry_is_a_miss_and_is_deleted(damage: str) -> None:
             await store.apply([Write(key, bad, 60)])
         lookup = await cache.exact(plan)
         assert (lookup.outcome, lookup.reason, lookup.hit) == ("miss", "corrupt", None)
-        assert cache.counts["entry", "corrupt"] == 1
         await cache.aclose()
         assert await store.get(key) is None
         assert (await cache.exact(plan)).reason == "absent"
@@ -274,8 +281,10 @@ async def test_r10_a_lost_ttl_or_a_skewed_clock_serves_nothing_expired() -> None
         assert (await cache.exact(plan)).reason == "expired"
         assert (await cache.semantic(plan, VECTOR)).outcome == "miss"
         now[0] -= 48 * 3600
+        # A clock behind the writer's: the answer is served, and is no younger than new.
         lookup = await cache.exact(plan)
-        assert lookup.hit is None or lookup.hit.age_s >= 0
+        assert lookup.hit is not None
+        assert lookup.hit.age_s == 0
         await cache.aclose()
         await store.aclose()
 

@@ -1,0 +1,88 @@
+"""What keeping an answer takes: whether it may be kept, and then the entry and its line on the index's stream. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from cache import eligibility
+from cache.codec import IndexRecord, encode, encode_record
+from cache.entry import Answer, CacheEntry
+from cache.fingerprint import Fingerprint
+from cache.index import Vector
+from cache.plan import CachePlan
+from cache.store import Append, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
+
+    plan: CachePlan
+    answer: Answer
+    vector: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What one answer takes: `operations` for the store, `record` for this worker's index; or why it is `refused`."""
+
+    operations: tuple[Write | Append, ...] = ()
+    record: IndexRecord | None = None
+    refused: str = ""
+
+
+class Keeper:
+    """Prepares answers for the store. `stream` is the index's, which keeps about its latest `lines` lines."""
+
+    def __init__(self, stream: str, lines: int, dimension: int, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._lines = lines
+        self._dimension = dimension
+        self._clock = clock
+
+    def usable(self, vector: Vector) -> bool:
+        """Whether a vector is one of this index's, and points somewhere."""
+        return vector.shape == (self._dimension,) and bool(np.isfinite(vector).all()) and bool(vector.any())
+
+    def prepared(self, keep: Keep) -> Prepared:
+        """What it takes to keep this answer, or why it is not kept."""
+        plan, answer = keep.plan, keep.answer
+        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
+        if reason or plan.keys is None:
+            return Prepared(refused=reason or "policy")
+        body = orjson.dumps(answer.completion)
+        if len(body) > eligibility.MAX_BODY_BYTES:
+            return Prepared(refused="size")
+        findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
+        return self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
+
+    def _kept(self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None) -> Prepared:
+        """The entry, for as long as any cache may serve it, and with a vector its line too."""
+        now = self._clock()
+        exact, semantic = plan.policy.exact, plan.policy.semantic if vector is not None else None
+        ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
+        if ttl <= 0:
+            return Prepared(refused="policy")
+        entry = CacheEntry(
+            body=body,
+            tier=answer.tier,
+            backend=answer.backend,
+            model=answer.model,
+            surface=plan.surface,
+            policy=plan.label,
+            confidence=answer.confidence,
+            created_at=now,
+            expires_at=now + ttl,
+            question=keys.question or "",
+            cost_usd=answer.cost_usd,
+        )
+        write = Write(keys.key, encode(keys.key, entry), ttl)
+        if semantic is None or vector is None:
+            return Prepared((write,))
+        line = np.asarray(vector, "<f4").tobytes()
+        record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, line)
+        return Prepared((write, Append(self._stream, encode_record(record), self._lines)), record)

@@ -1,0 +1,69 @@
+"""The plan of a request: may it be answered from the cache, by which cache, and under which keys? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from cache import eligibility
+from cache.fingerprint import Fingerprint, fingerprint, scope_of
+from policies.model import CachePolicy, Policy
+
+_SECRET_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """What the cache may do for one request. `reason` says why it may do nothing; '' when it may."""
+
+    policy: CachePolicy
+    surface: str
+    label: str
+    body: Mapping[str, Any]
+    facts: eligibility.Facts
+    reason: str
+    read: bool = True
+    write: bool = True
+    keys: Fingerprint | None = None
+    longest: int = eligibility.LONGEST_QUESTION
+
+    def why_not_semantic(self) -> str:
+        """Why a neighbour's answer is out of the question for this request, or ''; then an embedding is worth its cost.
+
+        Worked out when asked: a request that hits exactly never needs to know.
+        """
+        if self.keys is None:
+            return self.reason
+        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question, self.longest)
+
+
+class Planner:
+    """Makes plans. `secret` may have any length; `embedder` names the vectors, `longest` is what they surely cover."""
+
+    def __init__(self, secret: bytes, embedder: str, longest: int) -> None:
+        self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
+        self._embedder = embedder
+        self._longest = longest
+
+    def plan(
+        self,
+        body: Mapping[str, Any],
+        policy: Policy,
+        tenant: str,
+        facts: eligibility.Facts,
+        *,
+        model: str | None = None,
+        read: bool = True,
+        write: bool = True,
+    ) -> CachePlan:
+        """See `Cache.plan`."""
+        reason = eligibility.why_not_any(policy.cache, body, facts)
+        if not reason and not read and not write:
+            reason = "no-cache"
+        if reason:
+            return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
+        scope = scope_of(tenant, policy.surface, policy.version, self._secret)
+        keys = fingerprint(body, scope, self._secret, model, self._embedder)
+        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys, self._longest)
