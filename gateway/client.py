@@ -40,6 +40,10 @@ class Client:
             self._answering = asyncio.current_task()
             self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._listen)
 
+    def drop(self) -> None:
+        """Gives the client up for gone: it has not read what it was sent for too long."""
+        self._left()
+
     def unwatch(self) -> None:
         """Stops watching."""
         if self._timer is not None:
@@ -54,6 +58,9 @@ class Client:
         message = await self._receive()
         while message["type"] != "http.disconnect":
             message = await self._receive()
+        self._left()
+
+    def _left(self) -> None:
         self.gone = True
         if self._answering is not None:
             self._answering.cancel()

@@ -30,7 +30,6 @@ class RequestContext:
     wishes: Wishes
     clamp: Clamp | None
     """The tiers it allows itself; None for all of its surface's."""
-    pinned: bool
     own_limit: bool
     """The client itself limits the output below what the policy would."""
     deadline: float

@@ -14,14 +14,15 @@ import orjson
 
 from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Saturated, TimedOut
+from gateway.backends.base import BackendError, BadStatus, Call, Saturated
+from gateway.blame import BudgetSpent
 from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
 from gateway.evidence import evidence_of
 from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Tier
+from gateway.tiers import Endpoint, Slot, Tier
 from routing.cascade import Attempt, Outcome, OutcomeKind
 from routing.confidence import Assessment, assess
 
@@ -54,35 +55,26 @@ async def try_attempt(
     hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
     endpoint = tiers[attempt.tier].pick([one.endpoint for one in before if one.error is not None])
     if endpoint is None:
-        outcome = Outcome("retryable", "every endpoint of the tier is full")
-        return _ended(hop, Tried(attempt, outcome, error=Saturated(outcome.detail)))
+        full = Saturated("every endpoint of the tier is full")
+        return _ended(hop, Tried(attempt, Outcome("retryable", str(full)), error=full))
     _describe(hop, endpoint)
-    probe = endpoint.enter()
-    owned = True
+    ctx.ledger.attempts += 1
+    slot = endpoint.take()
+    call = call_for(ctx, attempt, endpoint, hop)
     try:
         if ctx.features.stream:
-            tried = await _stream(ctx, attempt, endpoint, hop)
-            # A committed stream goes on: it leaves the endpoint, and ends the hop, when it ends.
-            owned = not isinstance(tried.answer, LiveStream)
-        else:
-            tried = await _complete(ctx, attempt, endpoint, hop)
-        if owned:
-            endpoint.succeeded()
-        else:
-            endpoint.began()
+            return _ended(hop, await _stream(ctx, attempt, slot, hop, call))
+        return _ended(hop, await _complete(ctx, attempt, slot, hop, call))
     except BackendError as error:
-        tried = _failed(ctx, attempt, endpoint, error)
+        slot.failed(error)
         if isinstance(error, BadStatus):
             hop.attributes[names.UPSTREAM_STATUS] = error.status
+        return _ended(hop, Tried(attempt, _outcome_of(error), endpoint, error=error))
     except asyncio.CancelledError:
-        charge(ctx, hop, endpoint.config.price, estimate(ctx, 0))
+        slot.free()
         hop.attributes[names.OUTCOME] = "caller_gone"
         hop.end("client_gone")
         raise
-    finally:
-        if owned:
-            endpoint.leave(probe=probe)
-    return _ended(hop, tried, open_=not owned)
 
 
 def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
@@ -91,23 +83,24 @@ def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
         names.TIER: attempt.tier,
         names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
         names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
-        names.GEN_AI_OPERATION: "chat",
     }
 
 
 def _describe(hop: Hop, endpoint: Endpoint) -> None:
+    hop.attributes[names.GEN_AI_OPERATION] = "chat"
     hop.attributes[names.BACKEND] = endpoint.config.name
     hop.attributes[names.GEN_AI_PROVIDER] = endpoint.config.kind
     hop.attributes[names.GEN_AI_REQUEST_MODEL] = endpoint.config.model
 
 
-def _ended(hop: Hop, tried: Tried, *, open_: bool = False) -> Tried:
+def _ended(hop: Hop, tried: Tried) -> Tried:
+    """Describes the outcome, and ends the hop, unless a stream goes on: that one ends it."""
     outcome = tried.outcome
     hop.attributes[names.OUTCOME] = outcome.kind
     hop.attributes[names.REASON] = outcome.detail
     if outcome.confidence is not None:
         hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
-    if not open_:
+    if not isinstance(tried.answer, LiveStream):
         hop.end(tried.error.error_type if tried.error else None)
     return tried
 
@@ -118,24 +111,28 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
     return Call(ctx.body, ask_logprobs=asks, traceparent=ctx.trace.traceparent(hop))
 
 
-async def _complete(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Tried:
-    call = call_for(ctx, attempt, endpoint, hop)
+async def _complete(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
+    price = slot.endpoint.config.price
     try:
         with Deadline(attempt.timeout_s):
-            completion = await endpoint.backend.complete(call)
+            completion = await slot.endpoint.backend.complete(call)
     except TimeoutError:
-        raise TimedOut("no answer in time") from None
+        raise BudgetSpent(attempt.timeout_s) from None
+    except asyncio.CancelledError:
+        # The prompt has been read by then, as a rule: that costs something, though nobody will say what.
+        charge(ctx, hop, price, estimate(ctx, 0))
+        raise
+    slot.succeeded()
     value = completion.value
     verdict = _judge(ctx, attempt, value, hop)
-    usage = usage_of(value) or estimate(ctx, 0)
-    cost = charge(ctx, hop, endpoint.config.price, usage)
+    cost = charge(ctx, hop, price, usage_of(value) or estimate(ctx, 0))
     body = completion.raw
     if call.ask_logprobs:
         strip_logprobs(value)
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return Tried(attempt, outcome, endpoint, Draft(body, value), cost_usd=cost)
+    return Tried(attempt, outcome, slot.endpoint, Draft(body, value), cost_usd=cost)
 
 
 def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:
@@ -149,27 +146,16 @@ def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Ho
     return assess(evidence, ctx.policy.escalate)
 
 
-async def _stream(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Tried:
-    opened = await open_stream(ctx, attempt, endpoint, hop, call_for(ctx, attempt, endpoint, hop))
+async def _stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
+    opened = await open_stream(ctx, attempt, slot, hop, call)
     if isinstance(opened, Rejected):
-        return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), endpoint)
+        return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), slot.endpoint)
     kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
-    outcome = Outcome(kind, opened.verdict.reason, opened.verdict.confidence, committed=True, kept=True)
-    return Tried(attempt, outcome, endpoint, opened)
+    outcome = Outcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
+    return Tried(attempt, outcome, slot.endpoint, opened)
 
 
-def _failed(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, error: BackendError) -> Tried:
+def _outcome_of(error: BackendError) -> Outcome:
     if isinstance(error, BadStatus) and error.callers_fault:
-        endpoint.succeeded()
-        outcome = Outcome("caller_fault", str(error))
-    else:
-        if not (isinstance(error, TimedOut) and _hurried(ctx)):
-            endpoint.failed(error)
-        outcome = Outcome("retryable", f"{error.error_type}: {error}")
-    return Tried(attempt, outcome, endpoint, error=error)
-
-
-def _hurried(ctx: RequestContext) -> bool:
-    """Whether the client gives less time than its surface does: impatience must not make an endpoint rest for all."""
-    asked = ctx.wishes.deadline_s
-    return asked is not None and asked < ctx.policy.slo.deadline
+        return Outcome("caller_fault", str(error))
+    return Outcome("retryable", f"{error.error_type}: {error}")

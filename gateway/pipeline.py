@@ -19,14 +19,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import orjson
 
+from cache.deadline import Deadline
 from cache.entry import Answer, Hit, Lookup
-from cache.lookup import CachePlan, Keep
+from cache.keeping import Keep
+from cache.plan import CachePlan
 from gateway.afterwards import Keeping
-from gateway.completions import assemble, chunks_of
+from gateway.completions import chunks_of
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried, try_attempt
 from gateway.embedding import Vector
@@ -43,6 +46,11 @@ from routing.difficulty import Difficulty
 
 log = logging.getLogger("tierline.pipeline")
 
+_KEPT_PATHS: Final = frozenset({"direct", "escalated"})
+"""Answers that came about as the policy wanted: no other is kept for others."""
+_EMBED_S: Final = 0.5
+"""What an embedding may take. A request that has waited so long goes on without: no semantic hit, no classifier."""
+
 
 async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
@@ -58,8 +66,8 @@ async def answer(ctx: RequestContext, services: Services) -> Reply:
     health = {name: services.tiers[name].health() for name in ctx.policy.tiers}
     decision = _route(ctx, services, vector, health)
     ctx.client.watch()
-    tried = await _cascade(ctx, services, decision, health)
-    return _reply(ctx, plan, vector, tried)
+    served = await _cascade(ctx, services, decision, health)
+    return _reply(ctx, plan, vector, served)
 
 
 def _plan(ctx: RequestContext, services: Services) -> CachePlan:
@@ -76,13 +84,7 @@ def _plan(ctx: RequestContext, services: Services) -> CachePlan:
 
 def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
     """The tiers whose stored answers may serve; None for any. A weaker tier's answer never serves a stronger wish."""
-    if ctx.clamp is None:
-        return None
-    low, high = ctx.clamp.min_tier, ctx.clamp.max_tier
-    tiers = ctx.policy.tiers
-    start = tiers.index(low) if low else 0
-    end = tiers.index(high) + 1 if high else len(tiers)
-    return frozenset(tiers[start:end])
+    return None if ctx.clamp is None else frozenset(ctx.clamp.of(ctx.policy.tiers))
 
 
 async def _exact(ctx: RequestContext, services: Services, plan: CachePlan) -> Hit | None:
@@ -121,7 +123,11 @@ async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> 
     hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
     hop.attributes[names.GEN_AI_REQUEST_MODEL] = services.embedding.embedder.name
     try:
-        vector = await services.embedding.vector(ctx.features.text)
+        with Deadline(min(_EMBED_S, ctx.budget_s())):
+            vector = await services.embedding.vector(ctx.features.text)
+    except TimeoutError:
+        hop.end("timeout")
+        return None
     except Exception:  # (an encoder may fail in any way; the request must not)
         log.exception("the embedding of request %s failed", ctx.request_id)
         hop.end("embedding_failed")
@@ -131,7 +137,9 @@ async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> 
 
 
 def _classified(ctx: RequestContext) -> bool:
-    return ctx.policy.route.classifier != "none" and len(ctx.policy.tiers) > 1 and not ctx.pinned
+    """Whether there is anything for the classifier to decide."""
+    open_ = ctx.policy.tiers if ctx.clamp is None else ctx.clamp.of(ctx.policy.tiers)
+    return ctx.policy.route.classifier != "none" and len(open_) > 1
 
 
 def _route(
@@ -150,7 +158,7 @@ def _route(
         hop.end("no_tier")
         raise no_tier(error, [services.tiers[name] for name in ctx.policy.tiers]) from error
     hop.attributes[names.DECISION] = list(decision.tiers)
-    hop.attributes[names.REASON] = decision.reason + (f"; {decision.degraded}" if decision.degraded else "")
+    hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
     hop.attributes[names.BUDGET_LEFT] = round(budget_s * 1000, 1)
     hop.end()
     return decision
@@ -167,53 +175,76 @@ def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) 
 
 async def _cascade(
     ctx: RequestContext, services: Services, decision: Decision, health: Mapping[str, TierHealth]
-) -> Tried:
-    """Drives the cascade to an answer; raises ApiError when there is none."""
+) -> Served:
+    """Drives the cascade to an answer; raises ApiError when there is none. A stream not served is closed."""
     cascade = Cascade(decision, ctx.policy, health, ctx.wishes.ttft_s)
     tried: list[Tried] = []
-    while True:
-        step = cascade.next(ctx.budget_s())
-        ctx.ledger.attempts = cascade.attempts
-        ctx.ledger.path = cascade.path
-        if isinstance(step, Attempt):
-            tried.append(await try_attempt(ctx, services.tiers, step, tried))
-            cascade.observe(tried[-1].outcome)
-        elif isinstance(step, Serve):
-            return _served(ctx, tried[step.number - 1])
-        else:
-            ctx.ledger.path = ""
-            ctx.ledger.wasted_usd = ctx.ledger.cost_usd
-            raise exhausted([one.error for one in tried if one.error is not None], timed_out=step.timed_out)
+    served: Tried | None = None
+    try:
+        while True:
+            step = cascade.next(ctx.budget_s())
+            if isinstance(step, Attempt):
+                tried.append(await try_attempt(ctx, services.tiers, step, tried))
+                cascade.observe(tried[-1].outcome)
+            elif isinstance(step, Serve):
+                ctx.ledger.path = cascade.path
+                served = tried[step.number - 1]
+                return _served(ctx, served)
+            else:
+                raise exhausted([one.error for one in tried if one.error is not None], timed_out=step.timed_out)
+    finally:
+        _let_go(ctx, tried, served)
 
 
-def _served(ctx: RequestContext, tried: Tried) -> Tried:
-    ledger = ctx.ledger
-    ledger.wasted_usd = ledger.cost_usd - tried.cost_usd
-    ledger.tier = tried.attempt.tier
-    ledger.confidence = tried.outcome.confidence
-    if tried.endpoint is not None:
-        ledger.backend = tried.endpoint.config.name
-        ledger.model = tried.endpoint.config.model
-    return tried
+def _let_go(ctx: RequestContext, tried: list[Tried], served: Tried | None) -> None:
+    """Closes the streams that nobody gets, and counts as wasted what was spent on all but the served answer."""
+    for one in tried:
+        if one is not served and isinstance(one.answer, LiveStream):
+            one.answer.close()
+    ctx.ledger.wasted_usd = ctx.ledger.cost_usd - (served.cost_usd if served is not None else 0.0)
 
 
-def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, tried: Tried) -> Reply:
-    found = tried.answer
-    if isinstance(found, LiveStream):
-        keeping = _keeping(ctx, plan, vector, lambda: assemble(found.chunks) if found.end == "done" else None)
-        return Reply(events=found.events(), keeping=keeping, stream=found)
-    if not isinstance(found, Draft):
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The answer that goes out, and whether it may be kept for others."""
+
+    answer: Draft | LiveStream
+    keep: bool
+
+
+def _served(ctx: RequestContext, tried: Tried) -> Served:
+    if tried.answer is None or tried.endpoint is None:
         raise AssertionError("the cascade serves only what is in hand")
-    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, lambda: found.value))
+    ledger = ctx.ledger
+    ledger.tier = tried.attempt.tier
+    ledger.backend = tried.endpoint.config.name
+    ledger.model = tried.endpoint.config.model
+    ledger.confidence = tried.outcome.confidence
+    # Under a clamp the tier that answers may be one that nobody judged and that others would not have stopped at.
+    settled = tried.attempt.judged or ctx.clamp is None or tried.attempt.tier == ctx.policy.tiers[-1]
+    return Served(tried.answer, keep=settled and ledger.path in _KEPT_PATHS)
+
+
+def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
+    found = served.answer
+    wanted = served.keep and plan.write and not plan.reason
+    if isinstance(found, LiveStream):
+        completion = found.completion if wanted else None
+        return Reply(events=found.events(), keeping=_keeping(ctx, plan, vector, completion), stream=found)
+    value = found.value
+    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, (lambda: value) if wanted else None))
 
 
 def _keeping(
-    ctx: RequestContext, plan: CachePlan, vector: Vector | None, completion: Callable[[], dict[str, Any] | None]
+    ctx: RequestContext,
+    plan: CachePlan,
+    vector: Vector | None,
+    completion: Callable[[], Mapping[str, Any] | None] | None,
 ) -> Keeping | None:
-    """What this answer leaves for the cache: nothing, if it was not what the policy wants."""
-    ledger = ctx.ledger
-    if plan.reason or not plan.write or ledger.path in ("degraded", "fallback"):
+    """What this answer leaves for the cache; None for one that is not to be kept."""
+    if completion is None:
         return None
+    ledger = ctx.ledger
 
     def keep() -> Keep | None:
         value = completion()

@@ -67,7 +67,7 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
 def reasons(trace: Trace) -> Header:
     """What `x-tierline-debug: 1` asks for: why every hop went as it did."""
     said = (f"{hop.name}: {why}" for hop in trace.hops if (why := hop.attributes.get(names.REASON)))
-    return b"x-tierline-reason", "; ".join(said).encode("ascii", "replace")
+    return b"x-tierline-reason", " ".join("; ".join(said).split()).encode("ascii", "replace")
 
 
 def _server_timing(trace: Trace) -> bytes:

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from gateway.accounts import charge, estimate
+from gateway.accounts import charge, cost, estimate
 from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, TimedOut, Truncated
-from gateway.completions import Progress, Usage, strip_logprobs, usage_of
+from gateway.blame import BudgetSpent, DeadlinePassed
+from gateway.completions import Progress, Usage, assemble, strip_logprobs, usage_of
 from gateway.context import RequestContext
 from gateway.errors import envelope
 from gateway.evidence import StreamEvidence
+from gateway.settings import Price
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint
+from gateway.tiers import Endpoint, Slot
 from routing.cascade import Attempt
 from routing.confidence import Assessment, assess
 
+STALL_S = 60.0
+"""How long a client may leave what it was sent unread."""
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
@@ -39,24 +43,30 @@ class Rejected:
     confidence: float | None
 
 
-async def open_stream(
-    ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, call: Call
-) -> LiveStream | Rejected:
+async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> LiveStream | Rejected:
     """Opens, holds and judges one stream. Raises BackendError while nothing is committed."""
     held = _Held(ctx, attempt)
+    price = slot.endpoint.config.price
     try:
-        source = await _hold(held, endpoint, call, attempt.ttft_timeout_s)
-    except TimeoutError:
-        raise TimedOut("no first token in time") from None
+        source = await _hold(ctx, held, slot.endpoint, call, attempt.ttft_timeout_s)
+    except BaseException as stopped:
+        # A draft that breaks off, or whose client leaves, has cost what it said so far.
+        if held.evidence.tokens or isinstance(stopped, asyncio.CancelledError):
+            charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
+        if isinstance(stopped, TimeoutError):
+            raise BudgetSpent(attempt.ttft_timeout_s) from None
+        raise
     verdict = held.judge(hop)
     if verdict.accepted or attempt.final:
-        return LiveStream(ctx, endpoint, hop, source, held, verdict, strip=call.ask_logprobs)
+        slot.began()
+        return LiveStream(ctx, slot, hop, source, held, verdict, strip=call.ask_logprobs)
     source.close()
-    charge(ctx, hop, endpoint.config.price, held.usage or estimate(ctx, held.evidence.tokens))
+    slot.succeeded()
+    charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
     return Rejected(verdict.reason, verdict.confidence)
 
 
-async def _hold(held: _Held, endpoint: Endpoint, call: Call, ttft_timeout_s: float) -> EventStream:
+async def _hold(ctx: RequestContext, held: _Held, endpoint: Endpoint, call: Call, ttft_timeout_s: float) -> EventStream:
     source: EventStream | None = None
     try:
         async with asyncio.timeout(ttft_timeout_s) as limit:
@@ -68,7 +78,8 @@ async def _hold(held: _Held, endpoint: Endpoint, call: Call, ttft_timeout_s: flo
                 first = not held.evidence.tokens
                 held.add(events)
                 if first and held.evidence.tokens:
-                    limit.reschedule(asyncio.get_running_loop().time() + held.hold_max_s)
+                    longest = min(held.hold_max_s, ctx.budget_s())
+                    limit.reschedule(asyncio.get_running_loop().time() + longest)
                 if not events:
                     break
     except BaseException as stopped:
@@ -131,7 +142,7 @@ class LiveStream:
     def __init__(
         self,
         ctx: RequestContext,
-        endpoint: Endpoint,
+        slot: Slot,
         hop: Hop,
         source: EventStream,
         held: _Held,
@@ -140,7 +151,7 @@ class LiveStream:
         strip: bool,
     ) -> None:
         self._ctx = ctx
-        self._endpoint = endpoint
+        self._slot = slot
         self._hop = hop
         self._source = source
         self._held = held
@@ -152,10 +163,9 @@ class LiveStream:
         self._tokens = 0
         self._broken: BackendError | None = None
         self._closed = False
-        self._watchdog = _Watchdog(ctx.deadline, endpoint.config.idle_timeout, self._give_up)
+        self._watchdog = _Watchdog(ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, ctx.client.drop)
         self.verdict = verdict
-        self.chunks: list[dict[str, Any]] = []
-        """Every chunk the client was sent, for the cache; complete once `end` is "done"."""
+        self._chunks: list[dict[str, Any]] = []
         self.end = "client_cancel"
         """done, the error_type of what broke it, or client_cancel until it has ended by itself."""
 
@@ -165,8 +175,7 @@ class LiveStream:
             for event in self._held.events:
                 if data := self._take(event):
                     yield data
-            while events := await self._source.read():
-                self._watchdog.heard()
+            while events := await self._watchdog.during(self._source.read()):
                 for event in events:
                     if data := self._take(event):
                         yield data
@@ -193,17 +202,28 @@ class LiveStream:
         self._closed = True
         self._watchdog.stop()
         self._source.close()
-        self._endpoint.leave()
         if self.end == "done":
-            self._endpoint.succeeded()
+            self._slot.succeeded()
             if not self._source.done_seen:
                 self._hop.attributes[names.DONE_SYNTHESISED] = True
-        elif self._broken is not None and not isinstance(self._broken, _DeadlinePassed):
-            self._endpoint.failed(self._broken)
-        usage = self._usage or estimate(self._ctx, self._tokens)
-        charge(self._ctx, self._hop, self._endpoint.config.price, usage)
+        elif self._broken is not None:
+            self._slot.failed(self._broken)
+        else:
+            self._slot.free()
+        charge(self._ctx, self._hop, self._price, self._used())
         self._hop.attributes[names.STREAM_END] = self.end
         self._hop.end(self._broken.error_type if self._broken else None)
+
+    @property
+    def _price(self) -> Price:
+        return self._slot.endpoint.config.price
+
+    def _used(self) -> Usage:
+        return self._usage or estimate(self._ctx, self._tokens)
+
+    def completion(self) -> dict[str, Any] | None:
+        """The whole answer, for the cache; None unless the stream came to its proper end."""
+        return assemble(self._chunks) if self.end == "done" else None
 
     def _take(self, event: Event) -> bytes:
         """Books one event; its bytes, or none when it is not the client's to see."""
@@ -221,7 +241,7 @@ class LiveStream:
         if choices:
             self._tokens += 1
             self._progress.add(choices)
-        self.chunks.append(value)
+        self._chunks.append(value)
         if changed:
             if self._strip:
                 strip_logprobs(value)
@@ -231,10 +251,8 @@ class LiveStream:
     def _ending(self) -> bytes:
         """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""
         ledger = self._ctx.ledger
-        usage = self._usage or estimate(self._ctx, self._tokens)
-        price = self._endpoint.config.price
-        cost = ledger.cost_usd + (usage.tokens_in * price.input + usage.tokens_out * price.output) * 1e-6
-        return f": x-tierline-cost-usd={cost:.8f} x-tierline-attempts={ledger.attempts}\n".encode() + DONE_EVENT
+        dollars = ledger.cost_usd + cost(self._price, self._used())
+        return f": x-tierline-cost-usd={dollars:.8f} x-tierline-attempts={ledger.attempts}\n".encode() + DONE_EVENT
 
     def _usage_event(self) -> bytes:
         """The totals, last of all and once: the backend's, else, if the client wants any, our own, flagged."""
@@ -250,9 +268,9 @@ class LiveStream:
             }
         else:
             return b""
-        chunk = {**self.chunks[-1], "choices": [], "usage": counted}
+        chunk = {**self._chunks[-1], "choices": [], "usage": counted}
         if self._usage is not None:
-            self.chunks.append(chunk)
+            self._chunks.append(chunk)
         return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
     def _error_event(self, error: BackendError) -> bytes:
@@ -260,41 +278,57 @@ class LiveStream:
         return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
 
     def _give_up(self, error: BackendError) -> None:
+        """The watchdog's word: the call ends now, and its slot is free, however long the client takes to read."""
         self._broken = error
         self._source.close()
-
-
-class _DeadlinePassed(TimedOut):
-    """The request's own deadline; no fault of the endpoint."""
-
-    error_type = "deadline_exceeded"
+        self._slot.failed(error)
 
 
 class _Watchdog:
-    """Ends a stream that has gone silent or past its deadline, at the price of one clock reading an event."""
+    """Ends a stream whose backend is silent, whose deadline has passed, or whose client does not read.
 
-    def __init__(self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None]) -> None:
+    It costs two clock readings a read, and looks itself only as often as its limits may have run out.
+    """
+
+    def __init__(
+        self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None], drop_client: Callable[[], None]
+    ) -> None:
         self._deadline = deadline
         self._idle_s = idle_s
         self._give_up = give_up
-        self._heard = time.monotonic()
+        self._drop_client = drop_client
+        self._reading = False
+        self._late = False
+        self._since = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._wait(), self._check)
 
-    def heard(self) -> None:
-        self._heard = time.monotonic()
+    async def during(self, reading: Coroutine[Any, Any, list[Event]]) -> list[Event]:
+        """Awaits a read from the backend: only then is silence the backend's."""
+        self._reading, self._since = True, time.monotonic()
+        try:
+            return await reading
+        finally:
+            self._reading, self._since = False, time.monotonic()
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _wait(self) -> float:
-        return max(0.0, min(self._heard + self._idle_s, self._deadline) - time.monotonic())
+        limit = self._since + (self._idle_s if self._reading else STALL_S)
+        return max(0.001, min(limit, limit if self._late else self._deadline) - time.monotonic())
 
     def _check(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline:
-            self._give_up(_DeadlinePassed("the deadline has passed"))
-        elif now >= self._heard + self._idle_s:
+        silent = now - self._since
+        if self._reading and silent >= self._idle_s:
             self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
-        else:
-            self._timer = self._loop.call_later(self._wait(), self._check)
+            return
+        if not self._reading and silent >= STALL_S:
+            self._drop_client()
+            return
+        if now >= self._deadline and not self._late:
+            # The client is told at its next read; it may still be busy with what it has.
+            self._late = True
+            self._give_up(DeadlinePassed("the deadline has passed"))
+        self._timer = self._loop.call_later(self._wait(), self._check)

@@ -2,12 +2,11 @@
 
     Attempt    call this tier, and judge its answer if it is `judged`; when it is `final` nothing stronger can take over
     Serve      the answer of attempt `number` goes out
-    Fail       nothing can be served; the last outcome says why
+    Fail       nothing can be served
 
 The rules, in the order they are asked:
     accepted          it goes out
-    caller_fault      the same answer would come from any tier: out at once
-    caller_gone       nobody is waiting
+    caller_fault      another tier would say the same: out at once, unless a draft shows that one tier takes it
     low_confidence    the next stronger tier takes over; with none left, the best answer so far goes out, as degraded
     retryable         another endpoint of the tier, then the next stronger tier, then the best answer so far, then
                       weaker tiers, a tier whose draft was thrown away among them
@@ -24,7 +23,7 @@ from typing import Literal
 from policies.model import Policy
 from routing.decide import Decision, TierHealth
 
-OutcomeKind = Literal["accepted", "low_confidence", "retryable", "caller_fault", "caller_gone"]
+OutcomeKind = Literal["accepted", "low_confidence", "retryable", "caller_fault"]
 Path = Literal["direct", "escalated", "fallback", "degraded"]
 
 _MIN_ATTEMPT_S = 0.005
@@ -49,7 +48,6 @@ class Outcome:
     kind: OutcomeKind
     detail: str = ""
     confidence: float | None = None
-    committed: bool = False
     kept: bool = False
 
 
@@ -64,7 +62,6 @@ class Serve:
 class Fail:
     """Nothing can be served. `timed_out` when the budget ran out rather than the tiers."""
 
-    outcome: Outcome | None
     timed_out: bool = False
 
 
@@ -89,34 +86,30 @@ class Cascade:
         self._attempts: list[Attempt] = []
         self._outcomes: list[Outcome] = []
         self._missing = bool(decision.missing)
-        self._degraded = bool(decision.degraded)
+        self._stands_in = bool(decision.stand_in)
+        self._degraded = self._stands_in and decision.weaker
         self._escalated = False
-        self._fell_back = False
-
-    @property
-    def attempts(self) -> int:
-        """How many attempts were begun."""
-        return len(self._attempts)
+        self._failed_over = False
 
     @property
     def path(self) -> Path:
         """What `x-tierline-path` says of the answer that goes out."""
         if self._degraded:
             return "degraded"
-        if self._fell_back:
+        if self._failed_over or self._stands_in:
             return "fallback"
         return "escalated" if self._escalated else "direct"
 
     def next(self, budget_s: float) -> Step:
         """What to do now, with `budget_s` seconds left of the deadline."""
         if self._outcomes:
-            last = self._outcomes[-1]
-            if last.kind == "accepted":
+            last = self._outcomes[-1].kind
+            if last == "accepted":
                 return Serve(len(self._outcomes))
-            if last.kind in ("caller_fault", "caller_gone"):
-                return Fail(last)
+            if last == "caller_fault" and self._best() is None and not self._dropped:
+                return Fail()
         timed_out = budget_s < _MIN_ATTEMPT_S
-        tier = None if timed_out or self.attempts >= self._policy.escalate.max_attempts else self._current()
+        tier = None if timed_out or not self._may_attempt() else self._current()
         if tier is None:
             return self._best_or_fail(timed_out)
         attempt = self._attempt(tier, budget_s)
@@ -133,10 +126,15 @@ class Cascade:
                 self._dropped.append(tier)
             self._leave()
             self._escalated = True
-        elif outcome.kind == "retryable":
-            self._fell_back = True
-            if self._tried_here >= self._health[tier].endpoints:
-                self._leave()
+        elif outcome.kind == "retryable" and self._tried_here >= self._health[tier].endpoints:
+            self._leave()
+            self._failed_over = True
+        elif outcome.kind == "caller_fault":
+            # What this tier refuses (an unknown field, say) the one with the draft has taken.
+            self._stronger.clear()
+
+    def _may_attempt(self) -> bool:
+        return len(self._attempts) < self._policy.escalate.max_attempts
 
     def _current(self) -> str | None:
         """The tier whose turn it is; None when only an answer in hand, or nothing, is left."""
@@ -154,8 +152,8 @@ class Cascade:
             queue.pop(0)
 
     def _attempt(self, tier: str, budget_s: float) -> Attempt:
-        more_attempts = self.attempts + 1 < self._policy.escalate.max_attempts
-        can_escalate = more_attempts and len(self._stronger) > 1
+        number = len(self._attempts) + 1
+        can_escalate = number < self._policy.escalate.max_attempts and len(self._stronger) > 1
         if not self._stronger and self._dropped:
             self._degraded = True
         # With every stronger tier out of reach the answer goes out as it is, but not without saying so.
@@ -166,7 +164,7 @@ class Cascade:
             # p99 has no claim to more.
             timeout = min(budget_s / 2, self._policy.slo.total.p99 or budget_s)
             ttft_timeout = min(timeout, self._ttft_s or timeout)
-        return Attempt(self.attempts + 1, tier, timeout, ttft_timeout, judged, final=not can_escalate)
+        return Attempt(number, tier, timeout, ttft_timeout, judged, final=not can_escalate)
 
     def _best(self) -> int | None:
         """The number of the most confident answer that is still in hand."""
@@ -176,6 +174,6 @@ class Cascade:
     def _best_or_fail(self, timed_out: bool) -> Step:
         best = self._best()
         if best is None or (timed_out and self._policy.slo.on_miss == "fail"):
-            return Fail(self._outcomes[-1] if self._outcomes else None, timed_out)
+            return Fail(timed_out)
         self._degraded = True
         return Serve(best)

@@ -27,12 +27,16 @@ class NoTierError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TierHealth:
-    """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer."""
+    """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer.
+
+    `failing`: it is unavailable only for having failed, and may be asked when nothing else can answer.
+    """
 
     name: str
     capabilities: frozenset[str]
     endpoints: int
     unavailable: str = ""
+    failing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,12 @@ class Clamp:
     min_tier: str | None = None
     max_tier: str | None = None
 
+    def of(self, tiers: tuple[str, ...]) -> tuple[str, ...]:
+        """The part of a ladder that lies between the two; empty when they are the wrong way round."""
+        low = tiers.index(self.min_tier) if self.min_tier in tiers else 0
+        high = tiers.index(self.max_tier) if self.max_tier in tiers else len(tiers) - 1
+        return tiers[low : high + 1]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -49,15 +59,15 @@ class Decision:
 
     `tiers` starts with the one that answers first; the next ones take over by escalation. `fallbacks` are weaker tiers,
     tried only when all of `tiers` fail. `missing` are tiers that could take over if they could answer now: an answer
-    that would have gone on to one of them must say so. `degraded` says why the tier that was wanted does not start.
+    that would have gone on to one of them must say so. `stand_in` says why the tier that was wanted does not start;
+    `weaker`, that the one which starts in its place is a weaker one.
     """
 
     tiers: tuple[str, ...]
     fallbacks: tuple[str, ...]
     reason: str
-    difficulty: Difficulty | None
-    policy_version: str
-    degraded: str = ""
+    stand_in: str = ""
+    weaker: bool = False
     missing: tuple[str, ...] = ()
 
 
@@ -70,23 +80,17 @@ def decide(
     clamp: Clamp | None = None,
 ) -> Decision:
     """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds."""
-    ladder = policy.tiers if clamp is None else _clamped(policy.tiers, clamp)
+    ladder = policy.tiers if clamp is None else clamp.of(policy.tiers)
+    if not ladder:
+        raise NoTierError("no tier lies within the request's own limits", capable=False)
     capable = _capable(ladder, features, health)
     if len(capable) == 1:
-        return _with_health(policy, capable[0], capable, health, f"{capable[0]} alone is open to it", difficulty)
+        return _with_health(capable[0], capable, health, f"{capable[0]} alone is open to it")
     wanted, reason = _wanted(policy, difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
     if start != wanted:
         reason += f"; {wanted} is not open to this request"
-    return _with_health(policy, start, capable, health, reason, difficulty)
-
-
-def _clamped(tiers: tuple[str, ...], clamp: Clamp) -> tuple[str, ...]:
-    low = tiers.index(clamp.min_tier) if clamp.min_tier in tiers else 0
-    high = tiers.index(clamp.max_tier) if clamp.max_tier in tiers else len(tiers) - 1
-    if low > high:
-        raise NoTierError(f"no tier lies between {clamp.min_tier} and {clamp.max_tier}", capable=False)
-    return tiers[low : high + 1]
+    return _with_health(start, capable, health, reason)
 
 
 def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, TierHealth]) -> tuple[str, ...]:
@@ -143,24 +147,22 @@ def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> s
     return next((name for name in allowed if order.index(name) > position), allowed[-1])
 
 
-def _with_health(
-    policy: Policy,
-    start: str,
-    capable: tuple[str, ...],
-    health: Mapping[str, TierHealth],
-    reason: str,
-    difficulty: Difficulty | None,
-) -> Decision:
+def _with_health(start: str, capable: tuple[str, ...], health: Mapping[str, TierHealth], reason: str) -> Decision:
     at = capable.index(start)
     upward = _available(capable[at:], health)
     downward = _available(reversed(capable[:at]), health)
     why = health[start].unavailable
     if not upward and not downward:
-        raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
-    degraded = f"{start} is {why}" if why else ""
-    tiers, fallbacks = (upward, downward) if upward else (downward[:1], downward[1:])
+        # Better a tier that has failed than none: the last one is never ruled out.
+        upward = tuple(name for name in capable[at:] if health[name].failing)
+        downward = tuple(name for name in reversed(capable[:at]) if health[name].failing)
+        if not upward and not downward:
+            raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
+    stand_in = f"{start} is {why}" if why else ""
     missing = tuple(name for name in capable[at + 1 :] if health[name].unavailable)
-    return Decision(tiers, fallbacks, reason, difficulty, policy.version, degraded, missing)
+    if upward:
+        return Decision(upward, downward, reason, stand_in if upward[0] != start else "", False, missing)
+    return Decision(downward[:1], downward[1:], reason, stand_in, True, missing)
 
 
 def _available(names: Iterable[str], health: Mapping[str, TierHealth]) -> tuple[str, ...]:

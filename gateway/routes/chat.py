@@ -66,11 +66,7 @@ class _Exchange:
         """Reads, answers, replies; what the answer leaves for the cache."""
         try:
             reply = await self._answer()
-            try:
-                await self._reply(reply)
-            finally:
-                if reply.stream is not None:
-                    reply.stream.close()
+            await self._reply(reply)
             return reply.keeping
         except ClientGone:
             self._client_left()
@@ -78,6 +74,7 @@ class _Exchange:
             await self._fail(error)
         except asyncio.CancelledError:
             if not self._client.gone:
+                self.ledger.error = "drain"
                 raise
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
@@ -110,20 +107,27 @@ class _Exchange:
     async def _reply(self, reply: Reply) -> None:
         ledger = self.ledger
         ledger.status = 200
-        headers = explain(self.trace, ledger)
+        headers = self._explained()
         headers += reply.extra
-        if self._headers.get(b"x-tierline-debug") == b"1":
-            headers.append(reasons(self.trace))
-        self._started = True
         if reply.events is None:
             ledger.ttft_ms = self.trace.root.seconds * 1000
+            self._started = True
             await send_json(self._send, 200, headers, reply.body)
-        else:
+            return
+        try:
             await self._stream(reply, reply.events, headers)
+        except asyncio.CancelledError:
+            if reply.stream is not None and not self._client.gone:
+                reply.stream.end = "drain"
+            raise
+        finally:
+            if reply.stream is not None:
+                reply.stream.close()
 
     async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
         send = self._send
         await start_events(send, headers)
+        self._started = True
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
         async with contextlib.aclosing(events):
             async for event in events:
@@ -134,13 +138,20 @@ class _Exchange:
             # A broken stream is not ended: the server drops the connection, and no client takes it for whole.
             self.ledger.error = reply.stream.end
 
+    def _explained(self) -> list[Header]:
+        headers = explain(self.trace, self.ledger)
+        if self._headers.get(b"x-tierline-debug") == b"1":
+            headers.append(reasons(self.trace))
+        return headers
+
     async def _fail(self, error: ApiError) -> None:
         self.ledger.error = error.code or error.type
         if self._started:
             return
         self.ledger.status = error.status
         before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None
-        await send_error(self._send, error, explain(self.trace, self.ledger), before_end)
+        self._started = True
+        await send_error(self._send, error, self._explained(), before_end)
 
     def _client_left(self) -> None:
         self.ledger.status = CLIENT_GONE

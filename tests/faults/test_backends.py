@@ -138,16 +138,28 @@ def test_b1_connection_refused(rig: Rig, local_upstream: Upstream, stream: bool)
 
 
 def test_b1_an_endpoint_that_keeps_failing_rests(rig: Rig, local_upstream: Upstream) -> None:
-    """After five failures in a row an endpoint is left alone for a while: 502 without an attempt, and never a 429."""
+    """After five failures in a row an endpoint is left alone for a while, and the next tier answers in its place."""
+    lane = rig.take("lane")
+    local_upstream.refuse()
+    for number in range(5):
+        assert rig.ask(lane, seed=number).headers["x-tierline-attempts"] == "2"
+    answer = rig.ask(lane, seed=9)
+    assert (answer.text, answer.headers["x-tierline-attempts"]) == (STRONG, "1")
+    assert rig.states(lane)["weak"].startswith("failing")
+
+
+def test_b34_the_last_endpoint_is_never_ruled_out(rig: Rig, local_upstream: Upstream) -> None:
+    """An endpoint that nothing can stand in for is asked though it fails, and answers as soon as it can."""
     lane = rig.take("lone")
     local_upstream.refuse()
-    for _ in range(5):
-        assert rig.ask(lane).headers["x-tierline-attempts"] == "1"
-    answer = rig.ask(lane)
-    assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
-    assert answer.headers["x-tierline-attempts"] == "0"
-    assert "retry-after" not in answer.headers
-    assert rig.states(lane)["weak"].startswith("failing")
+    for number in range(6):
+        answer = rig.ask(lane, seed=number)
+        assert (answer.status, answer.error["code"]) == (502, "upstream_unreachable")
+        assert answer.headers["x-tierline-attempts"] == "1"
+        assert "retry-after" not in answer.headers
+    local_upstream.accept()
+    assert rig.ask(lane, seed=9).status == 200
+    assert rig.states(lane)["weak"] == "ready"
 
 
 def test_b2_connect_hangs(rig: Rig) -> None:
@@ -170,7 +182,7 @@ def test_b4_a_pause_that_was_asked_for(
     assert_fell_back(rig, rig.ask(lane), "upstream_http_error")
     assert rig.states(lane) == {"weak": "asking for a pause (status 429)", "strong": "ready"}
     second = rig.ask(lane, seed=1)
-    assert (second.text, second.headers["x-tierline-path"]) == (STRONG, "degraded")
+    assert (second.text, second.headers["x-tierline-path"]) == (STRONG, "fallback")
     assert second.headers["x-tierline-attempts"] == "1"
     assert len(local_upstream.requests) == 1
 

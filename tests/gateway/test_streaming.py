@@ -14,7 +14,6 @@ from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import TimedOut, Truncated
 from gateway.backends.openai import OpenAIBackend
 from gateway.client import Client
-from gateway.completions import assemble
 from gateway.context import RequestContext
 from gateway.dispatch import call_for
 from gateway.settings import BackendConfig
@@ -26,7 +25,6 @@ from gateway.tiers import Endpoint
 from gateway.wishes import Wishes
 from policies.model import Policy
 from routing.cascade import Attempt
-from routing.decide import Clamp
 from routing.features import features_of
 from tests.support.raw_upstream import raw_upstream
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream
@@ -64,8 +62,7 @@ class Run:
             body=body,
             features=features_of(body),
             wishes=Wishes(),
-            clamp=Clamp(),
-            pinned=False,
+            clamp=None,
             own_limit=False,
             deadline=time.monotonic() + deadline_s,
             trace=trace,
@@ -76,17 +73,14 @@ class Run:
     async def open(self, *, judged: bool = True, ttft_s: float = 2.0) -> LiveStream | Rejected:
         """Opens, holds and judges the stream, as an attempt with a stronger tier behind it."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
-        self.endpoint.enter()
+        slot = self.endpoint.take()
         try:
-            opened = await open_stream(
-                self.ctx, attempt, self.endpoint, self.hop, call_for(self.ctx, attempt, self.endpoint, self.hop)
+            return await open_stream(
+                self.ctx, attempt, slot, self.hop, call_for(self.ctx, attempt, self.endpoint, self.hop)
             )
         except BaseException:
-            self.endpoint.leave()
+            slot.free()
             raise
-        if isinstance(opened, Rejected):
-            self.endpoint.leave()
-        return opened
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
@@ -234,7 +228,9 @@ async def test_logprobs_are_ours_alone(begin: Begin, upstream: Upstream) -> None
     upstream.default = Reply(text=LONG)
     stream = await begin().committed()
     assert b"logprob" not in b"".join(await written(stream))
-    assert "logprobs" not in assemble(stream.chunks)["choices"][0]
+    whole = stream.completion()
+    assert whole is not None
+    assert "logprobs" not in whole["choices"][0]
 
 
 async def test_logprobs_that_the_client_asked_for(begin: Begin, upstream: Upstream) -> None:
@@ -262,7 +258,8 @@ async def test_chunks_add_up(begin: Begin, upstream: Upstream) -> None:
     stream = await begin().committed()
     writes = await written(stream)
     assert b'"completion_tokens"' not in b"".join(writes)
-    whole = assemble(stream.chunks)
+    whole = stream.completion()
+    assert whole is not None
     assert whole["choices"][0]["message"]["content"] == LONG
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert whole["usage"]["completion_tokens"] == 8

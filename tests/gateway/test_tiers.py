@@ -11,9 +11,11 @@ from gateway.backends.base import (
     Call,
     Completion,
     EventStream,
+    Saturated,
     Truncated,
     Unreachable,
 )
+from gateway.blame import BudgetSpent, DeadlinePassed
 from gateway.settings import BackendConfig
 from gateway.tiers import Endpoint, Tier
 
@@ -59,10 +61,10 @@ def endpoint_of(clock: Clock, name: str = "local-1", **changes: object) -> Endpo
 
 
 def fail(endpoint: Endpoint, *errors: BackendError) -> None:
-    for error in errors:
-        endpoint.enter()
-        endpoint.leave()
-        endpoint.failed(error)
+    """These calls were all under way at once, and end with these errors, one after another."""
+    slots = [endpoint.take() for _ in errors]
+    for slot, error in zip(slots, errors, strict=True):
+        slot.failed(error)
 
 
 def test_rests_as_long_as_it_asks(clock: Clock, endpoint: Endpoint) -> None:
@@ -92,7 +94,7 @@ def test_a_429_that_asks_for_nothing_backs_off(clock: Clock, endpoint: Endpoint)
         clock.now += 60
     for pause, nominal in zip(pauses, [1, 2, 4, 8, 16, 30, 30, 30], strict=True):
         assert nominal * 0.8 <= pause <= nominal * 1.2
-    endpoint.succeeded()
+    endpoint.take().succeeded()
     fail(endpoint, BadStatus(429))
     assert (endpoint.pause_s() or 99) <= 1.2
 
@@ -113,19 +115,21 @@ def test_a_longer_pause_prevails(endpoint: Endpoint) -> None:
 
 def test_a_call_from_before_does_not_end_a_rest(clock: Clock, endpoint: Endpoint) -> None:
     """An answer to a call that began before the pause was asked for leaves the pause as it is."""
+    before, stream_before = endpoint.take(), endpoint.take()
+    clock.now += 1
     fail(endpoint, BadStatus(429, retry_after_s=10))
-    endpoint.succeeded()
-    endpoint.began()
+    before.succeeded()
+    stream_before.began()
     assert endpoint.unavailable()
     clock.now += 11
-    endpoint.succeeded()
+    endpoint.take().succeeded()
     assert endpoint.unavailable() == ""
 
 
 def test_five_failures_in_a_row(clock: Clock, endpoint: Endpoint) -> None:
     """Five failures in a row make it rest, four and an answer do not; it is not a pause that it asked for."""
     fail(endpoint, *[Unreachable()] * 4)
-    endpoint.succeeded()
+    endpoint.take().succeeded()
     fail(endpoint, *[Unreachable()] * 4)
     assert endpoint.unavailable() == ""
     fail(endpoint, Truncated())
@@ -147,20 +151,18 @@ def test_our_key_is_refused(clock: Clock, endpoint: Endpoint) -> None:
 
 
 def test_one_call_tries_a_rested_endpoint(clock: Clock, endpoint: Endpoint) -> None:
-    """After its rest one call at a time tries it, until one succeeds."""
-    assert not endpoint.enter()
+    """After its rest one call at a time tries it, until one succeeds; other calls' ends change nothing."""
+    before = endpoint.take()
     fail(endpoint, BadStatus(429, retry_after_s=1))
     clock.now += 2
-    probe = endpoint.enter()
-    assert probe
-    endpoint.leave()
-    assert endpoint.unavailable(), "another call's end is not the probe's"
-    endpoint.leave(probe=probe)
+    probe = endpoint.take()
+    assert endpoint.unavailable()
+    before.free()
+    assert endpoint.unavailable()
+    probe.free()
     assert endpoint.unavailable() == ""
-    endpoint.enter()
-    endpoint.succeeded()
-    endpoint.leave()
-    endpoint.enter()
+    endpoint.take().succeeded()
+    endpoint.take()
     assert endpoint.unavailable() == ""
 
 
@@ -168,12 +170,61 @@ def test_a_stream_that_has_begun_lets_others_in(clock: Clock, endpoint: Endpoint
     """A long stream is proof enough for others to call, while its own failures still count until it ends well."""
     fail(endpoint, *[Truncated()] * 5)
     clock.now += 6
-    endpoint.enter()
-    endpoint.began()
+    stream = endpoint.take()
+    stream.began()
     assert endpoint.unavailable() == ""
-    endpoint.failed(Truncated())
-    endpoint.leave()
+    stream.failed(Truncated())
     assert endpoint.unavailable() == "failing (upstream_truncated, 6 in a row)"
+
+
+def test_no_order_of_ends_makes_it_rest_for_ever(clock: Clock, endpoint: Endpoint) -> None:
+    """A probing stream, overtaken by an older call's pause, leaves an endpoint that can be called again."""
+    old = endpoint.take()
+    fail(endpoint, *[Unreachable()] * 5)
+    clock.now += 6
+    probe = endpoint.take()
+    old.failed(BadStatus(429, retry_after_s=20))
+    probe.began()
+    clock.now += 1
+    probe.succeeded()
+    assert (endpoint.in_flight, bool(endpoint.unavailable())) == (0, True)
+    clock.now += 30
+    assert endpoint.unavailable() == ""
+
+
+def test_a_slot_ends_once(endpoint: Endpoint) -> None:
+    """Whatever is said after the first verdict, the place is given back once."""
+    slot = endpoint.take()
+    slot.succeeded()
+    slot.failed(Unreachable())
+    slot.free()
+    assert endpoint.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    "error", [BudgetSpent(2.0), DeadlinePassed("x"), Saturated("x"), BadStatus(400), BadStatus(422)], ids=repr
+)
+def test_what_is_not_its_fault_makes_no_endpoint_rest(endpoint: Endpoint, error: BackendError) -> None:
+    """A hurried request, a full tier and a caller's mistake are nobody's failures."""
+    fail(endpoint, *[error] * 20)
+    assert endpoint.unavailable() == ""
+
+
+def test_silence_for_longer_than_its_patience_is_its_fault(endpoint: Endpoint) -> None:
+    """However it came about, an endpoint that was given ample time and said nothing has failed."""
+    fail(endpoint, *[BudgetSpent(10.0)] * 5)
+    assert "5 in a row" in endpoint.unavailable()
+
+
+def test_the_last_endpoint_is_asked_though_it_fails(clock: Clock, endpoint: Endpoint) -> None:
+    """A tier of nothing but failing endpoints says so to routing, and still gives one when it is asked."""
+    fail(endpoint, *[Unreachable()] * 5)
+    tier = Tier("local", [endpoint], clock)
+    assert tier.health().failing
+    assert tier.pick() is endpoint
+    fail(endpoint, BadStatus(401))
+    assert not tier.health().failing
+    assert tier.pick() is None
 
 
 def test_picks_the_least_loaded_in_turn(clock: Clock) -> None:
@@ -181,16 +232,15 @@ def test_picks_the_least_loaded_in_turn(clock: Clock) -> None:
     a, b, c = (endpoint_of(clock, name) for name in ("a", "b", "c"))
     tier = Tier("local", [a, b, c], clock)
     assert {tier.pick() for _ in range(3)} == {a, b, c}
-    a.enter()
+    a.take()
     assert {tier.pick() for _ in range(4)} == {b, c}
     fail(b, BadStatus(401))
     assert {tier.pick() for _ in range(4)} == {c}
-    c.enter()
-    c.enter()
+    slots = [c.take(), c.take()]
     assert {tier.pick() for _ in range(4)} == {a}
-    a.enter()
+    a.take()
     assert tier.pick() is None
-    c.leave()
+    slots[0].free()
     assert tier.pick() is c
 
 
@@ -198,9 +248,9 @@ def test_picks_one_that_has_not_failed(clock: Clock) -> None:
     """An endpoint that failed the same request is picked again only when no other can be."""
     a, b = endpoint_of(clock, "a"), endpoint_of(clock, "b")
     tier = Tier("local", [a, b], clock)
-    b.enter()
+    b.take()
     assert {tier.pick([a]) for _ in range(3)} == {b}
-    b.enter()
+    b.take()
     assert tier.pick([a]) is a
 
 

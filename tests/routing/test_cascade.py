@@ -28,14 +28,15 @@ def policy(**changes: Any) -> Policy:
 def cascade(
     *tiers: str,
     fallbacks: tuple[str, ...] = (),
-    degraded: str = "",
+    stand_in: str = "",
+    weaker: bool = False,
     missing: tuple[str, ...] = (),
     endpoints: int = 1,
     **changes: Any,
 ) -> Cascade:
     names = (*tiers, *fallbacks)
     health = {name: TierHealth(name, frozenset(), endpoints) for name in names}
-    decision = Decision(tiers, fallbacks, "test", None, "0123456789", degraded, missing)
+    decision = Decision(tiers, fallbacks, "test", stand_in, weaker, missing)
     return Cascade(decision, policy(**changes), health)
 
 
@@ -134,7 +135,7 @@ def test_nothing_is_tried_after_the_callers_own_fault() -> None:
     attempt(run)
     fault = Outcome("caller_fault", "status 400")
     run.observe(fault)
-    assert run.next(5) == Fail(fault)
+    assert run.next(5) == Fail()
 
 
 def test_three_attempts_are_the_most() -> None:
@@ -143,14 +144,13 @@ def test_three_attempts_are_the_most() -> None:
     for _ in range(3):
         attempt(run)
         run.observe(RETRYABLE)
-    assert run.next(5) == Fail(RETRYABLE)
-    assert run.attempts == 3
+    assert run.next(5) == Fail()
 
 
 def test_no_attempt_starts_without_budget() -> None:
     """Past the deadline the best answer in hand goes out, or the request has timed out."""
     run = cascade("local", "hosted")
-    assert run.next(0.0) == Fail(None, timed_out=True)
+    assert run.next(0.0) == Fail(timed_out=True)
     run = cascade("local", "hosted")
     attempt(run)
     run.observe(low(0.3))
@@ -162,7 +162,7 @@ def test_on_miss_fail_serves_no_draft_after_the_deadline() -> None:
     run = cascade("local", "hosted", slo={"deadline": "10s", "on_miss": "fail"})
     attempt(run)
     run.observe(low(0.3))
-    assert run.next(0.0) == Fail(low(0.3), timed_out=True)
+    assert run.next(0.0) == Fail(timed_out=True)
 
 
 def test_a_judged_attempt_leaves_budget_for_the_tier_above() -> None:
@@ -188,10 +188,47 @@ def test_of_several_drafts_the_most_confident_goes_out() -> None:
 
 def test_an_unconfigured_wanted_tier_is_said() -> None:
     """When the tier that was wanted cannot answer, the path says degraded whoever does."""
-    run = cascade("local", degraded="hosted is unconfigured")
+    run = cascade("local", stand_in="hosted is unconfigured", weaker=True)
     attempt(run)
     run.observe(ACCEPTED)
     run.next(5)
+    assert run.path == "degraded"
+
+
+def test_a_stronger_stand_in_is_a_fallback() -> None:
+    """When the tier that was wanted rests and a stronger one answers, nothing is lost but money: not degraded."""
+    run = cascade("hosted", stand_in="local is failing")
+    attempt(run)
+    run.observe(ACCEPTED)
+    run.next(5)
+    assert run.path == "fallback"
+
+
+def test_another_endpoint_of_the_tier_is_no_fallback() -> None:
+    """A retry within the tier gives what the policy wanted."""
+    run = cascade("local", "hosted", endpoints=2)
+    attempt(run)
+    run.observe(RETRYABLE)
+    attempt(run)
+    run.observe(ACCEPTED)
+    run.next(5)
+    assert run.path == "direct"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_draft_in_hand_outlives_the_next_tiers_refusal(kept: bool) -> None:
+    """A field that only the stronger tier refuses must not turn an answer into an error: the draft goes out."""
+    run = cascade("local", "hosted")
+    attempt(run)
+    run.observe(low(0.3, kept=kept))
+    attempt(run)
+    run.observe(Outcome("caller_fault", "status 400"))
+    if kept:
+        assert run.next(5) == Serve(1)
+    else:
+        assert attempt(run).tier == "local"
+        run.observe(ACCEPTED)
+        assert run.next(5) == Serve(3)
     assert run.path == "degraded"
 
 

@@ -54,7 +54,7 @@ def test_an_easy_request_starts_cheap() -> None:
     assert decision.tiers == TIERS
     assert decision.fallbacks == ()
     assert decision.reason == "local: p_adequate >= 0.7 and tokens_in < 3000"
-    assert (decision.degraded, decision.difficulty, decision.policy_version) == ("", EASY, "0123456789")
+    assert decision.stand_in == ""
 
 
 def test_a_hard_request_starts_strong() -> None:
@@ -106,7 +106,7 @@ def test_a_tier_without_the_capability_is_left_out(changes: dict[str, Any], capa
     """What a request needs, every tier that may answer it can do; the next stronger one starts instead."""
     others = {"tools", "json", "vision"} - {capability}
     decision = decide(policy(), EASY, features(**changes), health(local=others), 10.0)
-    assert (decision.tiers, decision.fallbacks, decision.degraded) == (("middle", "hosted"), (), "")
+    assert (decision.tiers, decision.fallbacks, decision.stand_in) == (("middle", "hosted"), (), "")
 
 
 def test_nobody_can() -> None:
@@ -120,20 +120,20 @@ def test_an_unavailable_start_is_said() -> None:
     """When the wanted tier cannot answer, a stronger one does, and the decision says why."""
     decision = decided(EASY, local="failing")
     assert (decision.tiers, decision.fallbacks) == (("middle", "hosted"), ())
-    assert decision.degraded == "local is failing"
+    assert decision.stand_in == "local is failing"
 
 
 def test_a_weaker_tier_stands_in_for_the_strongest() -> None:
     """When nothing at or above the wanted tier can answer, the strongest of the weaker ones does."""
     decision = decided(HARD, hosted="unconfigured: no key")
     assert (decision.tiers, decision.fallbacks) == (("middle",), ("local",))
-    assert decision.degraded == "hosted is unconfigured: no key"
+    assert decision.stand_in == "hosted is unconfigured: no key"
 
 
 def test_an_unavailable_tier_further_up_is_skipped() -> None:
     """A tier that rests is not escalated to; that alone does not make the answer a degraded one."""
     decision = decided(EASY, middle="asking for a pause")
-    assert (decision.tiers, decision.degraded) == (("local", "hosted"), "")
+    assert (decision.tiers, decision.stand_in) == (("local", "hosted"), "")
 
 
 def test_nobody_is_there() -> None:
@@ -172,3 +172,13 @@ def test_limits_that_cross() -> None:
     with pytest.raises(NoTierError) as caught:
         decided(EASY, Clamp(min_tier="hosted", max_tier="local"))
     assert not caught.value.capable
+
+
+def test_a_failing_tier_is_better_than_none() -> None:
+    """When every tier has been failing the wanted one is asked all the same; one that refuses our key is no use."""
+    failing = {name: TierHealth(name, frozenset(), 1, "failing", failing=True) for name in TIERS}
+    decision = decide(policy(), EASY, features(), failing, 5.0)
+    assert (decision.tiers[0], decision.weaker) == ("local", False)
+    refused = {name: TierHealth(name, frozenset(), 1, "refusing our key") for name in TIERS}
+    with pytest.raises(NoTierError):
+        decide(policy(), EASY, features(), refused, 5.0)
