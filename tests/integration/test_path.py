@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,3 +272,54 @@ def test_tenants_are_told_apart_by_their_keys(
 
         until(lambda: path("ACME_KEY") == "cache-exact", 5, "acme's answer to be stored")
         assert path("UMBRELLA_KEY") == "direct"
+
+
+def test_a_pinned_weak_answer_is_not_served_to_others(
+    gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream
+) -> None:
+    """What a request that would have nothing better got, unjudged, is no answer for those who would have escalated."""
+    local_upstream.default = Reply(text="um, er, ah", logprob=-3.0)
+    hosted_upstream.default = Reply(text="Paris.")
+    pinned = ask(gw, "Name the capital city of France.", model="tier:local")
+    assert text_of(pinned) == "um, er, ah"
+    clamped = ask(gw, "Name the capital city of France.", headers={"x-tierline-max-tier": "local"})
+    assert text_of(clamped) == "um, er, ah"
+    # Whatever was to be stored is stored by the time that a later request's answer is.
+    until(lambda: ask(gw, "Say hi to all.").headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+    open_to_all = ask(gw, "Name the capital city of France.")
+    assert (text_of(open_to_all), open_to_all.headers["x-tierline-path"]) == ("Paris.", "escalated")
+
+
+def test_an_answer_refused_at_the_deadline_leaves_no_call_behind(local_upstream: Upstream, tmp_path: Path) -> None:
+    """A stream that is judged, found poor, and not served for lack of time is closed: its slot is free again."""
+    policy = SHIPPED_POLICIES["chat"].replace("on_miss: serve_best", "on_miss: fail")
+    with serve(tmp_path, local_upstream.url, policies={"chat": policy}) as gateway:
+        local_upstream.default = Reply(text="um er ah oh hm well so", logprob=-3.0, between_s=0.05)
+        late = ask(gateway, "Say it slowly.", stream=True, headers={"x-tierline-deadline-ms": "120"})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+        tiers = httpx2.get(f"{gateway.origin}/readyz").json()["tiers"]
+        assert tiers["local"]["backends"]["local"] == {"state": "ready", "model": "small", "in_flight": 0}
+
+
+def test_a_client_that_does_not_read_frees_its_backend_at_the_deadline(
+    local_upstream: Upstream, tmp_path: Path
+) -> None:
+    """The call ends with the request's time, however much the client has left unread, and the backend is not blamed."""
+    with serve(tmp_path, local_upstream.url, policies=SHIPPED_POLICIES) as gateway:
+        local_upstream.default = Reply(tokens=("x" * 65_536,) * 200, logprob=-0.01, between_s=0.005)
+        body = json.dumps(
+            {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Say x for ever."}]}
+        ).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-tierline-deadline-ms: 1500\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+            connection.sendall(head.encode() + body)
+            until(lambda: _backend(gateway)["in_flight"] == 1, 5, "the call")
+            until(lambda: _backend(gateway)["in_flight"] == 0, 5, "its end")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        assert _backend(gateway)["state"] == "ready"
+
+
+def _backend(gateway: Gateway) -> dict[str, Any]:
+    found: dict[str, Any] = httpx2.get(f"{gateway.origin}/readyz").json()["tiers"]["local"]["backends"]["local"]
+    return found
