@@ -10,12 +10,11 @@ from starlette.exceptions import HTTPException
 
 from gateway.assembly import running
 from gateway.errors import ApiError, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.middleware import request_id_of
+from gateway.middleware import Door
 from gateway.reply import send_error
 from gateway.routes import health, models
 from gateway.routes.chat import ChatCompletions
 from gateway.services import Services
-from gateway.wishes import known_headers
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
@@ -31,21 +30,26 @@ class App:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._chat = ChatCompletions(services)
-        self._others = _fastapi(services)
+        self._fastapi = _fastapi(services)
+        self._others = Door(self._cold)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI's entry."""
         if scope["type"] == "http":
-            if scope["path"] not in CHAT:
-                await self._others(scope, receive, _identified(scope, send))
-            elif scope["method"] == "POST":
+            if scope["path"] in CHAT and scope["method"] == "POST":
                 await self._chat(scope, receive, send)
             else:
-                await send_error(send, _method_not_allowed(scope["method"], "POST"), [_request_id(scope)])
+                await self._others(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _lifespan(self._services, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
+
+    async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] in CHAT:
+            await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
+        else:
+            await self._fastapi(scope, receive, send)
 
 
 async def _lifespan(services: Services, receive: Any, send: Any) -> None:
@@ -87,19 +91,3 @@ def _api_error(request: Request, error: Exception) -> ApiError:
 def _method_not_allowed(method: str, allow: str) -> ApiError:
     headers: Headers = ((b"allow", allow.encode()),)
     return MethodNotAllowed(f"{method} is not a method of this URL; use {allow}.", headers=headers)
-
-
-def _request_id(scope: Any) -> tuple[bytes, bytes]:
-    return b"x-request-id", request_id_of(known_headers(scope["headers"])).encode("latin-1")
-
-
-def _identified(scope: Any, send: Any) -> Any:
-    """`send`, with the request id on the response."""
-    request_id = _request_id(scope)
-
-    async def identified(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), request_id]}
-        await send(message)
-
-    return identified

@@ -1,7 +1,9 @@
-"""The door: what every request gets before a route sees it, as plain ASGI.
+"""The door: what requests meet before a route sees them, and our headers on what goes out again.
 
-A request id and a trace, the tenant its key stands for, the body within its limit; and at the way out, one envelope for
-every error, whatever raised it.
+`Door` is the ASGI middleware of every route but chat completions: none of those calls a model, so none has a trace, and
+what there is to say of it is known when the reply starts. The hot route says the same and more from its trace (see
+`gateway.reply.explain`), and calls what it shares with the others, here, directly: the request id, the tenant a key
+stands for, the body within its limit. A wrapped `send` costs a coroutine for every chunk of a stream.
 """
 
 from __future__ import annotations
@@ -10,17 +12,45 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.client import ClientGone
 from gateway.errors import ApiError, RequestTooLarge, Unauthorized, UnsupportedMediaType
 from gateway.settings import TenantConfig
-from gateway.wishes import valid_request_id
+from gateway.wishes import known_headers, valid_request_id
 
 DEFAULT_TENANT: Final = "default"
 _BEARER = b"bearer "
 _LINGER_S = 1.0
+_NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
+
+
+class Door:
+    """ASGI middleware: the request id, our own time, and that no backend was called, on every reply of `app`."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers one HTTP request."""
+        request_id = request_id_of(known_headers(scope["headers"])).encode("latin-1")
+        started = time.perf_counter_ns()
+
+        async def explained(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                overhead_ms = (time.perf_counter_ns() - started) / 1e6
+                headers = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id),
+                    (b"x-tierline-overhead-ms", b"%.2f" % overhead_ms),
+                    *_NOTHING_CALLED,
+                ]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, explained)
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
