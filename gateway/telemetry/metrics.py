@@ -42,9 +42,9 @@ _OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.00
 
 # The attributes that become labels of the hops that are counted one by one.
 _COUNTED: Final = {
-    names.CACHE_EXACT: (names.CACHE_OUTCOME,),
-    names.CACHE_SEMANTIC: (names.CACHE_OUTCOME,),
-    names.CACHE_WRITE: (names.CACHE_OUTCOME,),
+    names.CACHE_EXACT: (names.CACHE_OUTCOME, names.CACHE_REASON),
+    names.CACHE_SEMANTIC: (names.CACHE_OUTCOME, names.CACHE_REASON),
+    names.CACHE_WRITE: (names.CACHE_OUTCOME, names.CACHE_REASON),
     names.ATTEMPT: (names.TIER, names.BACKEND, names.OUTCOME),
 }
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
@@ -85,8 +85,8 @@ class Metrics:
         self.ttft = histogram("ttft", "Request to first byte of content.", _TTFT, "surface", "path")
         self.overhead = histogram("overhead", "Our own time in a request.", _OVERHEAD, "path")
         self.attempts = counter("attempts", "Backend calls, by how they ended.", "tier", "backend", "outcome")
-        self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome")
-        self.writes = counter("cache_writes", "Cache writes.", "outcome")
+        self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome", "reason")
+        self.writes = counter("cache_writes", "Cache writes.", "outcome", "reason")
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
         self.cost = counter("cost_usd", "Dollars spent, wasted ones included.", "surface", "tier")
         self.wasted = counter("wasted_usd", "Dollars spent on drafts nobody saw.", "surface")
@@ -172,7 +172,8 @@ class Metrics:
 
     def _resolve(self, key: _Key) -> Counter:
         hop, *values = key
-        labels = [value or _NONE for value in values]
+        # Behind a colon a reason tells what is different each time.
+        labels = [(value or _NONE).partition(":")[0] for value in values]
         if hop == names.ATTEMPT:
             counter = self.attempts.labels(*labels)
         elif hop == names.CACHE_WRITE:
