@@ -4,6 +4,8 @@
 
 Parsed once, by Python's own parser, into closures over a mapping of values. A comparison with a value that is
 missing or None is false, so `temperature > 0.3` says nothing of a request that sets no temperature.
+
+A rule may be written over several lines, as YAML's `|` and `>` do; it is kept as one, for it is shown in headers.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed rule. `names` are the values it asks for; `holds(values)` evaluates it."""
+    """A parsed rule. `source` is one printable line, `names` the values it asks for; `holds(values)` evaluates it."""
 
     source: str
     names: frozenset[str]
@@ -45,11 +47,13 @@ class Expression:
     @classmethod
     def parse(cls, source: str) -> Expression:
         """The rule in `source`; raises ExpressionError."""
-        text = source.strip()
+        text = " ".join(source.split())
         if text == OTHERWISE:
             return cls(OTHERWISE, frozenset(), lambda _: True)
         if not text or len(text) > _LIMIT:
             raise ExpressionError(f"a rule has 1 to {_LIMIT} characters")
+        if "#" in text or not text.isprintable():  # on one line, a comment would take the rest of the rule with it
+            raise ExpressionError(f"{text!r} is not a rule: comments and control characters have no place in one")
         try:
             tree = ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

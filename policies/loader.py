@@ -85,11 +85,6 @@ def read_policy(file: Path) -> tuple[Policy, Document]:
     return Policy.model_validate({**dict(rules), "version": version_of(rules)}), document
 
 
-def load_policy(file: Path) -> Policy:
-    """The policy in `file`; raises ConfigError."""
-    return read_policy(file)[0]
-
-
 def load_policies(directory: Path, known_tiers: Collection[str], default_surface: str = DEFAULT_SURFACE) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
     files = policy_files(directory)

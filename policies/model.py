@@ -143,13 +143,14 @@ class Slo(Section):
 class Route(Section):
     """Where a request starts. `start` is read in order; the first tier whose rule holds is taken.
 
+    Whatever the rules say, a request for tools, images or JSON only goes to tiers that have that capability.
+
     Out of its domain the classifier says nothing: `in_domain` is false, and no comparison with `p_adequate` or
     `difficulty` holds. `(p_adequate >= 0.7 or not in_domain)` starts such requests where easy ones start.
     """
 
     classifier: Literal["default", "none"] = "default"
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
-    require: Literal["capabilities"] = "capabilities"
 
 
 class When(Section):

@@ -53,7 +53,7 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """file:line: key: message, as editors and people read it, and exit code 2."""
-    edit(policies / "chat.yaml", "deadline: 30s", "dedline: 30s")
+    edit(policies / "chat.yaml", "deadline: 60s", "dedline: 60s")
     assert main(["check", "--policies", str(policies)]) == 2
     lines = capsys.readouterr().out.splitlines()
     line = line_of(policies / "chat.yaml", "dedline")

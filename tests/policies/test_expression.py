@@ -50,6 +50,8 @@ def test_a_rule_names_what_it_asks_for() -> None:
         "None",
         "x" * 501,
         "a\x00",
+        "a == '\x1b[31m'",
+        "a > 1 # or so\nand b",
     ],
 )
 def test_nothing_but_comparisons_is_a_rule(rule: str) -> None:
@@ -61,3 +63,14 @@ def test_nothing_but_comparisons_is_a_rule(rule: str) -> None:
 def test_a_rule_of_the_greatest_length_can_be_parsed() -> None:
     """Nesting is bounded by the length, so no rule can exhaust the stack."""
     assert Expression.parse("not " * 123 + "a").holds({"a": False})
+
+
+@pytest.mark.parametrize(
+    "rule", ["a >= 0.7\n  and b\n", "(a >= 0.7\r\n and b)", "a >= 0.7 and\tb", " a >= 0.7\u2028and b "]
+)
+def test_a_rule_over_several_lines_is_one(rule: str) -> None:
+    """It is kept without its line breaks: traces and headers show it."""
+    parsed = Expression.parse(rule)
+    assert parsed.source.strip("()") == "a >= 0.7 and b"
+    assert parsed.holds({"a": 0.8, "b": True})
+    assert not parsed.holds({"a": 0.8, "b": False})

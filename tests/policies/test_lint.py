@@ -6,7 +6,7 @@ import pytest
 
 from policies.errors import dotted
 from policies.lint import lint
-from policies.loader import load_policy
+from policies.loader import read_policy
 from tests.policies.conftest import CHAT, Write
 
 START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
@@ -30,10 +30,10 @@ START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwis
 )  # fmt: skip
 def test_doubtful_rules_are_pointed_out(write: Write, changes: list[tuple[str, str]], key: str, says: str) -> None:
     """Each doubtful rule is named by its key, and the policy loads all the same."""
-    found = lint(load_policy(write("chat", CHAT, *changes)))
+    found = lint(read_policy(write("chat", CHAT, *changes))[0])
     assert any(dotted(path) == key and says in message for path, message in found), found
 
 
 def test_a_sound_policy_raises_no_doubt(write: Write) -> None:
     """There is no noise."""
-    assert lint(load_policy(write())) == []
+    assert lint(read_policy(write())[0]) == []

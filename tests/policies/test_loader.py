@@ -8,7 +8,7 @@ import pytest
 
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.lint import lint
-from policies.loader import SHIPPED, PolicySource, load_policies, load_policy
+from policies.loader import SHIPPED, PolicySource, load_policies, read_policy
 from tests.policies.conftest import CHAT, Write
 
 TIERS = ("local", "hosted")
@@ -22,7 +22,7 @@ def problems_of(directory: Path) -> list[str]:
 
 def test_what_a_file_says_is_what_the_policy_holds(write: Write) -> None:
     """Durations are seconds, rules are parsed, what is not written has its default."""
-    policy = load_policy(write())
+    policy = read_policy(write())[0]
     assert (policy.slo.ttft.p95, policy.slo.deadline) == (0.4, 30.0)
     assert policy.cache.exact is not None
     assert policy.cache.exact.ttl == 86400
@@ -48,7 +48,7 @@ def test_what_a_file_says_is_what_the_policy_holds(write: Write) -> None:
 )
 def test_equal_rules_have_equal_versions(write: Write, same: str) -> None:
     """Comments, layout, key order and defaults written out do not make another version."""
-    assert load_policy(write("same", same)).version == load_policy(write()).version
+    assert read_policy(write("same", same))[0].version == read_policy(write())[0].version
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_equal_rules_have_equal_versions(write: Write, same: str) -> None:
 )  # fmt: skip
 def test_other_rules_have_another_version(write: Write, change: tuple[str, str]) -> None:
     """Any change of a rule, the order of `route.start` among them, is another version."""
-    assert load_policy(write("other", CHAT, change)).version != load_policy(write()).version
+    assert read_policy(write("other", CHAT, change))[0].version != read_policy(write())[0].version
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_all_problems_of_all_files_are_told_at_once(write: Write) -> None:
 def test_a_flag_may_say_yes_and_a_word_may_be_no(write: Write) -> None:
     """`no` is false where a flag is meant, and the word `no` where a name is."""
     file = write("chat", CHAT, ("invalid: [json]", "repetition: no"), ("[gpt-4o-mini]", "[no]"))
-    policy = load_policy(file)
+    policy = read_policy(file)[0]
     assert policy.escalate.when.repetition is False
     assert policy.match.models == ("no",)
 
