@@ -1,7 +1,7 @@
 """Every span and attribute name Tierline emits, in one place: the GenAI conventions are still moving.
 
-`gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only on real model and embedding calls; `error.type`,
-`http.*` and `server.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
+`gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only on real model and embedding calls; `error.type`
+and `http.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
 """
 
 from __future__ import annotations
@@ -72,8 +72,6 @@ GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 GEN_AI_FINISH: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
-SERVER_ADDRESS: Final = "server.address"
-SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
 
 # What the root span says is taken from the ledger when spans are made, so the pipeline need not set it twice.

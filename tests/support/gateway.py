@@ -11,7 +11,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from gateway.supervisor.state import free_port
 from tests.support.wait import until
 
 ROOT = Path(__file__).parents[2]
@@ -98,13 +98,6 @@ def environment(**more: str) -> dict[str, str]:
     """This process's environment without what would change a gateway, and with `more`."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "TIERLINE_", "OTEL_", "HOSTED_KEY"))}
     return kept | {"PYTHONUNBUFFERED": "1"} | more
-
-
-def free_port() -> int:
-    """A loopback port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

