@@ -358,6 +358,95 @@ def test_c20_a_deadline_that_has_passed(rig: Rig, local_upstream: Upstream) -> N
     assert not local_upstream.requests
 
 
+# C15, C18, C22: what is not HTTP, or too much of it
+
+POST = "POST /v1/chat/completions HTTP/1.1"
+CHUNKED = "Transfer-Encoding: chunked"
+BROKEN: list[tuple[str, tuple[str, ...], bytes, int, str]] = [
+    ("C15-not-http", ("\x16\x03\x01 hello",), b"", 400, "invalid_http"),
+    ("C15-http-2", ("PRI * HTTP/2.0",), b"SM\r\n\r\n", 400, "invalid_http"),
+    ("C15-two-hosts", (POST, "Host: a", "Host: b", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-two-keys", (POST, "Authorization: a", "Authorization: b", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-two-lengths", (POST, "Content-Length: 2", "Content-Length: 3"), b"{}x", 400, "invalid_http"),
+    ("C15-same-lengths", (POST, "Content-Length: 2", "Content-Length: 2"), b"{}", 400, "invalid_http"),
+    ("C15-negative-length", (POST, "Content-Length: -1"), b"", 400, "invalid_http"),
+    ("C15-length-and-chunks", (POST, "Content-Length: 5", CHUNKED), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-chunks-and-length", (POST, CHUNKED, "Content-Length: 5"), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-chunks-twice", (POST, CHUNKED, CHUNKED), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-odd-encoding", (POST, "Transfer-Encoding: xchunked"), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-fold", (POST, "X-A: a", " b", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-space-before-colon", (POST, "Content-Length : 0"), b"", 400, "invalid_http"),
+    ("C15-bare-lf-in-head", (POST, "X-A: a\nContent-Length: 0"), b"", 400, "invalid_http"),
+    ("C15-bare-lf-chunk", (POST, CHUNKED), b"2\n{}\r\n0\r\n\r\n", 400, "invalid_http"),
+    ("C15-bad-chunk-size", (POST, CHUNKED), b"zz\r\n{}\r\n0\r\n\r\n", 400, "invalid_http"),
+    ("C15-nul-in-value", (POST, "X-A: a\0b", "Content-Length: 0"), b"", 400, "invalid_http"),
+    ("C18-url", (f"GET /{'x' * (9 << 10)} HTTP/1.1",), b"", 414, "url_too_long"),
+    ("C18-64k-url", (f"GET /{'x' * (64 << 10)} HTTP/1.1",), b"", 414, "url_too_long"),
+    ("C18-1m-url", (f"GET /{'x' * (1 << 20)} HTTP/1.1",), b"", 414, "url_too_long"),
+    ("C18-200k-header", (POST, f"X-A: {'x' * 200_000}"), b"", 431, "headers_too_large"),
+    ("C18-4m-header", (POST, f"X-A: {'x' * (4 << 20)}"), b"", 431, "headers_too_large"),
+    ("C18-200-headers", (POST, *(f"X-{n}: x" for n in range(200))), b"", 431, "headers_too_large"),
+    ("C18-10k-headers", (POST, *(f"X-{n}: x" for n in range(10_000))), b"", 431, "headers_too_large"),
+]
+
+
+@pytest.mark.parametrize(("lines", "body", "status", "code"), [pytest.param(*case[1:], id=case[0]) for case in BROKEN])
+def test_what_is_no_request(
+    rig: Rig, local_upstream: Upstream, lines: tuple[str, ...], body: bytes, status: int, code: str
+) -> None:
+    """What two parsers could read in two ways, or is too much to hold, is refused in the envelope, and is the last."""
+    with dialled(rig) as connection:
+        connection.sendall("\r\n".join((*lines, "", "")).encode("latin-1") + body)
+        answer = response_on(connection)
+        assert (answer.status, answer.error["code"]) == (status, code)
+        assert answer.error["type"] == "invalid_request_error"
+        assert answer.headers["x-request-id"]
+        assert answer.headers["connection"] == "close"
+        assert connection.recv(1) == b""
+    assert not local_upstream.requests
+
+
+def test_c18_large_heads_within_the_limits(rig: Rig) -> None:
+    """A head of many and long headers, in however many parts it comes, is taken up to the limit."""
+    body = body_of(rig.take("lane"))
+    sent = head(rig, body, *(f"X-{n}: {'x' * 600}" for n in range(96))) + body
+    with dialled(rig) as connection:
+        for start in range(0, len(sent), 6000):
+            connection.sendall(sent[start : start + 6000])
+            time.sleep(0.001)
+        assert response_on(connection).status == 200
+
+
+def test_c15_what_follows_a_stream_never_gets_into_it(rig: Rig, local_upstream: Upstream) -> None:
+    """Bytes that are no request, sent while an answer streams, break the answer off: no second one gets between."""
+    local_upstream.default = Reply(text="word " * 500, between_s=0.01)
+    body = body_of(rig.take("lone"), stream=True)
+    with dialled(rig) as connection:
+        connection.sendall(head(rig, body) + body)
+        seen = b""
+        while b"word" not in seen:
+            seen += connection.recv(4096)
+        connection.sendall(b"GARBAGE\r\n\r\n")
+        while part := connection.recv(4096):
+            seen += part
+    assert seen.count(b"HTTP/1.1") == 1
+    assert b"[DONE]" not in seen
+    local_upstream.requests[0].wait_gone(3)
+
+
+def test_c22_pipelined_requests(rig: Rig) -> None:
+    """Requests sent at once on one connection are answered one after the other."""
+    lane = rig.take("lane")
+    bodies = [body_of(lane, messages=[USER | {"content": f"number {n}"}]) for n in range(3)]
+    with dialled(rig) as connection:
+        connection.sendall(b"".join(head(rig, body) + body for body in bodies))
+        seen = b""
+        while seen.count(b'"finish_reason"') < 3:
+            seen += (part := connection.recv(65536))
+            assert part, seen
+    assert seen.count(b"HTTP/1.1 200") == 3
+
+
 # Headers on every reply, S18, S2
 
 
