@@ -151,6 +151,10 @@ class Transport(Protocol):
     """One method: a POST to the backend's endpoint."""
 
     async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
-        """The response, its body unread; raises BackendError."""
+        """The response, its body unread; raises BackendError.
+
+        A connection that was used before, and ends before the head of this response, was stale: the call is made once
+        more, on a new one. On a new connection such an end is a failure.
+        """
 
     async def aclose(self) -> None: ...
