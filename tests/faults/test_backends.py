@@ -282,6 +282,14 @@ def test_b8_our_key_is_refused(rig: Rig, local_upstream: Upstream, status: int) 
 
 
 @json_and_stream
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_b8_the_next_tier_takes_over(rig: Rig, local_upstream: Upstream, status: int, stream: bool) -> None:
+    """Neither our refused key nor our empty account is the caller's fault: the next tier answers."""
+    local_upstream.default = error_reply(status, SECRET)
+    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_http_error")
+
+
+@json_and_stream
 @pytest.mark.parametrize("status", [400, 404, 422])
 def test_b9_the_callers_own_fault(
     rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, status: int, stream: bool
