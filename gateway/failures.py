@@ -72,7 +72,7 @@ def retry_after(seconds: float) -> Headers:
 def _status(error: BadStatus) -> ApiError:
     if error.callers_fault:
         return _passed_through(error)
-    if error.status in (401, 403):
+    if error.status in (401, 402, 403):
         # Our key, not the client's: a 401 would send it looking for a fault of its own.
         return UpstreamFailed("The model's endpoint refused the gateway's own key.", headers=_NO_RETRY)
     return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")

@@ -29,7 +29,7 @@ from cache.entry import Answer, Hit, Lookup
 from cache.keeping import Keep
 from cache.plan import CachePlan
 from gateway.afterwards import Keeping
-from gateway.completions import chunks_of
+from gateway.completions import chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried, try_attempt
 from gateway.embedding import Vector
@@ -229,7 +229,7 @@ def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: 
     found = served.answer
     wanted = served.keep and plan.write and not plan.reason
     if isinstance(found, LiveStream):
-        completion = found.completion if wanted else None
+        completion = found.remember() if wanted else None
         return Reply(events=found.events(), keeping=_keeping(ctx, plan, vector, completion), stream=found)
     value = found.value
     return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, (lambda: value) if wanted else None))
@@ -266,8 +266,7 @@ def _replay(ctx: RequestContext, hit: Hit) -> Reply:
     age = (b"age", b"%d" % hit.age_s)
     if not ctx.features.stream:
         return Reply(body=entry.body, extra=(age,))
-    include_usage = bool((ctx.body.get("stream_options") or {}).get("include_usage"))
-    return Reply(events=_replayed(entry.body, include_usage=include_usage), extra=(age,))
+    return Reply(events=_replayed(entry.body, include_usage=wants_usage(ctx.body)), extra=(age,))
 
 
 async def _replayed(body: bytes, *, include_usage: bool) -> AsyncGenerator[bytes]:

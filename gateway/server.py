@@ -170,7 +170,7 @@ def _config(app: Any, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http="gateway.protocol:HttpProtocol",
         lifespan="on",
         access_log=False,
         proxy_headers=False,

@@ -19,7 +19,7 @@ import orjson
 from gateway.accounts import charge, cost, estimate
 from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, TimedOut, Truncated
 from gateway.blame import BudgetSpent, DeadlinePassed
-from gateway.completions import Progress, Usage, assemble, strip_logprobs, usage_of
+from gateway.completions import Assembler, Progress, Usage, strip_logprobs, usage_of, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import envelope
 from gateway.evidence import StreamEvidence
@@ -156,7 +156,7 @@ class LiveStream:
         self._source = source
         self._held = held
         self._strip = strip
-        self._include_usage = bool((ctx.body.get("stream_options") or {}).get("include_usage"))
+        self._include_usage = wants_usage(ctx.body)
         self._usage: Usage | None = None
         self._usage_told: Any = None
         self._progress = Progress()
@@ -165,7 +165,8 @@ class LiveStream:
         self._closed = False
         self._watchdog = _Watchdog(ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, ctx.client.drop)
         self.verdict = verdict
-        self._chunks: list[dict[str, Any]] = []
+        self._last: dict[str, Any] = {}
+        self._answer: Assembler | None = None
         self.end = "client_cancel"
         """done, the error_type of what broke it, or client_cancel until it has ended by itself."""
 
@@ -221,9 +222,13 @@ class LiveStream:
     def _used(self) -> Usage:
         return self._usage or estimate(self._ctx, self._tokens)
 
-    def completion(self) -> dict[str, Any] | None:
-        """The whole answer, for the cache; None unless the stream came to its proper end."""
-        return assemble(self._chunks) if self.end == "done" else None
+    def remember(self) -> Callable[[], dict[str, Any] | None]:
+        """Has the answer put together as it goes by; what gives it, whole, or None if the stream did not end well.
+
+        To be asked for before the first event is read.
+        """
+        answer = self._answer = Assembler()
+        return lambda: answer.completion() if self.end == "done" else None
 
     def _take(self, event: Event) -> bytes:
         """Books one event; its bytes, or none when it is not the client's to see."""
@@ -241,12 +246,12 @@ class LiveStream:
         if choices:
             self._tokens += 1
             self._progress.add(choices)
-        self._chunks.append(value)
-        if changed:
-            if self._strip:
-                strip_logprobs(value)
-            return b"data: " + orjson.dumps(value) + b"\n\n"
-        return b"data: " + event.data + b"\n\n"
+        if self._strip:
+            strip_logprobs(value)
+        self._last = value
+        if self._answer is not None:
+            self._answer.add(value)
+        return b"data: " + (orjson.dumps(value) if changed else event.data) + b"\n\n"
 
     def _ending(self) -> bytes:
         """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""
@@ -268,9 +273,9 @@ class LiveStream:
             }
         else:
             return b""
-        chunk = {**self._chunks[-1], "choices": [], "usage": counted}
-        if self._usage is not None:
-            self._chunks.append(chunk)
+        chunk = {**self._last, "choices": [], "usage": counted}
+        if self._usage is not None and self._answer is not None:
+            self._answer.add(chunk)
         return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
     def _error_event(self, error: BackendError) -> bytes:

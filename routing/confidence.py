@@ -32,14 +32,15 @@ class Evidence:
     """What is known of an answer, or of its first tokens (`complete` False).
 
     `logprobs` are the natural-log probabilities of its tokens, None where the backend gave none. `own_limit` says that
-    the caller itself set the token limit, so that stopping there is no fault.
+    the caller itself set the token limit, so that stopping there is no fault. `has_other_output`: it says something
+    that is not text, such as a tool call or speech.
     """
 
     text: str
     logprobs: Sequence[float] | None = None
     finish_reason: str | None = None
     tool_arguments: Sequence[str] = field(default=())
-    has_tool_calls: bool = False
+    has_other_output: bool = False
     refused: bool = False
     wants_json: bool = False
     own_limit: bool = False
@@ -81,7 +82,7 @@ def assess(evidence: Evidence, escalate: Escalate) -> Assessment:
 def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
     """The first structural fault of an answer, in a word or two; empty when there is none."""
     when = escalate.when
-    if evidence.complete and not evidence.text.strip() and not evidence.has_tool_calls:
+    if evidence.complete and not evidence.text.strip() and not evidence.has_other_output:
         return "empty"
     if when.refusal and (evidence.refused or _REFUSAL.match(evidence.text)):
         return "refusal"
@@ -91,7 +92,7 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
         return "content filter"
     if when.repetition and is_loop(evidence.text):
         return "repetition loop"
-    if evidence.complete and "json" in when.invalid and evidence.wants_json and not _is_json(evidence.text):
+    if evidence.complete and "json" in when.invalid and _should_be_json(evidence) and not _is_json(evidence.text):
         return "invalid JSON"
     if evidence.complete and "tool_args" in when.invalid and not all(map(_is_json, evidence.tool_arguments)):
         return "invalid tool arguments"
@@ -113,6 +114,10 @@ def is_loop(text: str) -> bool:
         if run >= max(_MIN_LOOP_WORDS, 3 * period):
             return True
     return False
+
+
+def _should_be_json(evidence: Evidence) -> bool:
+    return evidence.wants_json and bool(evidence.text or not evidence.has_other_output)
 
 
 def _is_json(text: str) -> bool:

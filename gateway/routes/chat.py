@@ -16,7 +16,7 @@ from gateway.errors import ApiError, InternalError, RequestTooLarge
 from gateway.middleware import linger, read_body, request_id_of
 from gateway.pipeline import answer
 from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
-from gateway.request_body import parse_chat
+from gateway.request_body import parse_chat_body
 from gateway.services import Services
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -99,7 +99,7 @@ class _Exchange:
         services, headers = self._services, self._headers
         self.ledger.tenant = services.tenants.of(headers)
         raw = await read_body(self._receive, headers, services.deployment.limits.body)
-        body = parse_chat(raw)
+        body = await parse_chat_body(raw)
         self.ledger.requested_model = body["model"]
         ctx = admit(services, headers, body, self.trace, self.ledger, self._client)
         return await answer(ctx, services)

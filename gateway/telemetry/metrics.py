@@ -5,8 +5,8 @@ and handed to prometheus-client by `flush()`, which the telemetry's background t
 milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers.
 Series are resolved once per combination of labels and kept, for `labels()` costs 0.9 us.
 
-With several workers the supervisor sets PROMETHEUS_MULTIPROC_DIR (a folder it empties first) before they start and
-calls `worker_died` for each that ends; every worker writes its values to files there, and `render()` in any of them
+With several workers the server names PROMETHEUS_MULTIPROC_DIR before they start (or takes the one named), empties it,
+and calls `worker_died` for each that ends; every worker writes its values to files there, and `render()` in any of them
 answers for all.
 """
 

@@ -227,8 +227,9 @@ async def test_logprobs_are_ours_alone(begin: Begin, upstream: Upstream) -> None
     """Log-probabilities that only we asked for are in no chunk, nor in what is kept for the cache."""
     upstream.default = Reply(text=LONG)
     stream = await begin().committed()
+    remembered = stream.remember()
     assert b"logprob" not in b"".join(await written(stream))
-    whole = stream.completion()
+    whole = remembered()
     assert whole is not None
     assert "logprobs" not in whole["choices"][0]
 
@@ -256,9 +257,10 @@ async def test_chunks_add_up(begin: Begin, upstream: Upstream) -> None:
     """What is kept of a finished stream is the completion that it spelled out, usage included, asked for or not."""
     upstream.default = Reply(text=LONG)
     stream = await begin().committed()
+    remembered = stream.remember()
     writes = await written(stream)
     assert b'"completion_tokens"' not in b"".join(writes)
-    whole = stream.completion()
+    whole = remembered()
     assert whole is not None
     assert whole["choices"][0]["message"]["content"] == LONG
     assert whole["choices"][0]["finish_reason"] == "stop"

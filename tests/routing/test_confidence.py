@@ -50,7 +50,7 @@ def test_no_evidence_is_a_state_that_the_policy_decides() -> None:
         ("refusal", {"text": "I'm sorry, but I can't help with that."}),
         ("refusal", {"text": "No.", "refused": True}),
         ("invalid JSON", {"text": '{"a": 1', "wants_json": True}),
-        ("invalid tool arguments", {"text": "", "has_tool_calls": True, "tool_arguments": ['{"a":']}),
+        ("invalid tool arguments", {"text": "", "has_other_output": True, "tool_arguments": ['{"a":']}),
         ("repetition loop", {"text": "La femme au martyre, " * 6}),
     ],
 )
@@ -65,6 +65,12 @@ def test_the_callers_own_limit_is_no_fault() -> None:
     """An answer that stops where the client asked it to stop is whole."""
     cut = Evidence("one two", SURE, finish_reason="length", own_limit=True)
     assert assess(cut, STRICT).accepted
+
+
+def test_a_tool_call_is_no_broken_json() -> None:
+    """Where JSON was asked for and a tool was called instead, there is no text to be JSON."""
+    called = Evidence("", SURE, wants_json=True, has_other_output=True, tool_arguments=["{}"])
+    assert assess(called, STRICT).accepted
 
 
 def test_first_tokens_are_not_judged_as_a_whole() -> None:

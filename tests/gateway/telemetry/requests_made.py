@@ -44,7 +44,7 @@ def _attempt(number: int, tier: str, backend: str, outcome: str, confidence: flo
     judged = {names.CONFIDENCE: confidence, names.MIN_CONFIDENCE: 0.62, names.TOKENS_JUDGED: 24}
     called = {names.UPSTREAM_STATUS: 200, names.TIMEOUT: 7000.0, names.BUDGET_LEFT: 7100.0, names.COST: 0.0001}
     who = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.BACKEND: backend, names.OUTCOME: outcome}
-    return {**who, **judged, **called, names.GEN_AI_FINISH: ["stop"], names.GEN_AI_RESPONSE_ID: None}
+    return {**who, **judged, **called, names.GEN_AI_FINISH: ["stop"], names.CLIENT_RETRY: None}
 
 
 def _hop(trace: Trace, name: str, attributes: dict[str, Any]) -> Hop:

@@ -48,7 +48,7 @@ async def test_a_trace_arrives_as_spans(store: RedisStore, collector: Collector)
     said = attributes_of(root)
     assert said[names.REQUEST_ID] == "req-1" and said[names.STATUS] == 200 and said[names.PATH] == "escalated"
     attempt = attributes_of(next(span for span in spans if span.name == names.ATTEMPT))
-    assert attempt[names.CONFIDENCE] == 0.41 and names.GEN_AI_RESPONSE_ID not in attempt
+    assert attempt[names.CONFIDENCE] == 0.41 and names.CLIENT_RETRY not in attempt
 
 
 async def test_the_resource_says_who_we_are(
