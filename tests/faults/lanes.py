@@ -32,7 +32,7 @@ from gateway.telemetry.reader import find
 from tests.support.gateway import Gateway
 from tests.support.wait import until
 
-COUNTS = {"lane": 100, "lone": 100, "pair": 12, "quad": 2, "raw": 16, "deaf": 2, "mute": 2, "other": 24}
+COUNTS = {"lane": 160, "lone": 120, "pair": 12, "quad": 2, "raw": 16, "deaf": 2, "mute": 2, "other": 24}
 TIERS = {
     "lane": ("weak", "strong"),
     "lone": ("weak",),

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-from collections.abc import Iterator
-
 import httpx2
 import pytest
 
-from tests.support.gateway import Gateway, serve
+from tests.support.gateway import Gateway
 from tests.support.upstream import Upstream
 
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
@@ -41,34 +37,6 @@ def test_our_headers_are_on_every_reply(gateway: Gateway, method: str, path: str
     assert 0 <= float(overhead) < 5000
     assert reply.headers.get_list("x-tierline-attempts") == ["1" if (method, status) == ("POST", 200) else "0"]
     assert reply.headers.get_list("x-tierline-cost-usd") == ["0.00000000"]
-
-
-@pytest.fixture(scope="module")
-def locked(_upstreams: tuple[Upstream, Upstream], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with one tenant, whose key is `right`."""
-    local, hosted = _upstreams
-    settings = {"tenants": {"acme": {"key_env": "ACME_KEY"}}}
-    folder = tmp_path_factory.mktemp("locked")
-    with serve(folder, local.url, hosted.url, settings=settings, env={"ACME_KEY": "right"}) as gateway:
-        yield gateway
-
-
-@pytest.mark.parametrize(("keys", "status"), [(("right", "wrong"), 200), (("wrong", "right"), 401)])
-@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/models"), ("POST", "/v1/chat/completions")])
-def test_of_two_keys_the_first_counts(
-    locked: Gateway, local_upstream: Upstream, keys: tuple[str, ...], status: int, method: str, path: str
-) -> None:
-    """On every route, so that none can be shown one key and charge another."""
-    connection = http.client.HTTPConnection("127.0.0.1", locked.port, timeout=10)
-    body = json.dumps(BODY).encode() if method == "POST" else b""
-    connection.putrequest(method, path)
-    for key in keys:
-        connection.putheader("Authorization", f"Bearer {key}")
-    connection.putheader("Content-Type", "application/json")
-    connection.putheader("Content-Length", str(len(body)))
-    connection.endheaders(body)
-    assert connection.getresponse().status == status
-    connection.close()
 
 
 def refusal(gateway: Gateway, **headers: str) -> tuple[int, str, str | None]:
