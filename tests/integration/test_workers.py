@@ -19,7 +19,15 @@ from tests.support.wait import until
 def workers_of(gateway: Gateway) -> list[int]:
     """The worker processes' ids: the children that uvicorn spawned to serve."""
     children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"spawn_main" in _command(pid)]
+
+
+def _command(pid: str) -> bytes:
+    """Its command line; empty for one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def counted(gateway: Gateway) -> float:
