@@ -182,8 +182,10 @@ class Cache:
     def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, str]:
         """The nearest neighbour that passes the score and every guard, or the nearest of all and why it did not."""
         semantic, question = policy.semantic, keys.question
-        near = self.index.nearest(keys.partition, vector, _NEIGHBOURS)
-        if not near or semantic is None or question is None:
+        if semantic is None or question is None:
+            return None, "no_neighbour"
+        near = self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
+        if not near:
             return None, "no_neighbour"
         first_reason = ""
         for candidate in near:

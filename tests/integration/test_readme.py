@@ -1,0 +1,73 @@
+"""What the README shows works as it stands there, but for the port."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from policies.loader import SHIPPED
+from policies.model import Rules
+from tests.support.gateway import ROOT, Gateway
+from tests.support.upstream import Reply, Upstream
+
+README = (ROOT / "README.md").read_text()
+NODE = ROOT / "tests" / "integration" / "node"
+PARIS = "The capital city of France is Paris."
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks in that language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def at(gateway: Gateway, code: str) -> str:
+    return code.replace("http://127.0.0.1:8787", gateway.origin)
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_examples(gateway: Gateway, local_upstream: Upstream, code: str) -> None:
+    """Each prints the answer."""
+    local_upstream.default = Reply(text=PARIS)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(at(gateway, code), "README.md", "exec"), {})
+    assert PARIS in said.getvalue()
+
+
+@pytest.mark.parametrize("code", blocks("sh"))
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_example(gateway: Gateway, local_upstream: Upstream, code: str) -> None:
+    """The line to paste gets the answer."""
+    local_upstream.default = Reply(text=PARIS)
+    done = subprocess.run(["bash", "-c", at(gateway, code)], capture_output=True, text=True, check=True, timeout=20)
+    assert PARIS in done.stdout
+
+
+@pytest.mark.parametrize("code", blocks("js"))
+@pytest.mark.skipif(not (NODE / "node_modules" / "openai").is_dir(), reason="the Node SDK is not installed")
+def test_node_example(gateway: Gateway, local_upstream: Upstream, code: str, tmp_path: Path) -> None:
+    """So does Node's."""
+    local_upstream.default = Reply(text=PARIS)
+    (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
+    script = tmp_path / "example.mjs"
+    script.write_text(at(gateway, code))
+    done = subprocess.run(["node", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    assert PARIS in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_policy_examples(text: str) -> None:
+    """What it says to change in a policy can be laid over the shipped one."""
+    policy = yaml.safe_load((SHIPPED / "chat.yaml").read_text())
+    change = yaml.safe_load(text)
+    assert change.keys() <= policy.keys()
+    for section, values in change.items():
+        policy[section] = {**policy[section], **values}
+    Rules.model_validate(policy)
