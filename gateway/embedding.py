@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.deadline import Deadline
 from routing.embedder import Embedder, EmbedderKind
 
 Vector = NDArray[np.float32]
@@ -20,6 +21,8 @@ _Waiting = tuple[str, asyncio.Future[Vector]]
 # Measured: the static embedding reads 1,000 characters in about 0.1 ms; a hop to a thread and back costs as much.
 _IN_PLACE_CHARS = {"static": 2000, "minilm": 0}
 _MAX_BATCH = 32
+PATIENCE_S = 0.5
+"""What an embedding may take. A request that has waited so long goes on without: no semantic hit, no classifier."""
 
 
 class EmbeddingService:
@@ -32,8 +35,11 @@ class EmbeddingService:
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def vector(self, text: str) -> Vector:
-        """The vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token)."""
+    async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
+        """The vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).
+
+        Raises TimeoutError when it is not there within `limit_s`, or PATIENCE_S if that is less.
+        """
         if len(text) <= self._in_place:
             vector: Vector = self.embedder.embed((text,))[0]
             return vector
@@ -41,7 +47,8 @@ class EmbeddingService:
         self._waiting.append((text, future))
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return await future
+        with Deadline(min(limit_s, PATIENCE_S)):
+            return await future
 
     def close(self) -> None:
         """Stops the thread; what still waits is cancelled."""

@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import orjson
 
-from cache.deadline import Deadline
 from cache.entry import Answer, Hit, Lookup
 from cache.keeping import Keep
 from cache.plan import CachePlan
@@ -48,8 +47,6 @@ log = logging.getLogger("tierline.pipeline")
 
 _KEPT_PATHS: Final = frozenset({"direct", "escalated"})
 """Answers that came about as the policy wanted: no other is kept for others."""
-_EMBED_S: Final = 0.5
-"""What an embedding may take. A request that has waited so long goes on without: no semantic hit, no classifier."""
 
 
 async def answer(ctx: RequestContext, services: Services) -> Reply:
@@ -123,8 +120,7 @@ async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> 
     hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
     hop.attributes[names.GEN_AI_REQUEST_MODEL] = services.embedding.embedder.name
     try:
-        with Deadline(min(_EMBED_S, ctx.budget_s())):
-            vector = await services.embedding.vector(ctx.features.text)
+        vector = await services.embedding.vector(ctx.features.text, ctx.budget_s())
     except TimeoutError:
         hop.end("timeout")
         return None
