@@ -160,9 +160,10 @@ class Cascade:
         judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
         timeout = ttft_timeout = budget_s
         if can_escalate:
-            # Half of what is left stays with the tier that would take over; a tier that misses the surface's own
-            # p99 has no claim to more.
-            timeout = min(budget_s / 2, self._policy.slo.total.p99 or budget_s)
+            # Half of what is left stays with the tier that would take over, and a draft that takes longer than nearly
+            # all answers of this surface should has no claim to more: a small model in a loop writes to its limit.
+            total = self._policy.slo.total
+            timeout = min(budget_s / 2, total.p95 or total.p99 or budget_s)
             ttft_timeout = min(timeout, self._ttft_s or timeout)
         return Attempt(number, tier, timeout, ttft_timeout, judged, final=not can_escalate)
 

@@ -249,3 +249,11 @@ def test_a_good_answer_is_direct_even_with_the_stronger_tier_missing() -> None:
     run.observe(ACCEPTED)
     assert run.next(5) == Serve(1)
     assert run.path == "direct"
+
+
+def test_a_draft_has_no_longer_than_nearly_all_answers() -> None:
+    """With a p95 for whole answers, a judged attempt is given up after it, and the next tier takes over."""
+    run = cascade("local", "hosted", slo={"deadline": "60s", "total": {"p95": "6s", "p99": "45s"}})
+    assert attempt(run, 60.0).timeout_s == pytest.approx(6.0)
+    run.observe(RETRYABLE)
+    assert attempt(run, 54.0).timeout_s == pytest.approx(54.0)
