@@ -14,10 +14,11 @@ import orjson
 
 from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Saturated
+from gateway.backends.base import BackendError, BadStatus, Call, Completion, Saturated
 from gateway.blame import BudgetSpent
 from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
+from gateway.drafting import read_draft
 from gateway.evidence import evidence_of
 from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
@@ -112,27 +113,38 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
 
 
 async def _complete(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
-    price = slot.endpoint.config.price
     try:
         with Deadline(attempt.timeout_s):
-            completion = await slot.endpoint.backend.complete(call)
+            answered = await _answer(ctx, attempt, slot, hop, call)
     except TimeoutError:
         raise BudgetSpent(attempt.timeout_s) from None
-    except asyncio.CancelledError:
-        # The prompt has been read by then, as a rule: that costs something, though nobody will say what.
-        charge(ctx, hop, price, estimate(ctx, 0))
-        raise
     slot.succeeded()
-    value = completion.value
+    if isinstance(answered, Rejected):
+        return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
+    value = answered.value
     verdict = _judge(ctx, attempt, value, hop)
-    cost = charge(ctx, hop, price, usage_of(value) or estimate(ctx, 0))
-    body = completion.raw
-    if call.ask_logprobs:
-        strip_logprobs(value)
+    cost = charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
+    body = answered.raw
+    if call.ask_logprobs or not body:
+        if call.ask_logprobs:
+            strip_logprobs(value)
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
     return Tried(attempt, outcome, slot.endpoint, Draft(body, value), cost_usd=cost)
+
+
+async def _answer(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Completion | Rejected:
+    """The backend's whole answer; a draft that is watched may be turned down before it is whole, and has no `raw`."""
+    if slot.endpoint.config.watch_drafts and attempt.judged and not attempt.final:
+        drafted = await read_draft(ctx, slot, hop, call)
+        return drafted if isinstance(drafted, Rejected) else Completion(b"", drafted)
+    try:
+        return await slot.endpoint.backend.complete(call)
+    except asyncio.CancelledError:
+        # The prompt has been read by then, as a rule: that costs something, though nobody will say what.
+        charge(ctx, hop, slot.endpoint.config.price, estimate(ctx, 0))
+        raise
 
 
 def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:

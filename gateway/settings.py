@@ -100,6 +100,8 @@ class BackendConfig(Section):
     capabilities: frozenset[Capability] = frozenset()
     logprobs: bool = True
     """Whether it can give token log-probabilities."""
+    watch_drafts: bool = False
+    """Whether the judged drafts of JSON requests are read as streams, so that a poor one is cancelled early."""
     http: Http = Http()
     connect_timeout: Seconds = 2.0
     patience: Annotated[Seconds, Field(gt=0)] = 10.0

@@ -105,6 +105,7 @@ class OpenAIBackend:
             payload["logprobs"] = True
             payload["top_logprobs"] = 1
         if stream:
+            payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
         return orjson.dumps(payload)
 

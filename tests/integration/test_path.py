@@ -16,7 +16,7 @@ import pytest
 from cache.redis_store import RedisStore
 from gateway.telemetry import reader
 from policies.loader import SHIPPED
-from tests.support.gateway import Gateway, serve
+from tests.support.gateway import Gateway, config, serve
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until
@@ -323,3 +323,49 @@ def test_a_client_that_does_not_read_frees_its_backend_at_the_deadline(
 def _backend(gateway: Gateway) -> dict[str, Any]:
     found: dict[str, Any] = httpx2.get(f"{gateway.origin}/readyz").json()["tiers"]["local"]["backends"]["local"]
     return found
+
+
+@pytest.fixture
+def watching(local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path) -> Iterator[Gateway]:
+    """A gateway that reads the local tier's JSON drafts as they are written."""
+    tiers = config(local_upstream.url, hosted_upstream.url)["tiers"]
+    tiers[0]["backends"][0]["watch_drafts"] = True
+    hosted_upstream.default = Reply(text="Paris.")
+    with serve(
+        tmp_path, local_upstream.url, hosted_upstream.url, policies=SHIPPED_POLICIES, settings={"tiers": tiers}
+    ) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize(
+    ("draft", "reason"),
+    [
+        (Reply(tokens=tuple(f"word{n} " for n in range(2000)), logprob=-1.5, between_s=0.005), "confidence"),
+        (Reply(tokens=("la ", "femme ", "au ", "martyre, ") * 500, logprob=-0.01, between_s=0.005), "repetition loop"),
+    ],
+    ids=["doubtful", "loop"],
+)
+def test_a_poor_json_draft_is_cancelled_long_before_its_end(
+    watching: Gateway, local_upstream: Upstream, draft: Reply, reason: str
+) -> None:
+    """Where drafts are watched a JSON request escalates as soon as a stream would: ten seconds are not written out."""
+    local_upstream.default = draft
+    answered = ask(watching, "Name the capital city of France.", headers={"x-tierline-debug": "1"})
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("Paris.", "escalated")
+    assert reason in answered.headers["x-tierline-reason"]
+    local_upstream.requests[0].wait_gone(2)
+    assert _backend(watching)["in_flight"] == 0
+
+
+def test_a_good_watched_draft_is_the_answer_it_would_have_been(watching: Gateway, local_upstream: Upstream) -> None:
+    """The client gets plain JSON, with usage and without the log-probabilities; a client that wants those gets them."""
+    local_upstream.default = Reply(text="The capital city of France is Paris, " * 2 + "as everybody knows.")
+    plain = ask(watching, "Name the capital city of France.")
+    assert local_upstream.requests[-1].body["stream"] is True
+    assert (text_of(plain), plain.headers["x-tierline-path"]) == (local_upstream.default.text, "direct")
+    body = plain.json()
+    assert (body["object"], body["choices"][0]["finish_reason"]) == ("chat.completion", "stop")
+    assert body["usage"]["completion_tokens"] > 10
+    assert "logprobs" not in body["choices"][0]
+    shown = ask(watching, "Name the capital city of France.", logprobs=True).json()
+    assert len(shown["choices"][0]["logprobs"]["content"]) == body["usage"]["completion_tokens"]

@@ -1,0 +1,83 @@
+"""The draft of a JSON request, read as a stream: judged by its first tokens, and looked at for loops as it grows.
+
+A whole answer can be judged only when it is there, and a small model in a loop writes on to its limit. Where a
+backend's config says `watch_drafts`, a poor draft is cancelled as early as a stream's would be; the client gets JSON
+all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.accounts import charge, estimate
+from gateway.backends.base import Call, Truncated
+from gateway.completions import Assembler, Progress, Usage, usage_of
+from gateway.context import RequestContext
+from gateway.evidence import StreamEvidence
+from gateway.streaming import Rejected
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Slot
+from routing.confidence import Assessment, assess, structural_fault
+
+_LOOK_EVERY = 32
+"""Tokens between two looks at a draft whose beginning was good enough."""
+
+
+async def read_draft(ctx: RequestContext, slot: Slot, hop: Hop, call: Call) -> dict[str, Any] | Rejected:
+    """The whole completion, still to be judged as such, or why it was cut short. Raises BackendError.
+
+    What a draft has cost that does not come to its end is booked here.
+    """
+    source = await slot.endpoint.backend.stream(call)
+    draft = _Draft(ctx)
+    whole = False
+    try:
+        while events := await source.read():
+            for event in events:
+                draft.add(event.value)
+            if (fault := draft.look()) is not None:
+                hop.attributes[names.TOKENS_JUDGED] = draft.evidence.tokens
+                hop.attributes[names.MIN_CONFIDENCE] = ctx.policy.escalate.when.confidence_below
+                return Rejected(fault.reason, fault.confidence)
+        if not draft.progress.finished:
+            raise Truncated("the stream ended before its answer")
+        whole = True
+        return draft.answer.completion()
+    finally:
+        source.close()
+        if not whole:
+            charge(ctx, hop, slot.endpoint.config.price, draft.usage or estimate(ctx, draft.evidence.tokens))
+
+
+class _Draft:
+    """What has been written so far."""
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._next_look = ctx.policy.escalate.stream.hold_tokens
+        self._begun_well = False
+        self.answer = Assembler()
+        self.evidence = StreamEvidence()
+        self.progress = Progress()
+        self.usage: Usage | None = None
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        self.answer.add(chunk)
+        self.evidence.add(chunk)
+        self.progress.add(chunk["choices"])
+        self.usage = usage_of(chunk) or self.usage
+
+    def look(self) -> Assessment | None:
+        """Why the draft is not worth finishing, when there is a reason; a finished one is judged as a whole."""
+        if self.evidence.tokens < self._next_look or self.progress.finished:
+            return None
+        self._next_look = self.evidence.tokens + _LOOK_EVERY
+        escalate = self._ctx.policy.escalate
+        evidence = self.evidence.evidence(self._ctx, complete=False)
+        if not self._begun_well:
+            self._begun_well = True
+            verdict = assess(evidence, escalate)
+            return None if verdict.accepted else verdict
+        fault = structural_fault(evidence, escalate)
+        return Assessment(False, None, fault) if fault else None
