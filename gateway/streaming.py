@@ -9,16 +9,15 @@ end       the finish and [DONE]; or, when the upstream breaks, an error event an
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from gateway.accounts import charge, cost, estimate
-from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, TimedOut, Truncated
-from gateway.blame import BudgetSpent, DeadlinePassed
+from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, Truncated
+from gateway.blame import BudgetSpent
 from gateway.completions import Assembler, Progress, Usage, strip_logprobs, usage_of, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import envelope
@@ -27,11 +26,10 @@ from gateway.settings import Price
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot
+from gateway.watchdog import Watchdog
 from routing.cascade import Attempt
 from routing.confidence import Assessment, assess
 
-STALL_S = 60.0
-"""How long a client may leave what it was sent unread."""
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
@@ -163,7 +161,7 @@ class LiveStream:
         self._tokens = 0
         self._broken: BackendError | None = None
         self._closed = False
-        self._watchdog = _Watchdog(ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, ctx.client.drop)
+        self._watchdog = Watchdog(ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, ctx.client.drop)
         self.verdict = verdict
         self._last: dict[str, Any] = {}
         self._answer: Assembler | None = None
@@ -287,53 +285,3 @@ class LiveStream:
         self._broken = error
         self._source.close()
         self._slot.failed(error)
-
-
-class _Watchdog:
-    """Ends a stream whose backend is silent, whose deadline has passed, or whose client does not read.
-
-    It costs two clock readings a read, and looks itself only as often as its limits may have run out.
-    """
-
-    def __init__(
-        self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None], drop_client: Callable[[], None]
-    ) -> None:
-        self._deadline = deadline
-        self._idle_s = idle_s
-        self._give_up = give_up
-        self._drop_client = drop_client
-        self._reading = False
-        self._late = False
-        self._since = time.monotonic()
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._wait(), self._check)
-
-    async def during(self, reading: Coroutine[Any, Any, list[Event]]) -> list[Event]:
-        """Awaits a read from the backend: only then is silence the backend's."""
-        self._reading, self._since = True, time.monotonic()
-        try:
-            return await reading
-        finally:
-            self._reading, self._since = False, time.monotonic()
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _wait(self) -> float:
-        limit = self._since + (self._idle_s if self._reading else STALL_S)
-        return max(0.001, min(limit, limit if self._late else self._deadline) - time.monotonic())
-
-    def _check(self) -> None:
-        now = time.monotonic()
-        silent = now - self._since
-        if self._reading and silent >= self._idle_s:
-            self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
-            return
-        if not self._reading and silent >= STALL_S:
-            self._drop_client()
-            return
-        if now >= self._deadline and not self._late:
-            # The client is told at its next read; it may still be busy with what it has.
-            self._late = True
-            self._give_up(DeadlinePassed("the deadline has passed"))
-        self._timer = self._loop.call_later(self._wait(), self._check)

@@ -300,12 +300,14 @@ async def test_events_without_an_answer_are_no_commit(begin: Begin) -> None:
 async def test_silence_ends_a_stream(begin: Begin, upstream: Upstream) -> None:
     """After the idle time an error event goes out, no [DONE], and the endpoint is held to it."""
     upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=6)
+    began = time.monotonic()
     run = begin(idle="100ms")
     writes = await written(await run.committed())
     assert orjson.loads(writes[-1][6:])["error"]["code"] == "upstream_timeout"
     assert not any(b"[DONE]" in data for data in writes)
     assert run.hop.error == "upstream_timeout"
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
+    assert time.monotonic() - began < 5, "the deadline, ten seconds away, must not be what ended it"
 
 
 async def test_silence_after_the_finish_is_no_loss(begin: Begin) -> None:
