@@ -1,6 +1,7 @@
 """Labelled prompts: rows of JSON lines, plain or gzipped, that say which models answered a prompt right.
 
-    {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, ...}}}
+    {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
+     "tok_in"?, "tok_out"?, "logprobs"?, "finish_reason"?}}}
 
 Unknown keys are let be; `correct` is a share where an answer was sampled or graded.
 """
@@ -10,14 +11,17 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _FIRST_CHOICE = re.compile(r"\n\(?A[.):] ")
 _SHORTEST_QUESTION = 20
+
+T = TypeVar("T")
 
 
 class DataError(Exception):
@@ -25,25 +29,52 @@ class DataError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """How one model did on one prompt. What a file does not say is None.
+
+    `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
+    `logprobs` are the tokens' own, in order, and give the mean where `confidence` is not said.
+    """
+
+    correct: float
+    confidence: float | None = None
+    cost_usd: float | None = None
+    latency_ms: float | None = None
+    tok_in: int | None = None
+    tok_out: int | None = None
+    logprobs: tuple[float, ...] | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One prompt, and how right each model was on it (0..1)."""
+    """One prompt, and each model's answer to it."""
 
     id: str
     dataset: str
     group: str
     prompt: str
-    correct: dict[str, float]
+    answers: dict[str, Answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One prompt labelled for a pair of models: how right the small and the large one were (0..1)."""
+    """One prompt with the answers of the tiers in question, cheapest first: at least two."""
 
     prompt: str
     dataset: str
     group: str
-    small: float
-    large: float
+    answers: tuple[Answer, ...]
+
+    @property
+    def small(self) -> float:
+        """How right the cheapest tier was (0..1)."""
+        return self.answers[0].correct
+
+    @property
+    def large(self) -> float:
+        """How right the strongest tier was (0..1)."""
+        return self.answers[-1].correct
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -58,11 +89,40 @@ def read_rows(path: Path) -> list[Row]:
 def _row(line: bytes, place: str) -> Row:
     try:
         row: dict[str, Any] = json.loads(line)
-        correct = {name: float(model["correct"]) for name, model in row["models"].items()}
+        answers = {name: _answer(model) for name, model in row["models"].items()}
         prompt = _unwrapped(row["prompt"])
-        return Row(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, correct)
+        return Row(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
+
+
+def _answer(model: Mapping[str, Any]) -> Answer:
+    logprobs = model.get("logprobs")
+    tokens = tuple(map(float, logprobs)) if logprobs else None
+    confidence = _maybe(float, model.get("confidence"))
+    if confidence is None and tokens:
+        confidence = math.fsum(tokens) / len(tokens)
+    return Answer(
+        correct=_share(model["correct"]),
+        confidence=confidence,
+        cost_usd=_maybe(float, model.get("cost_usd")),
+        latency_ms=_maybe(float, model.get("latency_ms")),
+        tok_in=_maybe(int, model.get("tok_in")),
+        tok_out=_maybe(int, model.get("tok_out")),
+        logprobs=tokens,
+        finish_reason=_maybe(str, model.get("finish_reason")),
+    )
+
+
+def _share(value: Any) -> float:
+    share = float(value)
+    if not 0 <= share <= 1:
+        raise ValueError(f"correct is {value!r}, not a share between 0 and 1")
+    return share
+
+
+def _maybe(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
 
 
 def _unwrapped(prompt: str) -> str:
@@ -79,11 +139,11 @@ def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str])
     By default they are the worst and the best of those that answered every prompt. Raises DataError when none of the
     names is there.
     """
-    known = sorted({name for row in rows for name in row.correct})
-    complete = [name for name in known if all(name in row.correct for row in rows)]
+    known = sorted({name for row in rows for name in row.answers})
+    complete = [name for name in known if all(name in row.answers for row in rows)]
     if len(complete) < 2 and not (small and large):
         raise DataError("no two models have answered every prompt of the file; name a small and a large one")
-    by_skill = sorted(complete, key=lambda name: sum(row.correct[name] for row in rows))
+    by_skill = sorted(complete, key=lambda name: sum(row.answers[name].correct for row in rows))
     return _named(small, known) or by_skill[0], _named(large, known) or by_skill[-1]
 
 
@@ -99,8 +159,8 @@ def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
 def label(rows: Sequence[Row], small: str, large: str) -> Iterator[Example]:
     """The rows that both models answered, as examples for that pair."""
     for row in rows:
-        if small in row.correct and large in row.correct:
-            yield Example(row.prompt, row.dataset, row.group, row.correct[small], row.correct[large])
+        if small in row.answers and large in row.answers:
+            yield Example(row.prompt, row.dataset, row.group, (row.answers[small], row.answers[large]))
 
 
 def without_choices(prompt: str) -> str | None:

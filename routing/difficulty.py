@@ -6,7 +6,7 @@ of task it was trained on has heads of its own, mixed by how much the request lo
 domain: a text unlike all it was trained on is not judged, and the policy's default takes it.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
-numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.training` writes it.
+numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.training.difficulty` writes it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from rich.table import Table
 from gateway.commands import CommandError
 from routing.dataset import DataError, Example, choose_pair, label, read_rows
 from routing.embedder import EmbedderUnavailable, load_embedder
-from routing.training import OnProgress, Recipe, TrainingUnavailable, save, train
+from routing.training.difficulty import OnProgress, Recipe, TrainingUnavailable, save, train
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier

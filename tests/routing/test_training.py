@@ -7,18 +7,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from routing.dataset import DataError, Example, choose_pair, label, read_rows, without_choices
+from routing.dataset import Answer, DataError, Example, choose_pair, label, read_rows, without_choices
 from routing.difficulty import SHEET_FILE, DifficultyModel, counts_of
 from routing.embedder import Vectors
-from routing.evaluation import apgr, calibration_error, folds_of, group_gains
+from routing.evaluation.metrics import apgr, calibration_error, folds_of, group_gains
 from routing.features import Features
-from routing.training import Recipe, Trained, save, train
+from routing.training.difficulty import Recipe, Trained, save, train
 
 pytest.importorskip("sklearn", reason="the train extra is not installed")
 
@@ -119,7 +120,7 @@ def test_a_weaker_cheap_tier_raises_every_score(examples: list[Example], trained
 
 def test_labels_that_tell_nothing_are_refused(examples: list[Example]) -> None:
     """A model that is always right, or no data at all, is said in one line that names the data set."""
-    always = [Example(e.prompt, e.dataset, e.group, e.small, 1.0) for e in examples]
+    always = [replace(e, answers=(e.answers[0], Answer(1.0))) for e in examples]
     with pytest.raises(DataError, match=r"sample_words: the large model was right on 150 of 150"):
         train(always, HashedWords(), RECIPE, silently)
     with pytest.raises(DataError, match="no labelled prompts"):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from routing.dataset import DataError, Example, without_choices
 from routing.difficulty import FORMAT, SHEET_FILE, TENSORS, WEIGHTS_FILE, counts_of, mix
 from routing.embedder import Embedder
-from routing.evaluation import Floats, folds_of, measure
+from routing.evaluation.metrics import Floats, folds_of, measure
 from routing.features import Features
 
 _BATCH = 64
