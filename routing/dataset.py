@@ -126,11 +126,14 @@ def _maybe(kind: Callable[[Any], T], value: Any) -> T | None:
 
 
 def _unwrapped(prompt: str) -> str:
-    """RouterBench keeps some prompts as a printed Python list of one string."""
-    if prompt.startswith(("['", '["')) and prompt.endswith("]"):
-        (only,) = ast.literal_eval(prompt)
-        return str(only)
-    return prompt
+    """RouterBench keeps prompts as a printed Python list of strings: one, or one for each turn."""
+    if not (prompt.startswith(("['", '["')) and prompt.endswith("]")):
+        return prompt
+    try:
+        parts = ast.literal_eval(prompt)
+    except (ValueError, SyntaxError):
+        return prompt  # it only looks like one
+    return "\n".join(map(str, parts))
 
 
 def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str]) -> tuple[str, str]:
