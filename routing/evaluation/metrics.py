@@ -13,28 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.dataset import Example
+from routing.evaluation.curves import Blocks, Curve, Floats, calibration_errors
 
-Floats = NDArray[np.float64]
-_BINS = 10
+__all__ = ("Floats", "apgr", "calibration_error", "folds_of", "group_gains", "measure")
 
 
 def apgr(score: Floats, small: Floats, large: Floats) -> float:
     """The APGR of sending the highest `score` to the large model first; `small` and `large` (0..1) say who was right.
 
-    NaN when the large model is no better than the small one: there is no gap to recover.
+    Prompts of equal score are taken in random order. NaN when the large model is no better than the small one: there is
+    no gap to recover.
     """
-    gain = (large - small)[np.argsort(-score, kind="stable")]
-    if gain.sum() <= 0:
-        return float("nan")
-    recovered = np.concatenate([[0.0], np.cumsum(gain)]) / gain.sum()
-    return float(np.trapezoid(recovered, dx=1 / len(gain)))
+    return float(Curve.of(Blocks.of(score), large - small, np.ones((1, len(score)))).recovered()[0])
 
 
 def calibration_error(probability: Floats, correct: Floats) -> float:
     """Expected calibration error in ten bins of equal count: the mean distance of what was said from what was so."""
-    order = np.argsort(probability, kind="stable")
-    bins = [part for part in np.array_split(order, _BINS) if len(part)]
-    return float(sum(len(part) * abs(probability[part].mean() - correct[part].mean()) for part in bins) / len(order))
+    once = np.ones((1, len(probability)))
+    return float(calibration_errors(Blocks.of(probability), probability - correct, once)[0])
 
 
 def folds_of(count: int, folds: int, seed: int) -> NDArray[np.int64]:
