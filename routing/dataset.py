@@ -1,9 +1,9 @@
 """Labelled prompts: rows of JSON lines, plain or gzipped, that say which models answered a prompt right.
 
     {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
-     "tok_in"?, "tok_out"?, "logprobs"?, "finish_reason"?}}}
+     "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?}}}
 
-Unknown keys are let be; `correct` is a share where an answer was sampled or graded.
+Unknown keys are let be; `correct` is a share where an answer was sampled or graded. `tierline collect` writes such rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Answer:
     """How one model did on one prompt. What a file does not say is None.
 
     `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
-    `logprobs` are the tokens' own, in order, and give the mean where `confidence` is not said.
+    `logprobs` are the tokens' own, in order, and give the mean where `confidence` is not said. `top_logprobs` are, for
+    each of these tokens, the likeliest alternatives' (the chosen one may be among them), falling. `text` is the answer.
     """
 
     correct: float
@@ -44,6 +45,8 @@ class Answer:
     tok_out: int | None = None
     logprobs: tuple[float, ...] | None = None
     finish_reason: str | None = None
+    top_logprobs: tuple[tuple[float, ...], ...] | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ def _answer(model: Mapping[str, Any]) -> Answer:
     confidence = _maybe(float, model.get("confidence"))
     if confidence is None and tokens:
         confidence = math.fsum(tokens) / len(tokens)
+    top = model.get("top_logprobs")
     return Answer(
         correct=_share(model["correct"]),
         confidence=confidence,
@@ -111,6 +115,8 @@ def _answer(model: Mapping[str, Any]) -> Answer:
         tok_out=_maybe(int, model.get("tok_out")),
         logprobs=tokens,
         finish_reason=_maybe(str, model.get("finish_reason")),
+        top_logprobs=tuple(tuple(map(float, token)) for token in top) if top else None,
+        text=_maybe(str, model.get("answer")),
     )
 
 
