@@ -42,7 +42,9 @@ COMMANDS = {
     "serve": _Command("gateway.commands.serve", "start the gateway alone"),
     "check": _Command("gateway.commands.check", "say what is wrong with the config and the policies"),
     "trace": _Command("gateway.commands.trace", "show what happened to a request"),
+    "collect": _Command("gateway.commands.collect", "label prompts with what a model answers"),
     "train": _Command("gateway.commands.train", "train the difficulty classifier", extra="train"),
+    "eval": _Command("gateway.commands.eval", "measure what routing is worth on labelled data", extra="train"),
 }
 
 

@@ -3,7 +3,7 @@
     {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
      "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?}}}
 
-Unknown keys are let be; `correct` is a share where an answer was sampled or graded. `tierline collect` writes such rows.
+Unknown keys are let be; `correct` is a share where an answer was sampled or graded. `tierline collect` writes rows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _row(line: bytes, place: str) -> Row:
     try:
         row: dict[str, Any] = json.loads(line)
         answers = {name: _answer(model) for name, model in row["models"].items()}
-        prompt = _unwrapped(row["prompt"])
+        prompt = unwrapped(row["prompt"])
         return Row(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
@@ -131,7 +131,7 @@ def _maybe(kind: Callable[[Any], T], value: Any) -> T | None:
     return None if value is None else kind(value)
 
 
-def _unwrapped(prompt: str) -> str:
+def unwrapped(prompt: str) -> str:
     """RouterBench keeps prompts as a printed Python list of strings: one, or one for each turn."""
     if not (prompt.startswith(("['", '["')) and prompt.endswith("]")):
         return prompt
