@@ -1,4 +1,4 @@
-"""The methods that any router must beat, and the parts that prompts are held out in."""
+"""The methods that any router must beat."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.dataset import DataError, Example
+from routing.dataset import Example
 from routing.evaluation.curves import Floats
 from routing.evaluation.figures import Method, Outcomes
-
-Folds = NDArray[np.int64]
-NEVER_HELD = -1
-"""The fold of prompts that are only ever fitted on."""
-
-MOST_PARTS = 10
+from routing.evaluation.parts import NEVER_HELD, Folds, numbered
 
 
 def bounds(outcomes: Outcomes) -> tuple[Method, Method]:
@@ -29,50 +24,24 @@ def by_length(examples: Sequence[Example]) -> Method:
     return Method("length", np.array([float(len(example.prompt)) for example in examples]))
 
 
-def by_group(examples: Sequence[Example], outcomes: Outcomes, fold: Folds) -> Method:
-    """Every prompt scored by its group's mean gain among the prompts of the other folds.
+def by_table(examples: Sequence[Example], outcomes: Outcomes, fold: Folds) -> Floats:
+    """The group's mean gain among the prompts of the other folds, and its P(small right): shape (prompts, 2).
 
-    It is how far that lies from the mean gain of all those prompts: tables of different folds are then on one scale,
-    and a group that none of them has scores 0. P(small right) is the group's mean, or the mean of all.
+    The gain is told by how far it lies from the mean of all those prompts: tables of different folds are then on one
+    scale, and a group that none of them has scores 0, with the P(small right) of them all. What is never held is 0.
     """
     groups = [(example.dataset, example.group) for example in examples]
-    score, right = np.zeros(len(groups)), np.zeros(len(groups))
+    table = np.zeros((len(groups), 2))
     for number in np.unique(fold[fold != NEVER_HELD]):
         held, seen = fold == number, fold != number
-        score[held] = _deviation(groups, outcomes.large - outcomes.small, seen)[held]
-        right[held] = outcomes.small[seen].mean() + _deviation(groups, outcomes.small, seen)[held]
-    return Method("groups", score, right)
-
-
-def folds_by_group(examples: Sequence[Example], seed: int) -> Folds:
-    """A part for each group, or MOST_PARTS parts of whole groups, about equal in size. Raises DataError for one group.
-
-    Groups are shuffled by the seed, then dealt out largest first, each to the smallest part so far.
-    """
-    names = [(example.dataset, example.group) for example in examples]
-    groups = list(dict.fromkeys(names))
-    if len(groups) < 2:
-        raise DataError(
-            f"every prompt is of one group ({names[0][1]}), so none can be left out; run it without --group-out, "
-            "or give more files"
-        )
-    sizes = np.bincount(_numbers(names))
-    shuffled = np.random.default_rng(seed).permutation(len(groups))
-    parts = np.zeros(min(len(groups), MOST_PARTS), np.int64)
-    part_of = np.zeros(len(groups), np.int64)
-    for group in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
-        part_of[group] = parts.argmin()
-        parts[part_of[group]] += sizes[group]
-    return part_of[_numbers(names)]
+        table[held, 0] = _deviation(groups, outcomes.large - outcomes.small, seen)[held]
+        table[held, 1] = outcomes.small[seen].mean() + _deviation(groups, outcomes.small, seen)[held]
+    return table
 
 
 def _deviation(groups: Sequence[Hashable], values: Floats, seen: NDArray[np.bool_]) -> Floats:
-    index = _numbers(groups)
+    index = numbered(groups)
     count = np.bincount(index[seen], minlength=index.max() + 1)
     total = np.bincount(index[seen], weights=values[seen] - values[seen].mean(), minlength=index.max() + 1)
-    return np.asarray((total / np.maximum(count, 1))[index])
-
-
-def _numbers(names: Sequence[Hashable]) -> NDArray[np.intp]:
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return np.array([known[name] for name in names])
+    # Groups that are equally far from the mean must not be told apart by the last bit of a sum.
+    return np.asarray(np.round(total / np.maximum(count, 1), 12)[index])

@@ -45,7 +45,14 @@ class Interval:
     lo: float
     hi: float
 
+    @property
+    def exact(self) -> bool:
+        """Whether it is the same in every resample."""
+        return self.hi - self.lo < 1e-9
+
     def __str__(self) -> str:
+        if self.exact:
+            return f"{self.value:.3f}"
         return f"{self.value:.3f} [{self.lo:.3f}, {self.hi:.3f}]"
 
 
@@ -79,6 +86,10 @@ class Method:
     name: str
     score: Floats
     p_small: Floats | None = None
+
+    def take(self, rows: NDArray[np.intp]) -> Method:
+        """The same, of these prompts alone."""
+        return Method(self.name, self.score[rows], None if self.p_small is None else self.p_small[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,28 +152,27 @@ def interval(value: float, resampled: Floats, *, biased: bool = False) -> Interv
 
 def share(held: Floats, seed: int) -> Interval:
     """The mean of `held` (items,), with its interval."""
-    counts = np.concatenate([weights @ held for weights in _resamples(len(held), seed, lambda done, total: None)])
+    counts = np.concatenate([weights @ held for weights in _resamples(len(held), seed)])
     return interval(float(held.mean()), counts / len(held))
 
 
-def draw_curves(outcomes: Outcomes, draw: Draw, seed: int) -> dict[str, Drawn]:
-    """The curve of each method, for a picture."""
-    here = _taken(outcomes, draw)
+def draw_curves(outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> dict[str, Drawn]:
+    """The curve of each method, for a picture; of several draws, their mean."""
+    once = np.ones((1, len(outcomes.small)))
     drawn = {}
-    for method in draw.methods:
-        blocks, gain = Blocks.of(method.score), here.large - here.small
-        once = np.ones((1, len(gain)))
-        accuracy = (heights(Curve.of(blocks, gain, once), SHARES)[0] + here.small.sum()) / len(gain)
-        band = [
-            (heights(Curve.of(blocks, gain, weights), SHARES) + (weights @ here.small)[:, None]) / len(gain)
-            for weights in _resamples(len(gain), seed, lambda done, total: None)
-        ]
+    for number, method in enumerate(draws[0].methods):
+        band = [_accuracies(outcomes, draws, number, weights) for weights in _resamples(len(outcomes.small), seed)]
         lo, hi = np.quantile(np.concatenate(band), [0.025, 0.975], axis=0)
-        drawn[method.name] = Drawn(accuracy, lo, hi, _dollars_along(here, blocks, draw.cascade))
+        accuracy = _accuracies(outcomes, draws, number, once)[0]
+        drawn[method.name] = Drawn(accuracy, lo, hi, _dollars_along(outcomes, draws, number))
     return drawn
 
 
-def _resamples(count: int, seed: int, on_resample: OnResample) -> Iterator[Floats]:
+def _silent(done: int, total: int) -> None:
+    """Nobody watches."""
+
+
+def _resamples(count: int, seed: int, on_resample: OnResample = _silent) -> Iterator[Floats]:
     """How often each of `count` prompts is in each resample, shape (resamples, count), a part of them at a time."""
     generator = np.random.default_rng(seed)
     for start in range(0, RESAMPLES, _CHUNK):
@@ -236,10 +246,24 @@ def _of_method(outcomes: Outcomes, method: Method, cascade: bool, weights: Float
     return values
 
 
-def _dollars_along(outcomes: Outcomes, blocks: Blocks, cascade: bool) -> Floats | None:
+def _accuracies(outcomes: Outcomes, draws: Sequence[Draw], number: int, weights: Floats) -> Floats:
+    """The accuracy at SHARES of the draws' method of that number, shape (resamples, shares)."""
+    found = []
+    for draw in draws:
+        here, counted = _taken(outcomes, draw), weights[:, draw.rows]
+        curve = Curve.of(Blocks.of(draw.methods[number].score), here.large - here.small, counted)
+        found.append((heights(curve, SHARES) + (counted @ here.small)[:, None]) / counted.sum(axis=1)[:, None])
+    return np.asarray(np.mean(found, axis=0))
+
+
+def _dollars_along(outcomes: Outcomes, draws: Sequence[Draw], number: int) -> Floats | None:
     """Dollars per 1,000 requests at SHARES."""
-    if outcomes.small_cost is None or outcomes.large_cost is None:
-        return None
-    more = outcomes.large_cost if cascade else outcomes.large_cost - outcomes.small_cost
-    spent = heights(Curve.of(blocks, more, np.ones((1, len(more)))), SHARES)[0]
-    return np.asarray(1000 * (spent + outcomes.small_cost.sum()) / len(more))
+    found = []
+    for draw in draws:
+        here = _taken(outcomes, draw)
+        if here.small_cost is None or here.large_cost is None:
+            return None
+        more = here.large_cost if draw.cascade else here.large_cost - here.small_cost
+        curve = Curve.of(Blocks.of(draw.methods[number].score), more, np.ones((1, len(more))))
+        found.append(1000 * (heights(curve, SHARES)[0] + here.small_cost.sum()) / len(more))
+    return np.asarray(np.mean(found, axis=0))
