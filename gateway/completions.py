@@ -53,6 +53,23 @@ def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
     ]
 
 
+def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
+    """The log-probabilities of each token's likeliest alternatives, `most` at most, in a choice; empty without."""
+    logprobs = holder.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list):
+        return []
+    return [
+        [
+            float(one["logprob"])
+            for one in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
+            if isinstance(one, dict) and _is_number(one.get("logprob"))
+        ]
+        for token in content
+        if isinstance(token, dict) and _is_number(token.get("logprob"))
+    ]
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

@@ -14,6 +14,8 @@ from gateway.settings import BackendConfig, Deployment, StoreConfig, TenantConfi
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
+from routing.confidence_head import ConfidenceHead, shipped_head
+from routing.difficulty import ArtefactError
 
 _PACKAGE = Path(__file__).parent
 _IN_CHECKOUT = _PACKAGE.parent / "deploy" / "tierline.yaml"
@@ -22,7 +24,7 @@ _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 STORE_URL = "TIERLINE_STORE_URL"
 """Names the store wherever the config itself names none."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
-_RESOLVED_KEYS = frozenset({"unconfigured_reason", "warnings"})
+_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "warnings"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 
 
@@ -117,7 +119,24 @@ class _Resolver:
             self._refuse((*path, "key_env" if backend.key_env else "key_file"), str(error))
         if key and urlsplit(backend.base_url).scheme == "http" and not _is_loopback(backend.base_url):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
-        return backend.model_copy(update={"key": key, "unconfigured_reason": reason})
+        head = self._head((*path, "confidence_head"), backend)
+        return backend.model_copy(update={"key": key, "unconfigured_reason": reason, "head": head})
+
+    def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
+        wanted = backend.confidence_head
+        if wanted == "none":
+            return None
+        file = shipped_head(backend.model) if wanted == "default" else self._absolute(Path(wanted))
+        if file is None:
+            return None
+        try:
+            head = ConfidenceHead.load(file)
+        except ArtefactError as error:
+            self._refuse(path, f"{error}; fit one with `tierline train confidence`, or say none")
+            return None
+        if head.model != backend.model:
+            self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
+        return head
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path

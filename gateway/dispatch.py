@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -20,12 +20,15 @@ from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
 from gateway.drafting import read_draft
 from gateway.evidence import evidence_of
+from gateway.judging import UNJUDGED, alternatives_for, judge
+from gateway.sampling import Samples, samples_for
+from gateway.schemas import held_against_schemas
 from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot, Tier
 from routing.cascade import Attempt, Outcome, OutcomeKind
-from routing.confidence import Assessment, assess
+from routing.confidence import Assessment, structural_fault
 
 
 @dataclass(slots=True)
@@ -88,10 +91,8 @@ def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
 
 
 def _describe(hop: Hop, endpoint: Endpoint) -> None:
-    hop.attributes[names.GEN_AI_OPERATION] = "chat"
-    hop.attributes[names.BACKEND] = endpoint.config.name
-    hop.attributes[names.GEN_AI_PROVIDER] = endpoint.config.kind
-    hop.attributes[names.GEN_AI_REQUEST_MODEL] = endpoint.config.model
+    config = endpoint.config
+    hop.attributes.update(names.of_call(config.name, config.kind, config.model))
 
 
 def _ended(hop: Hop, tried: Tried) -> Tried:
@@ -107,22 +108,26 @@ def _ended(hop: Hop, tried: Tried) -> Tried:
 
 
 def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
-    """The backend call of an attempt: log-probabilities are asked for when the answer will be judged."""
+    """The backend call of an attempt: log-probabilities are asked for when the answer will be judged.
+
+    The alternatives of a token only where the backend's head looks at them: five make a reply twice as long.
+    """
     asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
-    return Call(ctx.body, ask_logprobs=asks, traceparent=ctx.trace.traceparent(hop))
+    traceparent = ctx.trace.traceparent(hop)
+    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives_for(endpoint) or 1)
 
 
 async def _complete(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
+    samples = samples_for(ctx, attempt, slot.endpoint)
     try:
-        with Deadline(attempt.timeout_s):
-            answered = await _answer(ctx, attempt, slot, hop, call)
-    except TimeoutError:
-        raise BudgetSpent(attempt.timeout_s) from None
-    slot.succeeded()
-    if isinstance(answered, Rejected):
-        return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
+        answered = await _in_time(ctx, attempt, slot, hop, call)
+        if isinstance(answered, Rejected):
+            return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
+        verdict = await _judge(ctx, attempt, slot.endpoint, answered.value, hop, samples)
+    finally:
+        if samples is not None:
+            await samples.aclose()
     value = answered.value
-    verdict = _judge(ctx, attempt, value, hop)
     cost = charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
     body = answered.raw
     if call.ask_logprobs or not body:
@@ -134,10 +139,20 @@ async def _complete(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop,
     return Tried(attempt, outcome, slot.endpoint, Draft(body, value), cost_usd=cost)
 
 
+async def _in_time(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Completion | Rejected:
+    try:
+        with Deadline(attempt.timeout_s):
+            answered = await _answer(ctx, attempt, slot, hop, call)
+    except TimeoutError:
+        raise BudgetSpent(attempt.timeout_s) from None
+    slot.succeeded()
+    return answered
+
+
 async def _answer(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Completion | Rejected:
     """The backend's whole answer; a draft that is watched may be turned down before it is whole, and has no `raw`."""
     if slot.endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-        drafted = await read_draft(ctx, slot, hop, call)
+        drafted = await read_draft(ctx, attempt, slot, hop, call)
         return drafted if isinstance(drafted, Rejected) else Completion(b"", drafted)
     try:
         return await slot.endpoint.backend.complete(call)
@@ -147,15 +162,24 @@ async def _answer(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, c
         raise
 
 
-def _judge(ctx: RequestContext, attempt: Attempt, value: dict[str, Any], hop: Hop) -> Assessment:
+async def _judge(
+    ctx: RequestContext,
+    attempt: Attempt,
+    endpoint: Endpoint,
+    value: dict[str, Any],
+    hop: Hop,
+    samples: Samples | None,
+) -> Assessment:
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
     if not attempt.judged:
-        return Assessment(True, None, "nothing stronger follows")
-    evidence = evidence_of(value, ctx)
+        return UNJUDGED
+    evidence = evidence_of(value, ctx, alternatives=alternatives_for(endpoint))
+    evidence = await held_against_schemas(evidence, ctx, hop)
+    if samples is not None and not structural_fault(evidence, ctx.policy.escalate):
+        evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
-    hop.attributes[names.MIN_CONFIDENCE] = ctx.policy.escalate.when.confidence_below
-    return assess(evidence, ctx.policy.escalate)
+    return judge(ctx, attempt, endpoint, hop, evidence)
 
 
 async def _stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:

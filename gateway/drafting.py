@@ -7,6 +7,7 @@ all the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gateway.accounts import charge, estimate
@@ -14,23 +15,29 @@ from gateway.backends.base import Call, Truncated
 from gateway.completions import Assembler, Progress, Usage, usage_of
 from gateway.context import RequestContext
 from gateway.evidence import StreamEvidence
+from gateway.judging import alternatives_for, judge
 from gateway.streaming import Rejected
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
-from routing.confidence import Assessment, assess, structural_fault
+from routing.cascade import Attempt
+from routing.confidence import Assessment, Evidence, structural_fault
 
 _LOOK_EVERY = 32
 """Tokens between two looks at a draft whose beginning was good enough."""
 
 
-async def read_draft(ctx: RequestContext, slot: Slot, hop: Hop, call: Call) -> dict[str, Any] | Rejected:
+async def read_draft(
+    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call
+) -> dict[str, Any] | Rejected:
     """The whole completion, still to be judged as such, or why it was cut short. Raises BackendError.
 
     What a draft has cost that does not come to its end is booked here.
     """
     source = await slot.endpoint.backend.stream(call)
-    draft = _Draft(ctx)
+    draft = _Draft(
+        ctx, lambda evidence: judge(ctx, attempt, slot.endpoint, hop, evidence), alternatives_for(slot.endpoint)
+    )
     whole = False
     try:
         while events := await source.read():
@@ -38,7 +45,6 @@ async def read_draft(ctx: RequestContext, slot: Slot, hop: Hop, call: Call) -> d
                 draft.add(event.value)
             if (fault := draft.look()) is not None:
                 hop.attributes[names.TOKENS_JUDGED] = draft.evidence.tokens
-                hop.attributes[names.MIN_CONFIDENCE] = ctx.policy.escalate.when.confidence_below
                 return Rejected(fault.reason, fault.confidence)
         if not draft.progress.finished:
             raise Truncated("the stream ended before its answer")
@@ -53,12 +59,13 @@ async def read_draft(ctx: RequestContext, slot: Slot, hop: Hop, call: Call) -> d
 class _Draft:
     """What has been written so far."""
 
-    def __init__(self, ctx: RequestContext) -> None:
+    def __init__(self, ctx: RequestContext, judge_: Callable[[Evidence], Assessment], alternatives: int) -> None:
         self._ctx = ctx
+        self._judge = judge_
         self._next_look = ctx.policy.escalate.stream.hold_tokens
         self._begun_well = False
         self.answer = Assembler()
-        self.evidence = StreamEvidence()
+        self.evidence = StreamEvidence(alternatives=alternatives)
         self.progress = Progress()
         self.usage: Usage | None = None
 
@@ -73,11 +80,10 @@ class _Draft:
         if self.evidence.tokens < self._next_look or self.progress.finished:
             return None
         self._next_look = self.evidence.tokens + _LOOK_EVERY
-        escalate = self._ctx.policy.escalate
         evidence = self.evidence.evidence(self._ctx, complete=False)
         if not self._begun_well:
             self._begun_well = True
-            verdict = assess(evidence, escalate)
+            verdict = self._judge(evidence)
             return None if verdict.accepted else verdict
-        fault = structural_fault(evidence, escalate)
+        fault = structural_fault(evidence, self._ctx.policy.escalate)
         return Assessment(False, None, fault) if fault else None

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
 from gateway.addresses import check_http_url, check_store_url
 from policies.errors import Problem
 from policies.model import Seconds, Section, Whole
 from policies.validation import Finding, raise_findings
+from routing.confidence import Head
 
 Capability = Literal["tools", "vision", "json"]
 
@@ -85,7 +86,7 @@ class Http(Section):
 
 
 class BackendConfig(Section):
-    """One model endpoint. `key` and `unconfigured_reason` are resolved by the loader and never written in a file."""
+    """One model endpoint. What the loader resolves is never written in a file: `key`, `head`, `unconfigured_reason`."""
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -100,6 +101,8 @@ class BackendConfig(Section):
     capabilities: frozenset[Capability] = frozenset()
     logprobs: bool = True
     """Whether it can give token log-probabilities."""
+    confidence_head: Annotated[str, Field(min_length=1)] = "default"
+    """`default` is the head that ships for this model, if one does; `none`; or the path of one of your own."""
     watch_drafts: bool = False
     """Whether the judged drafts of JSON requests are read as streams, so that a poor one is cancelled early."""
     http: Http = Http()
@@ -111,6 +114,8 @@ class BackendConfig(Section):
     max_reply: Size = 16 << 20
     key: SecretStr | None = None
     unconfigured_reason: str | None = None
+    head: InstanceOf[Head] | None = None
+    """Read by the loader from where `confidence_head` says."""
 
     @field_validator("base_url")
     @classmethod

@@ -22,13 +22,15 @@ from gateway.completions import Assembler, Progress, Usage, strip_logprobs, usag
 from gateway.context import RequestContext
 from gateway.errors import envelope
 from gateway.evidence import StreamEvidence
+from gateway.judging import UNJUDGED, alternatives_for, judge
+from gateway.schemas import held_against_schemas
 from gateway.settings import Price
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot
 from gateway.watchdog import Watchdog
 from routing.cascade import Attempt
-from routing.confidence import Assessment, assess
+from routing.confidence import Assessment
 
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -43,7 +45,7 @@ class Rejected:
 
 async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> LiveStream | Rejected:
     """Opens, holds and judges one stream. Raises BackendError while nothing is committed."""
-    held = _Held(ctx, attempt)
+    held = _Held(ctx, attempt, slot.endpoint)
     price = slot.endpoint.config.price
     try:
         source = await _hold(ctx, held, slot.endpoint, call, attempt.ttft_timeout_s)
@@ -54,7 +56,7 @@ async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Ho
         if isinstance(stopped, TimeoutError):
             raise BudgetSpent(attempt.ttft_timeout_s) from None
         raise
-    verdict = held.judge(hop)
+    verdict = await held.judge(hop)
     if verdict.accepted or attempt.final:
         slot.began()
         return LiveStream(ctx, slot, hop, source, held, verdict, strip=call.ask_logprobs)
@@ -93,14 +95,15 @@ async def _hold(ctx: RequestContext, held: _Held, endpoint: Endpoint, call: Call
 class _Held:
     """The events kept back so far, and what they say."""
 
-    def __init__(self, ctx: RequestContext, attempt: Attempt) -> None:
+    def __init__(self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> None:
         hold = ctx.policy.escalate.stream
         self._ctx = ctx
-        self._judged = attempt.judged
+        self._attempt = attempt
+        self._endpoint = endpoint
         self._tokens_wanted = hold.hold_tokens
         self.hold_max_s = hold.hold_max
         self.events: list[Event] = []
-        self.evidence = StreamEvidence()
+        self.evidence = StreamEvidence(alternatives=alternatives_for(endpoint) if attempt.judged else 0)
         self.usage: Usage | None = None
         self._progress = Progress()
         self._begun = False
@@ -112,7 +115,7 @@ class _Held:
     @property
     def enough(self) -> bool:
         """Whether to stop holding: for a judged stream at so many tokens, for any other once the answer begins."""
-        if not self._judged:
+        if not self._attempt.judged:
             return self._begun
         return self.finished or self.evidence.tokens >= self._tokens_wanted
 
@@ -125,13 +128,14 @@ class _Held:
             self._progress.add(choices)
             self._begun = self._begun or bool(choices)
 
-    def judge(self, hop: Hop) -> Assessment:
-        if not self._judged:
-            return Assessment(True, None, "nothing stronger follows")
-        escalate = self._ctx.policy.escalate
+    async def judge(self, hop: Hop) -> Assessment:
+        if not self._attempt.judged:
+            return UNJUDGED
         hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
-        hop.attributes[names.MIN_CONFIDENCE] = escalate.when.confidence_below
-        return assess(self.evidence.evidence(self._ctx, complete=self.finished), escalate)
+        evidence = self.evidence.evidence(self._ctx, complete=self.finished)
+        if evidence.complete:
+            evidence = await held_against_schemas(evidence, self._ctx, hop)
+        return judge(self._ctx, self._attempt, self._endpoint, hop, evidence)
 
 
 class LiveStream:

@@ -16,13 +16,43 @@ def lint(policy: Rules) -> list[Finding]:
 
 
 def _escalation_has_somewhere_to_go(policy: Rules) -> Iterator[Finding]:
-    if not policy.escalate.when.confidence_below:
+    when = policy.escalate.when
+    if not when.asks_for_confidence:
         return
-    at = ("escalate", "when", "confidence_below")
+    at = ("escalate", "when", "confidence_below" if when.confidence_below else "uncalibrated_below")
     if len(policy.tiers) == 1:
         yield at, "this policy has one tier, so there is nothing to escalate to"
     elif policy.escalate.max_attempts == 1:
         yield at, "max_attempts is 1, so there is never a second attempt to escalate with"
+
+
+def _thresholds_agree(policy: Rules) -> Iterator[Finding]:
+    when = policy.escalate.when
+    if when.uncalibrated_below is not None and when.uncalibrated_below < when.confidence_below:
+        yield (
+            ("escalate", "when", "uncalibrated_below"),
+            "less than confidence_below: a raw score, which says more than it knows, is let through where a "
+            "calibrated probability is not",
+        )
+
+
+def _samples_are_used(policy: Rules) -> Iterator[Finding]:
+    if policy.escalate.agreement is None:
+        return
+    when, at = policy.escalate.when, ("escalate", "agreement")
+    if not when.asks_for_confidence:
+        yield at, "samples are paid for and held against nothing: when.confidence_below is 0"
+    elif len(policy.tiers) == 1 or policy.escalate.max_attempts == 1:
+        yield at, "no sample is ever drawn, because there is nothing to escalate to"
+
+
+def _schemas_imply_json(policy: Rules) -> Iterator[Finding]:
+    invalid = policy.escalate.when.invalid
+    if "json_schema" in invalid and "json" not in invalid:
+        yield (
+            ("escalate", "when", "invalid"),
+            "json is left out: answers that were asked to be JSON without a schema are never parsed",
+        )
 
 
 def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
@@ -75,6 +105,9 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _start_rules_are_reached,
     _classifier_is_there,
     _escalation_has_somewhere_to_go,
+    _thresholds_agree,
+    _samples_are_used,
+    _schemas_imply_json,
     _hold_fits,
     _caches_build_on_each_other,
 )

@@ -39,6 +39,11 @@ SURFACE_HEADER = "x-tierline-surface"
 RESERVED_NAMES = frozenset({"auto"})
 """Names for `model` that mean something of their own, as does every one that starts with `tier:`."""
 
+UNCALIBRATED_BELOW = 0.8
+"""The threshold for a mean token probability that nothing has been fitted to. Of the answers of Llama 3 models of 1B to
+8B that reach it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 35 to 63% (measured on
+mzelling/rational-llm-cascades). It lets through too little rather than too much."""
+
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -154,13 +159,44 @@ class Route(Section):
 
 
 class When(Section):
-    """What makes an answer not good enough."""
+    """What makes an answer not good enough.
+
+    `confidence_below` is held against the calibrated probability that the answer is right, which only a backend's
+    confidence head gives. `uncalibrated_below` is held against what is merely a score: the mean probability of the
+    tokens where there is no head, or how far a second sample agrees. Left out, it is UNCALIBRATED_BELOW wherever
+    `confidence_below` asks for anything at all.
+    """
 
     confidence_below: Share = 0.0
-    invalid: frozenset[Literal["json", "tool_args"]] = frozenset()
+    uncalibrated_below: Share | None = None
+    invalid: frozenset[Literal["json", "json_schema", "tool_args"]] = frozenset()
     finish: frozenset[Literal["length", "content_filter"]] = frozenset()
     repetition: bool = True
     refusal: bool = True
+
+    def threshold(self, *, calibrated: bool) -> float:
+        """What a confidence must reach, 0..1; 0 asks for nothing."""
+        if calibrated:
+            return self.confidence_below
+        if self.uncalibrated_below is not None:
+            return self.uncalibrated_below
+        return UNCALIBRATED_BELOW if self.confidence_below else 0.0
+
+    @property
+    def asks_for_confidence(self) -> bool:
+        """Whether any answer is held against a threshold."""
+        return bool(self.confidence_below or self.uncalibrated_below)
+
+
+class Agreement(Section):
+    """Evidence where a backend gives no log-probabilities: whether it says the same when it is asked once more.
+
+    So many further samples are drawn beside the answer, at this temperature or the request's own if that is higher,
+    and paid for. Streams, requests with tools or images, and answers that nothing could replace are not sampled.
+    """
+
+    samples: Annotated[Whole, Field(ge=1, le=4)] = 1
+    temperature: Annotated[float, BeforeValidator(_not_a_flag), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
 
 
 class Hold(Section):
@@ -175,6 +211,7 @@ class Escalate(Section):
 
     when: When = When()
     no_signal: Literal["escalate", "accept"] = "escalate"
+    agreement: Agreement | None = None
     stream: Hold = Hold()
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 

@@ -31,7 +31,10 @@ _MIN_ATTEMPT_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token."""
+    """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token.
+
+    `prior` is the classifier's probability that this tier answers rightly; None where it does not know.
+    """
 
     number: int
     tier: str
@@ -39,6 +42,7 @@ class Attempt:
     ttft_timeout_s: float
     judged: bool
     final: bool
+    prior: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,21 @@ class Cascade:
     """See the module's docstring. One instance serves one request and is then thrown away."""
 
     def __init__(
-        self, decision: Decision, policy: Policy, health: Mapping[str, TierHealth], ttft_s: float | None = None
+        self,
+        decision: Decision,
+        policy: Policy,
+        health: Mapping[str, TierHealth],
+        ttft_s: float | None = None,
+        priors: Mapping[str, float] | None = None,
     ) -> None:
-        """`ttft_s` is the client's own limit for the first token; the surface's p99 holds where it is tighter."""
+        """`ttft_s` is the client's own limit for the first token; the surface's p99 holds where it is tighter.
+
+        `priors` are the classifier's probabilities that a tier answers rightly, of those it knows.
+        """
         limits = [limit for limit in (policy.slo.ttft.p99, ttft_s) if limit is not None]
         self._ttft_s = min(limits) if limits else None
         self._policy = policy
+        self._priors = priors or {}
         self._health = health
         self._stronger = list(decision.tiers)
         self._weaker = list(decision.fallbacks)
@@ -165,7 +178,9 @@ class Cascade:
             total = self._policy.slo.total
             timeout = min(budget_s / 2, total.p95 or total.p99 or budget_s)
             ttft_timeout = min(timeout, self._ttft_s or timeout)
-        return Attempt(number, tier, timeout, ttft_timeout, judged, final=not can_escalate)
+        return Attempt(
+            number, tier, timeout, ttft_timeout, judged, final=not can_escalate, prior=self._priors.get(tier)
+        )
 
     def _best(self) -> int | None:
         """The number of the most confident answer that is still in hand."""

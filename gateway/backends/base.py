@@ -77,11 +77,15 @@ class BadStatus(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: the effective body, and what we want on top of what the client asked."""
+    """One call: the effective body, and what we want on top of what the client asked.
+
+    `alternatives` is how many alternatives of each token come with the log-probabilities; each costs some 40 bytes.
+    """
 
     body: Mapping[str, Any]
     ask_logprobs: bool
     traceparent: str = ""
+    alternatives: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,9 @@ class OpenAIBackend:
     def _payload(self, call: Call, *, stream: bool) -> bytes:
         payload = {**call.body, "model": self._model}
         if call.ask_logprobs:
-            # One alternative a token: without a number llama.cpp sends twenty.
+            # A number in any case: without one llama.cpp sends twenty alternatives a token.
             payload["logprobs"] = True
-            payload["top_logprobs"] = 1
+            payload["top_logprobs"] = call.alternatives
         if stream:
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}

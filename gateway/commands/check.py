@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from gateway.commands._flags import add_config_flags, launch_of
+from gateway.doubts import doubts_about
 from gateway.settings import Deployment
 from policies.errors import ConfigError, Problem
 from policies.lint import lint
@@ -64,7 +65,7 @@ def _check(args: argparse.Namespace) -> _Findings:
         policies = launch.policy_source(deployment).load()
     except ConfigError as error:
         problems += error.problems
-    wrong, warnings = _policies_one_by_one(args.policies or SHIPPED)
+    wrong, warnings = _policies_one_by_one(args.policies or SHIPPED, deployment)
     if deployment is None:  # with one, the policies were loaded as a set, which told the same
         problems += wrong
     elif deployment.warnings:
@@ -72,8 +73,8 @@ def _check(args: argparse.Namespace) -> _Findings:
     return _Findings(tuple(problems), tuple(warnings), deployment, policies)
 
 
-def _policies_one_by_one(directory: Path) -> tuple[list[Problem], list[Problem]]:
-    """What is wrong with each policy by itself, and what is doubtful about it."""
+def _policies_one_by_one(directory: Path, deployment: Deployment | None) -> tuple[list[Problem], list[Problem]]:
+    """What is wrong with each policy by itself, and what is doubtful about it, in this deployment if there is one."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     for file in policy_files(directory):
@@ -82,7 +83,8 @@ def _policies_one_by_one(directory: Path) -> tuple[list[Problem], list[Problem]]
         except ConfigError as error:
             problems += error.problems
         else:
-            warnings += [document.problem(path, message) for path, message in lint(policy)]
+            doubts = lint(policy) + (doubts_about(policy, deployment) if deployment else [])
+            warnings += [document.problem(path, message) for path, message in doubts]
     return problems, warnings
 
 
@@ -96,6 +98,11 @@ def _as_text(found: _Findings) -> str:
             if not all(backend.base_url for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"
             lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
+            lines += [
+                f"head     {backend.name:<14} {backend.model:<28} {backend.head.version}"
+                for backend in tier.backends
+                if backend.head is not None
+            ]
     if found.policies is not None:
         lines += [
             f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}"
@@ -124,7 +131,13 @@ def _as_json(found: _Findings) -> str:
                 "configured": tier.configured,
                 "reason": tier.unconfigured_reason,
                 "backends": [
-                    {"name": b.name, "model": b.model, "configured": b.configured, "reason": b.unconfigured_reason}
+                    {
+                        "name": b.name,
+                        "model": b.model,
+                        "configured": b.configured,
+                        "reason": b.unconfigured_reason,
+                        "confidence_head": b.head.version if b.head else None,
+                    }
                     for b in tier.backends
                 ],
             }

@@ -66,6 +66,7 @@ def _tier(services: Services, name: str) -> dict[str, Any]:
             endpoint.config.name: {
                 "state": endpoint.unavailable() or "ready",
                 "model": endpoint.config.model,
+                "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
                 "in_flight": endpoint.in_flight,
             }
             for endpoint in tier.endpoints

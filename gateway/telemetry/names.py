@@ -15,6 +15,7 @@ EMBED: Final = "embed"
 CACHE_SEMANTIC: Final = "cache.semantic"
 ROUTE: Final = "route"
 ATTEMPT: Final = "attempt"
+SAMPLE: Final = "sample"  # within an attempt: the backend asked once more, for evidence
 CACHE_WRITE: Final = "cache.write"
 
 # The request.
@@ -60,7 +61,10 @@ BACKEND: Final = "tierline.backend"
 OUTCOME: Final = "tierline.outcome"
 CONFIDENCE: Final = "tierline.confidence"
 MIN_CONFIDENCE: Final = "tierline.confidence.min"
+CONFIDENCE_BASIS: Final = "tierline.confidence.basis"  # calibrated, logprob, agreement, none
+CONFIDENCE_HEAD: Final = "tierline.confidence.head"  # the version of the head that calibrated it
 TOKENS_JUDGED: Final = "tierline.tokens_judged"
+SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the request's schema was held against nothing
 TIMEOUT: Final = "tierline.timeout_ms"
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
 USAGE_ESTIMATED: Final = "tierline.usage.estimated"
@@ -90,3 +94,8 @@ OF_LEDGER: Final = {
     TTFT: "ttft_ms",
     OVERHEAD: "overhead_ms",
 }
+
+
+def of_call(backend: str, provider: str, model: str) -> dict[str, str]:
+    """The attributes of a call of that backend."""
+    return {BACKEND: backend, GEN_AI_OPERATION: "chat", GEN_AI_PROVIDER: provider, GEN_AI_REQUEST_MODEL: model}

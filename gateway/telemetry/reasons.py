@@ -9,6 +9,12 @@ from gateway.telemetry import names
 
 Attributes = Mapping[str, Any]
 
+_BASES: Final = {
+    "calibrated": "calibrated by head {}",
+    "logprob": "uncalibrated",
+    "agreement": "by agreement with another sample",
+}
+
 
 def explain(hop: Mapping[str, Any]) -> list[str]:
     """The reasons of one hop of a record (see `telemetry.record`), as short phrases, the decisive one first."""
@@ -87,6 +93,7 @@ def _attempt(a: Attributes) -> Iterable[str]:
     if not str(a.get(names.REASON, "")).startswith("confidence "):  # that is told with its numbers, next
         yield _said(a, names.REASON, "because {}")
     yield _confidence(a)
+    yield _said(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
     yield _said(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _tokens(a)
     yield _said(a, names.COST, "{}", dollars)
@@ -102,7 +109,17 @@ def _confidence(a: Attributes) -> str:
     text = f"confidence {found:.3f}"
     if minimum is not None:
         text += f" {_against(found, minimum)} threshold {minimum:.3f}"
-    return f"{text} over {judged} tokens" if judged is not None else text
+    if judged:
+        text += f" over {judged} tokens"
+    return f"{text}, {_BASES.get(a.get(names.CONFIDENCE_BASIS, ''), '')}".removesuffix(", ").format(
+        a.get(names.CONFIDENCE_HEAD, "")
+    )
+
+
+def _sample(a: Attributes) -> Iterable[str]:
+    yield f"{a.get(names.BACKEND, '')} asked once more, to compare"
+    yield _tokens(a)
+    yield _said(a, names.COST, "{}", dollars)
 
 
 def _tokens(a: Attributes) -> str:
@@ -133,5 +150,6 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.CACHE_SEMANTIC: _cache,
     names.ROUTE: _route,
     names.ATTEMPT: _attempt,
+    names.SAMPLE: _sample,
     names.CACHE_WRITE: _cache,
 }

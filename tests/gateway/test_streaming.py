@@ -37,7 +37,7 @@ RULES: dict[str, Any] = {
     "tiers": ["local", "hosted"],
     "route": {"start": {"local": "otherwise"}},
     "escalate": {
-        "when": {"confidence_below": 0.5, "invalid": ["json", "tool_args"], "finish": ["length"]},
+        "when": {"confidence_below": 0.9, "uncalibrated_below": 0.5, "invalid": ["json", "tool_args"], "finish": ["length"]},
         "no_signal": "accept",
         "stream": {"hold_tokens": 4, "hold_max": "300ms"},
     },
@@ -151,7 +151,7 @@ async def test_a_bad_draft_is_cancelled(begin: Begin, upstream: Upstream) -> Non
     run = begin()
     rejected = await run.open()
     assert isinstance(rejected, Rejected)
-    assert rejected.reason == "confidence 0.050 < 0.5"
+    assert rejected.reason == "confidence 0.050 < 0.5 (logprob)"
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
     assert run.ctx.ledger.tokens_out >= 4
 

@@ -298,7 +298,8 @@ def test_an_answer_refused_at_the_deadline_leaves_no_call_behind(local_upstream:
         late = ask(gateway, "Say it slowly.", stream=True, headers={"x-tierline-deadline-ms": "120"})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
         tiers = httpx2.get(f"{gateway.origin}/readyz").json()["tiers"]
-        assert tiers["local"]["backends"]["local"] == {"state": "ready", "model": "small", "in_flight": 0}
+        local = tiers["local"]["backends"]["local"]
+        assert (local["state"], local["in_flight"]) == ("ready", 0)
 
 
 def test_a_client_that_does_not_read_frees_its_backend_at_the_deadline(

@@ -88,7 +88,7 @@ def test_other_rules_have_another_version(write: Write, change: tuple[str, str])
         (("0.62", ".nan"), "7: escalate.when.confidence_below: input should be "),
         (("0.62", "1.5"), "7: escalate.when.confidence_below: input should be less than or equal to 1"),
         (("0.62", "true"), "7: escalate.when.confidence_below: true is not a number"),
-        (("[json]", "[jsn]"), "7: escalate.when.invalid[0]: input should be 'json' or 'tool_args'"),
+        (("[json]", "[jsn]"), "7: escalate.when.invalid[0]: input should be 'json', 'json_schema' or 'tool_args'"),
         (("24h", "24 hours"), "8: cache.exact.ttl: '24 hours' is not a duration"),
         (("[tools,", "[tols,"), "8: cache.never[0]: 'tols' asks for 'tols' (did you mean 'tools'?)"),
         (("{local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",

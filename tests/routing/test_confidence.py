@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from policies.model import Escalate
+from policies.model import UNCALIBRATED_BELOW, Escalate
 from routing.confidence import Evidence, assess, is_loop, mean_confidence
 
 STRICT = Escalate.model_validate(
-    {"when": {"confidence_below": 0.62, "invalid": ["json", "tool_args"], "finish": ["length", "content_filter"]}}
+    {
+        "when": {
+            "confidence_below": 0.4,
+            "uncalibrated_below": 0.62,
+            "invalid": ["json", "tool_args"],
+            "finish": ["length", "content_filter"],
+        }
+    }
 )
 SURE = [-0.05] * 8
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head that is as sure as it is told, and adds half of the prior; None without log-probabilities."""
+
+    p: float | None
+    version: str = "0123456789ab"
+    alternatives: int = 0
+
+    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
+        return None if self.p is None or not evidence.logprobs else self.p + (prior or 0) / 2
 
 
 def test_confidence_is_the_geometric_mean_of_token_probabilities() -> None:
@@ -28,7 +48,47 @@ def test_a_confident_answer_is_accepted_and_a_doubtful_one_is_not() -> None:
     assert assess(Evidence("Paris.", SURE), STRICT).accepted
     doubtful = assess(Evidence("Paris.", [-0.9] * 8), STRICT)
     assert not doubtful.accepted
-    assert doubtful.reason == "confidence 0.407 < 0.62"
+    assert doubtful.reason == "confidence 0.407 < 0.62 (logprob)"
+
+
+def test_a_head_decides_by_the_threshold_for_probabilities() -> None:
+    """What a head says is held against confidence_below, and the verdict tells its basis, threshold and version."""
+    doubted = Evidence("Paris.", [-0.9] * 8)
+    verdict = assess(doubted, STRICT, Head(0.45))
+    assert verdict.accepted
+    assert (verdict.basis, verdict.threshold, verdict.head) == ("calibrated", 0.4, "0123456789ab")
+    assert verdict.reason == "confidence 0.450 >= 0.4 (calibrated by 0123456789ab)"
+    assert not assess(Evidence("Paris.", SURE), STRICT, Head(0.3)).accepted
+    assert assess(Evidence("Paris.", SURE), STRICT, Head(0.3), prior=0.5).accepted
+
+
+def test_a_head_without_an_opinion_leaves_it_to_the_tokens() -> None:
+    """Then the raw score is held against uncalibrated_below, and no head is named."""
+    verdict = assess(Evidence("Paris.", [-0.4] * 8), STRICT, Head(None))
+    assert verdict.accepted
+    assert (verdict.basis, verdict.threshold, verdict.head) == ("logprob", 0.62, "")
+
+
+def test_without_a_threshold_of_its_own_a_raw_score_meets_a_conservative_one() -> None:
+    """A policy that says only confidence_below, of a backend without a head, lets little through."""
+    rules = Escalate.model_validate({"when": {"confidence_below": 0.3}})
+    assert not assess(Evidence("Paris.", [-0.4] * 8), rules).accepted
+    assert assess(Evidence("Paris.", SURE), rules).threshold == UNCALIBRATED_BELOW
+    assert assess(Evidence("Paris.", [-9.0]), Escalate()).accepted
+
+
+def test_agreement_is_evidence_where_there_are_no_log_probabilities() -> None:
+    """It is a raw score like theirs, and theirs comes first."""
+    assert assess(Evidence("Paris.", agreement=1.0), STRICT).accepted
+    doubted = assess(Evidence("Paris.", agreement=0.25), STRICT)
+    assert doubted.reason == "confidence 0.250 < 0.62 (agreement)"
+    assert assess(Evidence("Paris.", SURE, agreement=0.25), STRICT).basis == "logprob"
+
+
+def test_what_breaks_its_schema_is_rejected() -> None:
+    """However sure the tokens are, and the confidence is told all the same."""
+    verdict = assess(Evidence("{}", SURE, misfit="not what the JSON schema says"), STRICT)
+    assert (verdict.accepted, verdict.reason, verdict.basis) == (False, "not what the JSON schema says", "logprob")
 
 
 def test_no_evidence_is_a_state_that_the_policy_decides() -> None:

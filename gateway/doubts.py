@@ -1,0 +1,45 @@
+"""What a policy asks of answers that this deployment's backends cannot give. `tierline check` prints it.
+
+`policies.lint` looks at a policy alone; this looks at it beside the backends whose answers it judges: those of every
+tier but the last, which nothing can replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.settings import BackendConfig, Deployment
+from policies.model import UNCALIBRATED_BELOW, Rules
+from policies.validation import Finding
+
+
+def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
+    """(where, what) for every threshold that is held against other evidence than it seems, or against none."""
+    if not policy.escalate.when.asks_for_confidence or policy.escalate.max_attempts == 1:
+        return []
+    return [
+        finding
+        for tier in deployment.tiers
+        if tier.name in policy.tiers[:-1]
+        for backend in tier.backends
+        for finding in _doubts(policy, backend)
+    ]
+
+
+def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
+    when = policy.escalate.when
+    if backend.logprobs:
+        if backend.head is None and when.uncalibrated_below is None:
+            yield (
+                ("escalate", "when", "confidence_below"),
+                f"backend {backend.name!r} has no confidence head for {backend.model}, so its answers are held to "
+                f"uncalibrated_below, {UNCALIBRATED_BELOW:g} where the policy does not say; set it, or fit a head with "
+                "`tierline train confidence`",
+            )
+    elif policy.escalate.agreement is None:
+        decides = "all go on to the next tier" if policy.escalate.no_signal == "escalate" else "all are accepted"
+        yield (
+            ("escalate", "no_signal"),
+            f"backend {backend.name!r} gives no log-probabilities, so there is no evidence for its answers and "
+            f"{decides}; escalate.agreement would ask it once more and compare",
+        )
