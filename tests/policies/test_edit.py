@@ -1,0 +1,63 @@
+"""Changing a policy's text without disturbing the rest of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policies.edit import CannotEdit, span_of, with_value
+from policies.loader import SHIPPED, policy_files, read_policy
+
+BLOCK = """\
+escalate:                       # to the next tier
+  when:
+    confidence_below: 0.6       # é, a comment
+    invalid: [json]
+"""
+
+
+def test_only_the_value_changes_and_its_comment_keeps_its_column() -> None:
+    """Comments, order and layout of the rest are as they were."""
+    changed = with_value(BLOCK, ("escalate", "when", "confidence_below"), "0.9999")
+    assert changed == BLOCK.replace("0.6       #", "0.9999    #")
+
+
+def test_a_key_that_is_missing_becomes_the_first_of_its_section() -> None:
+    """It is indented as its neighbour, in a block, and set off by a comma in braces."""
+    path = ("escalate", "when", "uncalibrated_below")
+    assert with_value(BLOCK, path, "0.8") == BLOCK.replace(
+        "    confidence_below", "    uncalibrated_below: 0.8\n    confidence_below"
+    )
+    assert (
+        with_value("escalate: {when: {refusal: true}}\n", path, "0.8")
+        == "escalate: {when: {uncalibrated_below: 0.8, refusal: true}}\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["surface: chat\n", "escalate: {when: {}}\n", "escalate: {no_signal: accept}\n"])
+def test_without_its_section_nothing_is_guessed(text: str) -> None:
+    """The message names the section that somebody has to write."""
+    with pytest.raises(CannotEdit, match=r"no escalate\.when: section to put confidence_below into"):
+        with_value(text, ("escalate", "when", "confidence_below"), "0.5")
+
+
+@pytest.mark.parametrize("file", policy_files(SHIPPED), ids=lambda file: file.stem)
+def test_every_shipped_policy_can_be_edited(file: Path, tmp_path: Path) -> None:
+    """The changed file loads, says the new value, and differs in one line."""
+    before = file.read_text()
+    after = with_value(before, ("escalate", "when", "confidence_below"), "0.123")
+    changed = tmp_path / file.name
+    changed.write_text(after)
+    policy, _ = read_policy(changed)
+    assert policy.escalate.when.confidence_below == 0.123
+    pairs = zip(before.splitlines(), after.splitlines(), strict=True)
+    assert sum(old != new for old, new in pairs) == 1
+
+
+def test_a_scalar_is_found_by_its_place() -> None:
+    """Sections, and what is not there, have no place as a value."""
+    span = span_of(BLOCK, ("escalate", "when", "confidence_below"))
+    assert span is not None and BLOCK[span.start : span.end] == "0.6"
+    assert span_of(BLOCK, ("escalate", "when")) is None
+    assert span_of(BLOCK, ("escalate", "stream", "hold_tokens")) is None
