@@ -16,7 +16,7 @@ import orjson
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Call, Completion, TimedOut, Unreachable
 from gateway.commands._collect_rows import Json, Task
-from gateway.completions import token_logprobs, usage_of
+from gateway.completions import token_logprobs, top_logprobs, usage_of
 from routing.grading import grade
 
 _CALL_S = 300.0
@@ -153,7 +153,7 @@ def _recorded(completion: Mapping[str, Any], task: Task, latency_s: float) -> Js
     text = text if isinstance(text, str) else ""
     usage = usage_of(completion)
     logprobs = token_logprobs(choice)
-    top = [_alternatives(token) for token in choice["logprobs"]["content"]] if logprobs else []
+    top = [[round(one, 4) for one in sorted(found, reverse=True)] for found in top_logprobs(choice, _ALTERNATIVES)]
     said = {
         "correct": int(grade(text, task.accepted, task.grade)),
         "confidence": round(math.fsum(logprobs) / len(logprobs), 6) if logprobs else None,
@@ -162,17 +162,10 @@ def _recorded(completion: Mapping[str, Any], task: Task, latency_s: float) -> Js
         "tok_out": usage.tokens_out if usage else None,
         "finish_reason": choice.get("finish_reason"),
         "logprobs": [round(logprob, 4) for logprob in logprobs] or None,
-        "top_logprobs": top if any(top) and len(top) == len(logprobs) else None,
+        "top_logprobs": top if any(top) else None,
         "answer": text,
     }
     return {key: value for key, value in said.items() if value is not None}
-
-
-def _alternatives(token: object) -> list[float]:
-    given = token.get("top_logprobs") if isinstance(token, dict) else None
-    found = [one.get("logprob") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    numbers = [float(one) for one in found if isinstance(one, int | float)]
-    return [round(one, 4) for one in sorted(numbers, reverse=True)[:_ALTERNATIVES]]
 
 
 def _said(error: BackendError) -> str:

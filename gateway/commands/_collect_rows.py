@@ -103,10 +103,11 @@ class Labels:
         """Those of an earlier run if it is to go on. Raises DataError where one is in the way."""
         labels = cls(out, model)
         for file in (out, labels.part):
-            if file.exists() and not resume:
+            if not file.exists() or not file.stat().st_size:
+                continue
+            if not resume:
                 raise DataError(f"{file} is there already: --resume goes on with it, another --out begins anew")
-            if file.exists():
-                labels.rows |= {str(row.get("id")): row for _, row in _lines(file, torn_end=file == labels.part)}
+            labels.rows |= {str(row.get("id")): row for _, row in _lines(file, torn_end=file == labels.part)}
         out.parent.mkdir(parents=True, exist_ok=True)
         with labels.part.open("ab") as part:
             # A line that a killed run left torn is ended, for the next to be one of its own.

@@ -8,14 +8,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gateway.backends.aiohttp_transport import AiohttpTransport
@@ -23,6 +22,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.commands import CommandError
 from gateway.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.commands._collect_rows import Json, Labels, Task, read_tasks
+from gateway.commands._progress import progress
 from gateway.supervisor import CannotStart
 from gateway.supervisor.local_model import find_gguf
 from routing.dataset import DataError
@@ -96,11 +96,15 @@ def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> lis
     missing = labels.missing(tasks)
     failures: list[tuple[Task, str]] = []
     try:
-        with _progress(labels.model, len(tasks), len(missing)) as advance:
+        with progress() as on_progress:
+            answered = len(tasks) - len(missing)
+            on_progress(labels.model, answered, len(tasks))
 
             def on_answer(task: Task, answer: Json) -> None:
+                nonlocal answered
                 labels.add(task, answer)
-                advance()
+                answered += 1
+                on_progress(labels.model, answered, len(tasks))
 
             def on_failure(task: Task, reason: str) -> None:
                 failures.append((task, reason))
@@ -147,15 +151,6 @@ async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, s
     if args.key_env and not key:
         raise CommandError(f"{args.key_env}, which --key-env names, is not set")
     yield args.base_url, args.model, key
-
-
-@contextmanager
-def _progress(model: str, total: int, missing: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, to be advanced by one prompt."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_STDERR) as bars:
-        task = bars.add_task(model, total=total, completed=total - missing)
-        yield lambda: bars.advance(task)
 
 
 def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> None:

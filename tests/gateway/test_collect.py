@@ -214,11 +214,13 @@ def test_what_passes_is_waited_for(model: Upstream, prompts: Path, tmp_path: Pat
 def test_an_endpoint_that_is_not_there_is_one_clear_line(
     upstream: Upstream, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The URL, and the question whether anything runs there; no traceback, no rows."""
+    """The URL, and the question whether anything runs there; nothing is left behind that is in the next run's way."""
     upstream.refuse()
     assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 1
     assert f"tierline: no model answers at {upstream.url}" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
+    upstream.accept()
+    assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 0
 
 
 def test_a_prompt_that_fails_alone_is_left_for_later(
