@@ -134,7 +134,7 @@ class _Resolver:
         except ArtefactError as error:
             self._refuse(path, f"{error}; fit one with `tierline train confidence`, or say none")
             return None
-        if head.model != backend.model:
+        if wanted != "default" and head.model != backend.model:
             self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
         return head
 

@@ -26,6 +26,7 @@ _MAX_LOOKS: Final = 10_000
 _MAX_DEPTH: Final = 24
 _MAX_CHAIN: Final = 64
 _PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
+_REFERENCES: Final = (b'"$ref"', b'"$dynamicRef"', b'"$recursiveRef"')
 
 # Subschemas of the same value, and of the values in it.
 _SAME_MAPS: Final = ("dependentSchemas", "dependencies")
@@ -86,7 +87,8 @@ def _compiled(raw: bytes) -> Schema:
     schema = orjson.loads(raw)
     if not isinstance(schema, dict | bool):
         raise _NotCheckableError("not a schema")
-    max_depth = _Costs(schema).safe_depth() if isinstance(schema, dict) and b'"$ref"' in raw else None
+    refers = any(reference in raw for reference in _REFERENCES)
+    max_depth = _Costs(schema).safe_depth() if isinstance(schema, dict) and refers else None
     try:
         validator = jsonschema_rs.validator_for(schema, pattern_options=_PATTERNS, validate_formats=False, offline=True)
     except (ValueError, jsonschema_rs.ReferencingError):

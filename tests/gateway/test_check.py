@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 
 from gateway.cli import main
 from policies.loader import SHIPPED, policy_files
+from routing.confidence_head import ConfidenceHead
+from tests.support.heads import mean_scorer, write_head
 
 
 @pytest.fixture
@@ -104,6 +107,56 @@ def test_a_policy_for_tiers_that_are_not_there_is_refused(tmp_path: Path, capsys
     config.write_text("tiers: [{name: local, backends: [{model: m, base_url: 'http://127.0.0.1:1/v1'}]}]\n")
     assert main(["check", "--config", str(config)]) == 2
     assert "tiers[1]: the deployment has no tier 'hosted'; it has local" in capsys.readouterr().out
+
+
+HEADS = """\
+tiers:
+  - {{name: local, backends: [{{model: small, base_url: "http://127.0.0.1:1/v1", {local}}}]}}
+  - {{name: hosted, backends: [{{model: large, base_url: "http://127.0.0.1:2/v1"}}]}}
+"""
+
+
+def test_the_head_of_each_backend_is_shown(policies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its version, to people and to scripts."""
+    head = ConfidenceHead.load(write_head(tmp_path / "head.json", "small", whole=mean_scorer(0.0)))
+    config = tmp_path / "my.yaml"
+    config.write_text(HEADS.format(local="confidence_head: head.json"))
+    assert main(["check", "--config", str(config), "--policies", str(policies)]) == 0
+    assert f"small                        {head.version}" in capsys.readouterr().out
+    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 0
+    tiers = json.loads(capsys.readouterr().out)["tiers"]
+    assert [tier["backends"][0]["confidence_head"] for tier in tiers] == [head.version, None]
+
+
+@pytest.mark.parametrize(
+    ("local", "change", "key", "says"),
+    [
+        ("logprobs: true", (r"    uncalibrated_below:.*\n", ""), "escalate.when.confidence_below", "has no conf"),
+        ("logprobs: false", None, "escalate.no_signal", "all go on to the next tier"),
+        ("logprobs: false", ("no_signal: escalate", "no_signal: accept"), "escalate.no_signal", "all are accepted"),
+    ],
+)
+def test_thresholds_that_a_backend_gives_nothing_for_are_pointed_out(
+    policies: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    local: str,
+    change: tuple[str, str] | None,
+    key: str,
+    says: str,
+) -> None:
+    """A backend whose answers are judged, without a head or without log-probabilities."""
+    config = tmp_path / "my.yaml"
+    config.write_text(HEADS.format(local=local))
+    for other in ("batch", "autocomplete"):
+        (policies / f"{other}.yaml").unlink()
+    if change is not None:
+        chat = policies / "chat.yaml"
+        chat.write_text(re.sub(*change, chat.read_text()))
+    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 0
+    [warning] = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning["key"] == key
+    assert says in warning["message"]
 
 
 @pytest.mark.parametrize("config", ["/dev/zero", "nope.yaml", "."])

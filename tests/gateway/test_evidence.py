@@ -67,10 +67,32 @@ def test_arguments_that_are_no_json(form: str, stream: bool) -> None:
     assert assess(evidence(message, stream=stream), RULES).reason == "invalid tool arguments"
 
 
+@both_forms
+def test_alternatives_are_read_where_they_are_wanted(stream: bool) -> None:
+    """So many of each token, in order; a token with fewer has fewer, and nonsense is left out."""
+    tops = [[-0.1, -2.5, -4.0], [-0.2]]
+    content = [
+        {"token": "t", "logprob": top[0], "top_logprobs": [{"token": "x", "logprob": one} for one in top]}
+        for top in tops
+    ]
+    content[1]["top_logprobs"] += [{"logprob": None}, "x"]
+    choice = {"message": {"content": "tt"}, "delta": {"content": "tt"}, "logprobs": {"content": content}}
+    if stream:
+        grown = StreamEvidence(alternatives=2)
+        grown.add({"choices": [choice]})
+        found = grown.evidence(CTX, complete=False)
+    else:
+        found = evidence_of({"choices": [choice]}, CTX, alternatives=2)
+        assert evidence_of({"choices": [choice]}, CTX).top_logprobs is None
+    assert found.top_logprobs == [[-0.1, -2.5], [-0.2]]
+    assert found.logprobs == [-0.1, -0.2]
+
+
 def test_a_legacy_call_in_pieces() -> None:
     """The arguments of a legacy function call are joined across its chunks."""
     grown = StreamEvidence()
     for piece in ({"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}):
         grown.add({"choices": [{"index": 0, "delta": {"function_call": piece}}]})
-    assert grown.evidence(CTX, complete=True).tool_arguments == ['{"a":1}']
+    found = grown.evidence(CTX, complete=True)
+    assert (found.tool_names, found.tool_arguments) == (["f"], ['{"a":1}'])
     assert grown.tokens == 3

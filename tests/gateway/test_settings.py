@@ -13,6 +13,8 @@ from gateway.settings import BackendConfig, Deployment, Http, TierConfig
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document
+from routing.confidence_head import ConfidenceHead
+from tests.support.heads import mean_scorer, write_head
 
 CANARY = "sk-canary-2718281828"
 
@@ -299,6 +301,45 @@ def test_addresses_that_no_backend_may_have(url: str) -> None:
 def test_addresses_that_a_backend_may_have(url: str) -> None:
     """Loopback and private networks are where local models live."""
     check_http_url(url)
+
+
+HEADED = """\
+tiers:
+  - name: local
+    backends:
+      - {base_url: "http://127.0.0.1:9000/v1", model: small, confidence_head: head.json}
+"""
+
+
+def test_a_head_of_ones_own_is_read_from_beside_the_config(load: Load, tmp_path: Path) -> None:
+    """And `none`, or a model that no head ships for, is none."""
+    write_head(tmp_path / "head.json", "small", whole=mean_scorer(0.0))
+    backend = load(HEADED).tiers[0].backends[0]
+    assert backend.head is not None
+    assert backend.head.version == ConfidenceHead.load(tmp_path / "head.json").version
+    for without in ("none", "default"):
+        assert load(HEADED.replace("head.json", without)).tiers[0].backends[0].head is None
+
+
+def test_a_head_that_cannot_be_read_is_a_problem_with_its_place(load: Load, tmp_path: Path) -> None:
+    """A file that is not there, is no head, or has been changed since it was fitted."""
+    [missing] = problems_of(load, HEADED)
+    assert missing.startswith("4: tiers[0].backends[0].confidence_head:")
+    assert "No such file" in missing
+    assert "tierline train confidence" in missing
+    file = write_head(tmp_path / "head.json", "small", whole=mean_scorer(0.25))
+    file.write_text(file.read_text().replace("0.25", "0.75"))
+    assert "SHA-256" in problems_of(load, HEADED)[0]
+    file.write_text("{}")
+    assert "is not a tierline-confidence-1 artefact" in problems_of(load, HEADED)[0]
+
+
+def test_a_head_of_another_model_is_warned_about(load: Load, tmp_path: Path) -> None:
+    """It may be meant, and it is doubtful."""
+    write_head(tmp_path / "head.json", "another", whole=mean_scorer(0.0))
+    [warning] = load(HEADED).warnings
+    assert (warning.line, warning.key) == (4, "tiers[0].backends[0].confidence_head")
+    assert "was fitted to another" in warning.message
 
 
 def test_http2_or_a_proxy_means_httpx2() -> None:

@@ -37,7 +37,12 @@ RULES: dict[str, Any] = {
     "tiers": ["local", "hosted"],
     "route": {"start": {"local": "otherwise"}},
     "escalate": {
-        "when": {"confidence_below": 0.9, "uncalibrated_below": 0.5, "invalid": ["json", "tool_args"], "finish": ["length"]},
+        "when": {
+            "confidence_below": 0.9,
+            "uncalibrated_below": 0.5,
+            "invalid": ["json", "tool_args"],
+            "finish": ["length"],
+        },
         "no_signal": "accept",
         "stream": {"hold_tokens": 4, "hold_max": "300ms"},
     },

@@ -17,6 +17,12 @@ START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwis
     [
         ([("[local, hosted]", "[hosted]"), (START, "start: {hosted: otherwise}")],
          "escalate.when.confidence_below", "nothing to escalate to"),
+        ([("confidence_below: 0.62", "uncalibrated_below: 0.8"), ("[json]}", "[json]}, max_attempts: 1")],
+         "escalate.when.uncalibrated_below", "max_attempts"),
+        ([("0.62,", "0.62, uncalibrated_below: 0.5,")], "escalate.when.uncalibrated_below", "less than confidence_"),
+        ([("0.62, invalid: [json]}", "0}, agreement: {samples: 2}")], "escalate.agreement", "held against nothing"),
+        ([("[json]}", "[json]}, max_attempts: 1, agreement: {}")], "escalate.agreement", "no sample is ever drawn"),
+        ([("[json]", "[json_schema]")], "escalate.when.invalid", "json is left out"),
         ([("invalid: [json]}", "invalid: [json]}, max_attempts: 1")], "escalate.when.confidence_below", "max_attempts"),
         ([("deadline: 30s", "deadline: 200ms")], "escalate.stream.hold_max", "past its deadline"),
         ([("invalid: [json]}", "invalid: [json]}, stream: {hold_max: 1s}")], "escalate.stream.hold_max", "slo.ttft"),

@@ -1,0 +1,244 @@
+"""What an answer is judged by, on the whole path: a head, the raw score, a second sample, a schema, or nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.integration.test_path import ask, text_of, traced
+from tests.support.gateway import Gateway, config, serve
+from tests.support.heads import mean_scorer, write_head
+from tests.support.store import LocalStore
+from tests.support.upstream import Reply, ToolCall, Upstream, error_reply
+from tests.support.wait import until
+
+POLICY = """
+surface: {surface}
+slo: {{deadline: 20s}}
+tiers: [{surface}, hosted]
+route: {{classifier: none, start: {{{surface}: otherwise}}}}
+escalate:
+  when: {{confidence_below: 0.5, uncalibrated_below: 0.8, invalid: [json, json_schema, tool_args]}}
+  stream: {{hold_tokens: 8, hold_max: 2s}}
+"""
+AGREEMENT = "  agreement: {samples: 1, temperature: 0.7}\n"
+DOUBTFUL = Reply(text="Rome, I should think.", logprob=-0.9)
+"""Of a token probability of 0.41: the raw score would not do, and the head of `model_with_head` is 0.9 sure."""
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+
+
+@pytest.fixture(scope="module")
+def judging(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    """A surface for each kind of backend, all of them the local upstream; behind each stands the hosted one."""
+    local, hosted = _upstreams
+    folder = tmp_path_factory.mktemp("judging")
+    scorer = mean_scorer(4.0, 2.0)
+    head = write_head(folder / "head.json", "headed", alternatives=5, whole=scorer, first_8=scorer)
+    tiers = config(local.url, hosted.url)["tiers"]
+    plain = tiers[0]["backends"][0]
+    silent = plain | {"logprobs": False, "price": {"input": 0, "output": 1}}
+    kinds = {
+        "headed": plain | {"model": "headed", "confidence_head": str(head)},
+        "raw": plain,
+        "mute": silent,
+        "twice": silent,
+    }
+    policies = {name: POLICY.format(surface=name) for name in kinds}
+    policies["twice"] += AGREEMENT
+    tiers = [{"name": name, "backends": [copy.deepcopy(backend)]} for name, backend in kinds.items()] + tiers[1:]
+    settings = {"tiers": tiers, "default_surface": "raw"}
+    with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gw(judging: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream) -> Gateway:
+    hosted_upstream.default = Reply(text="From hosted.")
+    return judging
+
+
+def put(
+    gateway: Gateway, surface: str, question: str = "What is the capital of Italy?", **more: Any
+) -> httpx2.Response:
+    return ask(gateway, question, model=surface, headers={"x-tierline-debug": "1"}, **more)
+
+
+def first_attempt(store: LocalStore, response: httpx2.Response) -> dict[str, Any]:
+    found: dict[str, Any] = next(hop for hop in traced(store, response)["hops"] if hop["name"] == "attempt")
+    return found["attributes"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_head_accepts_what_the_raw_score_would_not(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, stream: bool
+) -> None:
+    """A calibrated probability is held against confidence_below, and the span says whose word it was."""
+    local_upstream.default = DOUBTFUL
+    answered = put(gw, "headed", stream=stream)
+    assert text_of(answered) == DOUBTFUL.text
+    assert answered.headers["x-tierline-path"] == "direct"
+    attempt = first_attempt(store, answered)
+    assert attempt["tierline.confidence.basis"] == "calibrated"
+    assert attempt["tierline.confidence"] == pytest.approx(0.9, abs=0.01)
+    assert attempt["tierline.confidence.min"] == 0.5
+    head = httpx2.get(f"{gw.origin}/readyz").json()["tiers"]["headed"]["backends"]["headed"]["confidence_head"]
+    assert attempt["tierline.confidence.head"] == head
+    assert f"(calibrated by {head})" in answered.headers["x-tierline-reason"]
+
+
+def test_a_head_rejects_what_it_holds_to_be_wrong(gw: Gateway, local_upstream: Upstream) -> None:
+    """Below confidence_below the next tier takes over."""
+    local_upstream.default = Reply(text="Um.", logprob=-3.0)
+    answered = put(gw, "headed")
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert "< 0.5 (calibrated" in answered.headers["x-tierline-reason"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_raw_score_is_held_against_a_threshold_of_its_own(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, stream: bool
+) -> None:
+    """Without a head it is uncalibrated_below that decides."""
+    local_upstream.default = DOUBTFUL
+    answered = put(gw, "raw", stream=stream)
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    attempt = first_attempt(store, answered)
+    assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence.min"]) == ("logprob", 0.8)
+    assert "tierline.confidence.head" not in attempt
+
+
+def test_alternatives_are_asked_for_only_where_a_head_looks_at_them(gw: Gateway, local_upstream: Upstream) -> None:
+    """They make a reply longer, and the client sees none of it."""
+    shown = put(gw, "headed").json()
+    put(gw, "raw")
+    assert [request.body["top_logprobs"] for request in local_upstream.requests] == [5, 1]
+    assert "logprobs" not in shown["choices"][0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_that_breaks_its_schema_escalates(
+    gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    """However sure its tokens are; what fits goes out."""
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    hosted_upstream.default = Reply(text='{"name":"Ada","age":36}')
+    local_upstream.default = Reply(text='{"name":"Ada"}')
+    broken = put(gw, "raw", response_format=form, stream=stream)
+    assert json.loads(text_of(broken))["age"] == 36
+    assert "not what the JSON schema says" in broken.headers["x-tierline-reason"]
+    local_upstream.default = Reply(text='{"name":"Ada","age":37}')
+    fitting = put(gw, "raw", response_format=form, stream=stream)
+    assert (json.loads(text_of(fitting))["age"], fitting.headers["x-tierline-path"]) == (37, "direct")
+
+
+def test_tool_arguments_that_break_the_tools_parameters_escalate(gw: Gateway, local_upstream: Upstream) -> None:
+    """A call of a function that was offered must fit what it takes."""
+    tools = [{"type": "function", "function": {"name": "greet", "parameters": PERSON}}]
+    local_upstream.default = Reply(tool_calls=(ToolCall("greet", '{"name": "Ada"}'),), no_logprobs=True)
+    broken = put(gw, "raw", tools=tools)
+    assert broken.headers["x-tierline-path"] == "escalated"
+    assert "tool arguments that do not fit" in broken.headers["x-tierline-reason"]
+
+
+def test_a_schema_that_cannot_be_checked_harms_nobody(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream
+) -> None:
+    """One that refers to another document: nothing is fetched, the answer goes out, and the span says so."""
+    local_upstream.default = Reply(text='{"name":"Ada"}')
+    schema = {"$ref": f"{hosted_upstream.url}/person.json"}
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    answered = put(gw, "raw", response_format=form)
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ('{"name":"Ada"}', "direct")
+    assert first_attempt(store, answered)["tierline.schema.unchecked"] == "refers to another document"
+    assert not hosted_upstream.probes
+
+
+def test_without_evidence_the_policy_decides(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:
+    """No log-probabilities and nothing in their place is a state of its own: here it escalates."""
+    answered = put(gw, "mute")
+    assert answered.headers["x-tierline-path"] == "escalated"
+    assert "no signal" in answered.headers["x-tierline-reason"]
+    assert first_attempt(store, answered)["tierline.confidence.basis"] == "none"
+    assert len(local_upstream.requests) == 1
+    assert "logprobs" not in local_upstream.requests[0].body
+
+
+def is_sample(request: Any) -> bool:
+    return bool(request.body.get("temperature") == 0.7)
+
+
+def test_two_answers_that_agree_are_evidence(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:
+    """A second sample says the same: the answer goes out, its sample's cost counts as wasted."""
+    local_upstream.default = Reply(text="The answer is Rome.")
+    local_upstream.on(is_sample).reply(text="the answer is  ROME")
+    answered = put(gw, "twice", seed=7)
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("The answer is Rome.", "direct")
+    assert len(local_upstream.requests) == 2
+    assert sum("seed" in request.body for request in local_upstream.requests) == 1
+    record = traced(store, answered)
+    assert [hop["name"] for hop in record["hops"]] == ["request", "cache.exact", "route", "attempt", "sample"]
+    attempt = record["hops"][3]["attributes"]
+    assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence"]) == ("agreement", 1.0)
+    assert record["ledger"]["wasted_usd"] == pytest.approx(record["ledger"]["cost_usd"] / 2)
+    assert record["ledger"]["attempts"] == 1
+
+
+def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream) -> None:
+    """A model that says something else each time does not know."""
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_sample).reply(text="Milan.")
+    answered = put(gw, "twice")
+    assert (text_of(answered), answered.headers["x-tierline-path"]) == ("From hosted.", "escalated")
+    assert "< 0.8 (agreement)" in answered.headers["x-tierline-reason"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"stream": True},
+        {"tools": [{"type": "function", "function": {"name": "greet", "parameters": PERSON}}]},
+        {"n": 2},
+    ],
+    ids=["stream", "tools", "several choices"],
+)
+def test_what_cannot_be_compared_is_not_sampled(gw: Gateway, local_upstream: Upstream, more: dict[str, Any]) -> None:
+    """Then there is no evidence, and the policy decides."""
+    answered = put(gw, "twice", **more)
+    assert "no signal" in answered.headers["x-tierline-reason"]
+    assert len(local_upstream.requests) == 1
+
+
+def test_a_failing_sample_is_no_failure(gw: Gateway, store: LocalStore, local_upstream: Upstream) -> None:
+    """It is no evidence either."""
+    local_upstream.on(is_sample).reply(error_reply(500))
+    answered = put(gw, "twice")
+    assert (answered.status_code, answered.headers["x-tierline-path"]) == (200, "escalated")
+    assert "no signal" in answered.headers["x-tierline-reason"]
+    sample = traced(store, answered)["hops"][4]
+    assert (sample["name"], sample["error"]) == ("sample", "upstream_http_error")
+
+
+def test_a_slow_sample_is_not_waited_for_beyond_the_attempts_time(gw: Gateway, local_upstream: Upstream) -> None:
+    """The deadline holds, the call is cancelled, and its place at the backend is free again."""
+    local_upstream.on(is_sample).reply(before_headers_s=30.0)
+    body = {"model": "twice", "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
+    headers = {"x-tierline-deadline-ms": "1500"}
+    answered = httpx2.post(f"{gw.url}/chat/completions", json=body, headers=headers, timeout=20)
+    assert text_of(answered) == "From hosted."
+    next(filter(is_sample, local_upstream.requests)).wait_gone(2)
+
+    def in_flight() -> int:
+        return int(httpx2.get(f"{gw.origin}/readyz").json()["tiers"]["twice"]["backends"]["twice"]["in_flight"])
+
+    until(lambda: in_flight() == 0, 2, "a free place")
