@@ -44,6 +44,9 @@ COMMANDS = {
     "trace": _Command("gateway.commands.trace", "show what happened to a request"),
     "collect": _Command("gateway.commands.collect", "label prompts with what a model answers"),
     "train": _Command("gateway.commands.train", "train the difficulty classifier", extra="train"),
+    "calibrate": _Command(
+        "gateway.commands.calibrate", "choose a surface's thresholds from labelled requests", extra="train"
+    ),
     "eval": _Command("gateway.commands.eval", "measure what routing is worth on labelled data", extra="train"),
 }
 

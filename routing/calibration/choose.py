@@ -240,8 +240,20 @@ def _curve(cases: Cases, target: Target, start: float | None, delta: float) -> t
 def _missing(cases: Cases, target: Target, starts: Sequence[Best]) -> int | None:
     """About how many labels more would prove a setting that saves; None if none keeps the target as it is observed."""
     needed = [count for best in starts if (count := _needed(cases, target, best)) is not None]
-    # The tests have just failed with so many; by however little, a few more would be no promise.
-    return max(1, min(needed) - len(cases), len(cases) // 10) if needed else None
+    if needed:
+        # The tests have just failed with so many; by however little, a few more would be no promise.
+        return max(1, min(needed) - len(cases), len(cases) // 10)
+    # What is observed in fewer labels than it takes to prove anything at all says little of what more would show.
+    least = _least(cases, target, starts[0])
+    return least - len(cases) if least is not None and least > len(cases) else None
+
+
+def _least(cases: Cases, target: Target, best: Best) -> int | None:
+    """How many labels prove the target of a setting that loses nothing; None of a cost, which no setting is without."""
+    if target.kind == "cost":
+        return None
+    table = Table(cases, cases.starts[best.p_adequate], np.zeros((len(cases), 1), bool))
+    return labels_needed(claim_of(target.kind, table)(_level(table, target.level)), best.delta)
 
 
 def _needed(cases: Cases, target: Target, best: Best) -> int | None:

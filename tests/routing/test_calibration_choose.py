@@ -122,11 +122,17 @@ def test_it_refuses_and_says_how_many_labels_are_missing() -> None:
 
 def test_what_more_labels_cannot_mend_is_said() -> None:
     """A small model that is never right, or costs more than the large one, keeps no target: nothing is missing."""
-    hopeless = world(300, 8, small=np.zeros(300))
+    hopeless = world(600, 8, small=np.zeros(600))
     choice = choose(hopeless, Target("quality", 0.99), DELTA)
     assert choice.setting is None and choice.missing is None
     dear = choose(world(300, 8, small_cost=np.full(300, 2.0)), Target("quality", 0.9), DELTA)
     assert dear.setting is None and dear.missing is None
+
+
+def test_too_few_labels_do_not_speak_of_hopelessness() -> None:
+    """Where not even a flawless setting could be proven, what is missing is at least what that one would take."""
+    unlucky = choose(world(30, 8, small=np.zeros(30)), Target("error", 0.02), DELTA)
+    assert unlucky.setting is None and unlucky.missing == 149 - 30  # 0.98 ** 149 < 0.05, half of delta
 
 
 def test_answers_without_evidence_go_where_the_policy_sends_them() -> None:
