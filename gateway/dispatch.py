@@ -27,6 +27,7 @@ from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot, Tier
+from routing.agreement import Cosine
 from routing.cascade import Attempt, Outcome, OutcomeKind
 from routing.confidence import Assessment, structural_fault
 
@@ -53,9 +54,16 @@ class Tried:
 
 
 async def try_attempt(
-    ctx: RequestContext, tiers: Mapping[str, Tier], attempt: Attempt, before: Sequence[Tried] = ()
+    ctx: RequestContext,
+    tiers: Mapping[str, Tier],
+    attempt: Attempt,
+    before: Sequence[Tried] = (),
+    cosine: Cosine | None = None,
 ) -> Tried:
-    """Makes the attempt, after those `before`. Only a cancellation (the client has left) comes out as an exception."""
+    """Makes the attempt, after those `before`. Only a cancellation (the client has left) comes out as an exception.
+
+    With `cosine`, the samples that a policy may ask for are compared by meaning too.
+    """
     hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
     endpoint = tiers[attempt.tier].pick([one.endpoint for one in before if one.error is not None])
     if endpoint is None:
@@ -65,10 +73,11 @@ async def try_attempt(
     ctx.ledger.attempts += 1
     slot = endpoint.take()
     call = call_for(ctx, attempt, endpoint, hop)
+    samples = samples_for(ctx, attempt, endpoint, cosine)
     try:
         if ctx.features.stream:
             return _ended(hop, await _stream(ctx, attempt, slot, hop, call))
-        return _ended(hop, await _complete(ctx, attempt, slot, hop, call))
+        return _ended(hop, await _complete(ctx, attempt, slot, hop, call, samples))
     except BackendError as error:
         slot.failed(error)
         if isinstance(error, BadStatus):
@@ -79,6 +88,9 @@ async def try_attempt(
         hop.attributes[names.OUTCOME] = "caller_gone"
         hop.end("client_gone")
         raise
+    finally:
+        if samples is not None:
+            await samples.aclose()
 
 
 def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
@@ -117,16 +129,13 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
     return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives_for(endpoint) or 1)
 
 
-async def _complete(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
-    samples = samples_for(ctx, attempt, slot.endpoint)
-    try:
-        answered = await _in_time(ctx, attempt, slot, hop, call)
-        if isinstance(answered, Rejected):
-            return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
-        verdict = await _judge(ctx, attempt, slot.endpoint, answered.value, hop, samples)
-    finally:
-        if samples is not None:
-            await samples.aclose()
+async def _complete(
+    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call, samples: Samples | None
+) -> Tried:
+    answered = await _in_time(ctx, attempt, slot, hop, call)
+    if isinstance(answered, Rejected):
+        return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
+    verdict = await _judge(ctx, attempt, slot.endpoint, answered.value, hop, samples)
     value = answered.value
     cost = charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
     body = answered.raw

@@ -50,6 +50,13 @@ class EmbeddingService:
         with Deadline(min(limit_s, PATIENCE_S)):
             return await future
 
+    def cosine(self, one: str, other: str) -> float | None:
+        """Of the two texts' vectors, -1..1; None where they could not be made in place."""
+        if max(len(one), len(other)) > self._in_place:
+            return None
+        vectors = self.embedder.embed((one, other))
+        return float(vectors[0] @ vectors[1])
+
     def close(self) -> None:
         """Stops the thread; what still waits is cancelled."""
         if self._running is not None:

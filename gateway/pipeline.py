@@ -180,7 +180,7 @@ async def _cascade(
         while True:
             step = cascade.next(ctx.budget_s())
             if isinstance(step, Attempt):
-                tried.append(await try_attempt(ctx, services.tiers, step, tried))
+                tried.append(await try_attempt(ctx, services.tiers, step, tried, services.embedding.cosine))
                 cascade.observe(tried[-1].outcome)
             elif isinstance(step, Serve):
                 ctx.ledger.path = cascade.path

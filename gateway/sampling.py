@@ -18,7 +18,7 @@ from gateway.context import RequestContext
 from gateway.telemetry import names
 from gateway.tiers import Endpoint
 from policies.model import Agreement
-from routing.agreement import agreement_of
+from routing.agreement import Cosine, agreement_of
 from routing.cascade import Attempt
 
 log = logging.getLogger("tierline.sampling")
@@ -29,9 +29,12 @@ _NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs")
 class Samples:
     """The samples of one attempt. `aclose()` in any case: nothing of them outlives the attempt."""
 
-    def __init__(self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement) -> None:
+    def __init__(
+        self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
+    ) -> None:
         self._ctx = ctx
         self._endpoint = endpoint
+        self._cosine = cosine
         self._body = _body(ctx, rule)
         self._until = time.monotonic() + attempt.timeout_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
@@ -40,7 +43,7 @@ class Samples:
         """How far the samples say what `answer` says, 0..1, once they are there; None without one."""
         await asyncio.wait(self._tasks, timeout=max(0.0, self._until - time.monotonic()))
         texts = [task.result() for task in self._tasks if task.done() and not task.exception()]
-        return agreement_of(answer, [text for text in texts if text is not None])
+        return agreement_of(answer, [text for text in texts if text is not None], self._cosine)
 
     async def aclose(self) -> None:
         """Ends what is not there yet, and books it."""
@@ -76,7 +79,9 @@ class Samples:
         return content if isinstance(content, str) else None
 
 
-def samples_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> Samples | None:
+def samples_for(
+    ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
+) -> Samples | None:
     """The samples that the policy wants for this attempt, being drawn; None where there is nothing to learn."""
     rule = ctx.policy.escalate.agreement
     if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
@@ -84,7 +89,9 @@ def samples_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> Sa
     features = ctx.features
     if features.stream or features.has_tools or features.has_images or ctx.body.get("n") not in (None, 1):
         return None
-    return Samples(ctx, attempt, endpoint, rule) if ctx.policy.escalate.when.asks_for_confidence else None
+    if not ctx.policy.escalate.when.asks_for_confidence:
+        return None
+    return Samples(ctx, attempt, endpoint, rule, cosine)
 
 
 def _body(ctx: RequestContext, rule: Agreement) -> dict[str, Any]:

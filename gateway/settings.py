@@ -100,7 +100,7 @@ class BackendConfig(Section):
     max_in_flight: Annotated[Whole, Field(ge=1)] = 64
     capabilities: frozenset[Capability] = frozenset()
     logprobs: bool = True
-    """Whether it can give token log-probabilities."""
+    """Whether it can give token log-probabilities. Where it cannot, a policy's `agreement` is the evidence there is."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"
     """`default` is the head that ships for this model, if one does; `none`; or the path of one of your own."""
     watch_drafts: bool = False

@@ -191,8 +191,9 @@ class When(Section):
 class Agreement(Section):
     """Evidence where a backend gives no log-probabilities: whether it says the same when it is asked once more.
 
-    So many further samples are drawn beside the answer, at this temperature or the request's own if that is higher,
-    and paid for. Streams, requests with tools or images, and answers that nothing could replace are not sampled.
+    So many further samples are drawn, at this temperature or the request's own if that is higher, and paid for. They
+    are drawn beside the answer, so only where the config says beforehand that there will be no log-probabilities
+    (`logprobs: false`). Streams, requests with tools or images, and answers that nothing could replace are not sampled.
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1

@@ -111,9 +111,8 @@ def _confidence(a: Attributes) -> str:
         text += f" {_against(found, minimum)} threshold {minimum:.3f}"
     if judged:
         text += f" over {judged} tokens"
-    return f"{text}, {_BASES.get(a.get(names.CONFIDENCE_BASIS, ''), '')}".removesuffix(", ").format(
-        a.get(names.CONFIDENCE_HEAD, "")
-    )
+    basis = _BASES.get(a.get(names.CONFIDENCE_BASIS, ""))
+    return f"{text}, {basis.format(a.get(names.CONFIDENCE_HEAD, ''))}" if basis else text
 
 
 def _sample(a: Attributes) -> Iterable[str]:

@@ -43,6 +43,14 @@ def test_answers_of_several_samples_are_averaged() -> None:
     assert agreement_of("Rome", []) is None
 
 
+def test_vectors_count_half_where_they_are_at_hand() -> None:
+    """What is said in other words agrees more, and what is the same needs no vectors."""
+    near = similarity("It froze", "Ice everywhere", lambda _one, _other: 0.8)
+    assert near == pytest.approx(0.4)
+    assert similarity("It froze", "Ice everywhere", lambda _one, _other: None) == 0.0
+    assert similarity("Rome.", "rome", lambda _one, _other: 0.0) == 1.0
+
+
 def test_json_of_any_depth_can_be_compared() -> None:
     """What is nested too deep to be put in order is compared as text."""
     deep = '{"a":' * 600 + "1" + "}" * 600

@@ -42,6 +42,7 @@ def failed(request_id: str = "req-2", status: int = 502, error: str = "upstream_
 
 def _attempt(number: int, tier: str, backend: str, outcome: str, confidence: float) -> dict[str, Any]:
     judged = {names.CONFIDENCE: confidence, names.MIN_CONFIDENCE: 0.62, names.TOKENS_JUDGED: 24}
+    judged |= {names.CONFIDENCE_BASIS: "calibrated", names.CONFIDENCE_HEAD: "0123456789ab"}
     called = {names.UPSTREAM_STATUS: 200, names.TIMEOUT: 7000.0, names.BUDGET_LEFT: 7100.0, names.COST: 0.0001}
     who = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.BACKEND: backend, names.OUTCOME: outcome}
     return {**who, **judged, **called, names.GEN_AI_FINISH: ["stop"], names.CLIENT_RETRY: None}
