@@ -125,8 +125,10 @@ def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_resample: O
     point = _mean_over(outcomes, draws, np.ones((1, len(outcomes.small))))
     resampled: dict[tuple[str, str], list[Floats]] = {key: [] for key in point}
     for weights in _resamples(len(outcomes.small), seed, on_resample):
-        for key, values in _mean_over(outcomes, draws, weights).items():
-            resampled[key].append(values)
+        with np.errstate(invalid="ignore", divide="ignore"):  # a resample may hold no prompt of a small data set
+            values = _mean_over(outcomes, draws, weights)
+        for key, value in values.items():
+            resampled[key].append(value)
     found: Figures = {}
     for (figure, method), value in point.items():
         if np.isfinite(value[0]):

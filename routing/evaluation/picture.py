@@ -64,8 +64,6 @@ def draw_picture(path: Path, title: str, outcomes: Outcomes, draws: Sequence[Dra
 
 
 def _line(axes: Axes, name: str, drawn: Drawn, dollars: bool) -> None:
-    from matplotlib.patheffects import withStroke
-
     style = _STYLES[name]
     across = drawn.dollars if dollars and drawn.dollars is not None else 100 * SHARES
     front = 4 if name in ("ours", "random") else 3
@@ -83,7 +81,7 @@ def _line(axes: Axes, name: str, drawn: Drawn, dollars: bool) -> None:
         color=style.colour,
         fontsize=10,
         fontweight="bold" if name == "ours" else "normal",
-        path_effects=[withStroke(linewidth=4, foreground="white")],
+        path_effects=_halo(),
         zorder=5,
     )
 
@@ -95,19 +93,26 @@ def _ends(axes: Axes, outcomes: Outcomes, rows: NDArray[np.intp], dollars: bool)
         axes.axhline(height, color=_FAINT, linewidth=0.8, alpha=0.6, zorder=1)
         _note(axes, said, (1.0, height), (4, 0), ("axes fraction", "data"))
     if dollars and outcomes.large_cost is not None and outcomes.small_cost is not None:
-        for cost, height, said, above in (
-            (outcomes.small_cost, small, "always small", -11),
-            (outcomes.large_cost, large, "always large", 11),
+        for cost, height, said, offset in (
+            (outcomes.small_cost, small, "always small", (4, -11)),
+            (outcomes.large_cost, large, "always large", (-4, 11)),
         ):
             at = (1000 * float(cost[rows].mean()), height)
             axes.plot(*at, "o", color=_INK, markersize=5, zorder=6)
-            _note(axes, said, at, (4, above), "data")
+            _note(axes, said, at, offset, "data")
 
 
 def _note(axes: Axes, said: str, at: tuple[float, float], offset: tuple[float, float], coords: Any) -> None:
     side = "left" if offset[0] > 0 else "right"
     where: dict[str, Any] = {"xytext": offset, "textcoords": "offset points", "ha": side, "va": "center"}
-    axes.annotate(said, at, xycoords=coords, color=_FAINT, fontsize=9, zorder=6, **where)
+    axes.annotate(said, at, xycoords=coords, color=_INK, fontsize=9, zorder=6, path_effects=_halo(), **where)
+
+
+def _halo() -> list[Any]:
+    """What keeps a name readable where it lies over a line."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=4, foreground="white")]
 
 
 def _frame(axes: Axes, title: str, dollars: bool) -> None:

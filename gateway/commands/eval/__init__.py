@@ -1,0 +1,43 @@
+"""`tierline eval route | cascade | robustness`: what routing is worth on labelled data, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+
+from gateway.commands import CommandError
+
+_EXAMPLES = """examples:
+  tierline eval route --data mmlu.jsonl.gz --small mixtral-8x7b --large gpt-4-1106
+  tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o --calibration 200
+  tierline eval robustness --pairs paraphrases.jsonl.gz
+
+`tierline eval WHAT --help` says more of each."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `eval` and what it evaluates to the command line."""
+    parser = subparsers.add_parser(
+        "eval",
+        help="measure what routing is worth on labelled data",
+        description="Measures what routing is worth on labelled data, with bootstrap 95% intervals.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    from gateway.commands.eval import cascade, robustness, route
+
+    what = parser.add_subparsers(dest="what", required=True, metavar="route | cascade | robustness")
+    for module in (route, cascade, robustness):
+        module.add_parser(what)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluates what was asked for."""
+    from routing.dataset import DataError
+    from routing.difficulty import ArtefactError
+    from routing.embedder import EmbedderUnavailable
+
+    try:
+        return int(args.evaluate(args))
+    except (DataError, ArtefactError, EmbedderUnavailable, OSError) as error:
+        raise CommandError(str(error)) from None

@@ -1,0 +1,102 @@
+"""The flags that name labelled prompts, and reading them."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routing.dataset import DataError, Example, choose_pair, label, read_rows
+
+ROWS = """A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
+"confidence"?, "cost_usd"?}}}.
+
+Prompts go to the large model in order of a score; what is right at every share of large calls is the method's curve.
+  APGR             share of the gap between the models that is recovered, averaged over every share of large calls
+  CPT50, CPT80     least share of large calls that recovers half, four fifths of the gap
+  calls for 95%    least share of large calls that reaches 95% of the large model's accuracy; for 99%
+  small / large    who answers at that 95%; with costs in the data, dollars there, and saved against always large
+  ECE              how far a stated P(small is right) is from what came true, in ten bins of equal count
+Intervals are the central 95% of 1,000 bootstrap resamples of the prompts. The fits are not made again for each, so an
+interval does not say how far they would differ on other training data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Labelled prompts of one or more files, and what a report says of each file."""
+
+    examples: list[Example]
+    sources: list[dict[str, Any]]
+
+    def pair(self) -> tuple[str, str]:
+        """The names of the small and of the large model, where a file has its own, joined by a slash."""
+        return self._names("small"), self._names("large")
+
+    def _names(self, role: str) -> str:
+        return " / ".join(dict.fromkeys(str(source[role]) for source in self.sources))
+
+
+def add_data_flags(parser: argparse.ArgumentParser) -> None:
+    """--data, --small, --large and what every evaluation of labelled prompts has."""
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled prompts: JSON lines, or .gz"
+    )
+    for role, default in (("small", "worst"), ("large", "best")):
+        parser.add_argument(
+            f"--{role}",
+            nargs="+",
+            default=[],
+            metavar="NAME",
+            help=f"the {role} model; of several names, the first that a file has (default: its {default})",
+        )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of folds, draws and resamples (default: 0)")
+    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the curves (needs matplotlib)")
+
+
+def whole(least: int) -> Any:
+    """The type of a flag that takes a whole number from `least` on."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+        return int(text)
+
+    return read
+
+
+def read_labelled(paths: Sequence[Path], small: Sequence[str], large: Sequence[str]) -> Labelled:
+    """The prompts of these files that both models answered. Raises DataError."""
+    read = Labelled([], [])
+    for path in paths:
+        rows = read_rows(path)
+        try:
+            pair = choose_pair(rows, small, large)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        if pair[0] == pair[1]:
+            raise DataError(f"{path}: the small and the large model are both {pair[0]}; name two")
+        some = list(label(rows, *pair))
+        if not some:
+            raise DataError(f"{path}: no prompt was answered by both {pair[0]} and {pair[1]}")
+        read.examples.extend(some)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        source = {"file": path.name, "sha256": digest, "rows": len(some), "small": pair[0], "large": pair[1]}
+        read.sources.append(source)
+    return read
+
+
+def read_others(args: argparse.Namespace, data: Labelled) -> Labelled:
+    """The prompts of `--fit`, none without it. Raises DataError, also for a file that would be tested too."""
+    if not args.fit:
+        return Labelled([], [])
+    others = read_labelled(args.fit, args.small, args.large)
+    tested = {source["sha256"] for source in data.sources}
+    for source in others.sources:
+        if source["sha256"] in tested:
+            raise DataError(f"{source['file']} is in --fit and in --data: what was learned from cannot be tested on")
+    return others

@@ -1,0 +1,53 @@
+"""Pairs of texts, and whether the answer to one may be served to whoever asks the other."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from routing.dataset import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts. `same_answer`: they ask the same."""
+
+    dataset: str
+    group: str
+    a: str
+    b: str
+    same_answer: bool
+
+
+def read_pairs(path: Path) -> tuple[list[Pair], int]:
+    """The pairs of a file of JSON lines (or .gz), and how many were left out for being whole conversations.
+
+    Raises DataError.
+    """
+    pairs, conversations = [], 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    pair = _pair(line, f"{path}:{number}")
+                    conversations += pair is None
+                    pairs += [pair] if pair else []
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: {error}") from None
+    return pairs, conversations
+
+
+def _pair(line: bytes, place: str) -> Pair | None:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        a, b, same = row["a"], row["b"], row["same_answer"]
+        if isinstance(a, list) and isinstance(b, list):
+            return None
+        if not (isinstance(a, str) and isinstance(b, str) and isinstance(same, bool)):
+            raise TypeError("a and b are texts, same_answer is true or false")
+        return Pair(str(row["dataset"]), str(row["group"]), a, b, same)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{place}: not a row of pairs: {type(error).__name__}: {error}") from None
