@@ -142,6 +142,15 @@ def test_json_that_breaks_its_schema_escalates(
     assert (json.loads(text_of(fitting))["age"], fitting.headers["x-tierline-path"]) == (37, "direct")
 
 
+def test_a_large_schema_is_held_against_an_answer_like_a_small_one(gw: Gateway, local_upstream: Upstream) -> None:
+    """It is compiled beside the event loop."""
+    properties = PERSON["properties"] | {f"field_{n}": {"type": "string"} for n in range(500)}
+    schema = PERSON | {"properties": properties}
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+    local_upstream.default = Reply(text='{"name":"Ada","age":36,"field_499":5}')
+    assert put(gw, "raw", response_format=form).headers["x-tierline-path"] == "escalated"
+
+
 def test_tool_arguments_that_break_the_tools_parameters_escalate(gw: Gateway, local_upstream: Upstream) -> None:
     """A call of a function that was offered must fit what it takes."""
     tools = [{"type": "function", "function": {"name": "greet", "parameters": PERSON}}]

@@ -112,5 +112,8 @@ def test_patterns_take_linear_time() -> None:
 
 
 def test_a_schema_is_compiled_once() -> None:
-    """The same bytes give the same compiled schema."""
+    """The same bytes give the same compiled schema, small or large."""
     assert compiled(TREE) is compiled(TREE)
+    large = {"properties": {f"p{n}": {"type": "string"} for n in range(500)}}
+    assert compiled(large) is compiled(large)
+    assert compiled(large).fits({"p499": 1}) is False
