@@ -55,8 +55,8 @@ class Samples:
 
     async def _draw(self) -> str | None:
         ctx, endpoint = self._ctx, self._endpoint
-        if endpoint.full:
-            return None
+        if endpoint.full or endpoint.unavailable():
+            return None  # a sample takes no place from an answer, and tries no backend that rests
         config = endpoint.config
         hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
         slot = endpoint.take()

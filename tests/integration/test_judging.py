@@ -251,3 +251,13 @@ def test_a_slow_sample_is_not_waited_for_beyond_the_attempts_time(gw: Gateway, l
         return int(httpx2.get(f"{gw.origin}/readyz").json()["tiers"]["twice"]["backends"]["twice"]["in_flight"])
 
     until(lambda: in_flight() == 0, 2, "a free place")
+
+
+def test_a_client_that_leaves_takes_the_samples_with_it(gw: Gateway, local_upstream: Upstream) -> None:
+    """Neither the answer's call nor the sample's goes on for nobody."""
+    local_upstream.default = Reply(before_headers_s=30.0)
+    body = {"model": "twice", "messages": [{"role": "user", "content": "What is the capital of Italy?"}]}
+    with pytest.raises(httpx2.ReadTimeout):
+        httpx2.post(f"{gw.url}/chat/completions", json=body, timeout=1.0)
+    for request in local_upstream.wait_for(2):
+        request.wait_gone(2)
