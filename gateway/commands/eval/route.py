@@ -98,20 +98,24 @@ def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgre
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": str(args.artefact), "version": served.model.version}}
     facts |= {"embedding": served.embedder.name, "in_domain": _report.interval_json(domain)}
-    notes = [f"in its domain: {_report.percent(domain)} of the prompts", *_seen_before(served.folder, data)]
+    notes = [f"in its domain: {_report.percent(domain)} of the prompts", *_cautions(served.folder, data)]
     notes.append(f"the table of groups is fitted by {args.folds}-fold cross-validation on this data")
     return _Tested(methods, f"artefact {served.model.version}", facts, notes)
 
 
-def _seen_before(folder: Path, data: Labelled) -> list[str]:
-    """The files that the artefact's data sheet says it was trained on: figures on them are no proof."""
+def _cautions(folder: Path, data: Labelled) -> list[str]:
+    """What the artefact's data sheet says against taking its figures on this data as proof."""
     sheet = json.loads((folder / SHEET_FILE).read_bytes())
     known = {source.get("sha256") for source in sheet.get("trained_on", ())}
-    return [
+    cautions = [
         f"the artefact was trained on {source['file']}: what it scores there says little of other prompts"
         for source in data.sources
         if source["sha256"] in known
     ]
+    if sheet.get("small_accuracy") is not None:
+        moved = f"its P(small right) was moved to a model that is right {sheet['small_accuracy']:.0%} of the time"
+        cautions.append(f"{moved}: of another one its ECE says little")
+    return cautions
 
 
 def _fitted(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -> _Tested:
