@@ -16,7 +16,8 @@ from routing.calibration.risk import Flags, Floats
 
 CostUnit = Literal["dollars", "large calls"]
 
-THRESHOLDS = (0.01, *(i / 50 for i in range(1, 50)), 0.985, 0.99, 0.993, 0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999)
+_NEAR_ONE = (0.985, 0.99, 0.992, 0.994, 0.995, 0.996, 0.997, 0.9975, 0.998, 0.9985, 0.999, 0.9992, 0.9994, 0.9995)
+THRESHOLDS = (*(i / 100 for i in range(1, 99)), *_NEAR_ONE, 0.9996, 0.9997, 0.9998, 0.9999)
 """Escalation thresholds to choose from, cheapest first. Set before any data is seen, or no test of them would hold.
 
 One-token answers crowd at 1, so the grid is finer there. It does not reach 0, at which an answer that nothing is known

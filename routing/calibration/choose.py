@@ -4,8 +4,8 @@ A setting is a pair of thresholds. For each start threshold the escalation thres
 most saving, and the first that fails ends the row (fixed-sequence testing), so that all that pass hold together with
 probability 1 - delta, whichever is then chosen (Angelopoulos et al. 2021, "Learn then Test"). Nothing is assumed of
 the losses' shape: unlike conformal risk control, whose promise is of the average over calibrations, it needs no
-monotone loss, which relative quality is not. The rows share delta: half of it goes to the lowest start threshold,
-which leaves most to the answers' confidence and nearly always wins, the rest to the others.
+monotone loss, which relative quality is not. The rows share delta: most of it goes to the lowest start threshold, which
+leaves the most to the answers' confidence and nearly always wins, the rest to the others.
 
     quality   served answers are right at least `level` times as often as always-large's
     error     the share of all requests whose served cheap answer is wrong where the large one is right
@@ -30,7 +30,10 @@ TargetKind = Literal["quality", "error", "cost"]
 _DEAREST = 2.0
 _TOP_QUALITY = 2.0
 _TOP_COST = 100.0
-_LEAST_KEPT = 0.05
+# A setting worth having saves a hundredth of always-large's cost.
+_LEAST_SAVING = 0.01
+# On the cascade_* sets halves of the labels cost 0.01 of always-large's less with this share than with an even one.
+_LOWEST_START = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +126,11 @@ def choose_setting(cases: Cases, target: Target, delta: float) -> Setting | None
 
 
 def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
-    """Each start threshold with its part of delta, the lowest first, which has half of it or, if alone, all."""
+    """Each start threshold with its part of delta, the lowest first."""
     first, *others = sorted(cases.starts, key=lambda start: -1.0 if start is None else start)
-    yield first, delta / 2 if others else delta
+    yield first, delta * _LOWEST_START if others else delta
     for start in others:
-        yield start, delta / 2 / len(others)
+        yield start, delta * (1 - _LOWEST_START) / len(others)
 
 
 def claim_of(kind: TargetKind, table: Table) -> Claim:
@@ -166,10 +169,9 @@ def _error(table: Table, level: Floats) -> Losses:
 def _cost(table: Table, level: Floats) -> Losses:
     if table.cases.unit == "large calls":
         return Losses(table.cost - level, -level, 1 - level, binary=True)
-    most = _DEAREST * float((table.cases.small_cost + table.cases.large_cost).max())
-    large = _DEAREST * float(table.cases.large_cost.max())
+    small, large = (_DEAREST * float(cost.max()) for cost in (table.cases.small_cost, table.cases.large_cost))
     values = table.cost - table.cases.large_cost[:, None] * level
-    return Losses(values, -level * large, np.full(len(level), most))
+    return Losses(values, -level * large, small + np.maximum(1 - level, 0) * large + 1e-12)
 
 
 def _level(table: Table, level: float) -> Floats:
@@ -184,7 +186,7 @@ def _best(cases: Cases, target: Target, start: float | None, delta: float) -> Be
     table = cases.table(start, THRESHOLDS)
     passed = _passed(table, target, delta)
     quality, cost = quality_of(table), cost_of(table)
-    useful = passed & (cost < 1) & table.kept.any(axis=0)
+    useful = passed & (cost <= 1 - _LEAST_SAVING)
     found = [Best(start, delta, Setting(start, THRESHOLDS[i]), float(quality[i]), float(cost[i])) for i in _at(useful)]
     nothing = Best(start, delta, None, 1.0, 1.0)
     return min(found, key=partial(_preference, target)) if found else nothing
@@ -260,7 +262,7 @@ def _needed(cases: Cases, target: Target, best: Best) -> int | None:
     """How many labels would carry the tests of this start threshold on to the first setting that saves something."""
     table = cases.table(best.p_adequate, THRESHOLDS)
     losses = claim_of(target.kind, table)(_level(table, target.level))
-    useful = (cost_of(table) < 1) & (table.kept.mean(axis=0) >= _LEAST_KEPT)
+    useful = cost_of(table) <= 1 - _LEAST_SAVING
     order = range(len(THRESHOLDS)) if target.kind == "cost" else range(len(THRESHOLDS) - 1, -1, -1)
     most = 0
     for i in order:

@@ -283,6 +283,24 @@ def test_answers_the_judge_turns_down_are_escalated_at_any_threshold(
     assert chosen(capsys)["curve"][0]["kept"] == pytest.approx(0.75)
 
 
+def test_answers_can_be_judged_as_streams_are(
+    calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the tokens the policy holds back, here 24: doubts that come later are not seen."""
+    streamed = rows(400)
+    for row in streamed:
+        sure = row["models"]["small"].pop("confidence")
+        row["models"]["small"] |= {"logprobs": [sure] * 24 + [-6.0] * 24, "finish_reason": "length", "answer": "a b"}
+    write(folder / "streamed.jsonl", streamed)
+    assert calibrate("quality=0.9", "--data", "streamed.jsonl", "--stream", "--json") == 0
+    kept = {point["threshold"]: point["kept"] for point in chosen(capsys)["curve"]}
+    assert kept[0.5] == 1 and 0.1 < kept[0.9] < 0.3
+    assert calibrate("quality=0.9", "--data", "streamed.jsonl", "--json") == 2
+    assert chosen(capsys)["curve"][0]["kept"] == 0  # whole, they are seen to be cut off
+    assert calibrate("quality=0.9", "--stream") == 2
+    assert "--stream needs the logprobs" in capsys.readouterr().err
+
+
 def test_of_three_tiers_the_first_step_is_calibrated(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

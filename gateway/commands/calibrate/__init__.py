@@ -64,6 +64,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--labels", type=Path, metavar="FILE", help="who was right, for --ledger")
     for role, tier in (("small", "first"), ("large", "second")):
         parser.add_argument(f"--{role}", metavar="NAME", help=f"its model in --data (default: the {tier} tier's)")
+    parser.add_argument(
+        "--stream",
+        action="store_true",
+        help="judge --data's answers as streams are: by the tokens the policy holds back",
+    )
     parser.add_argument("--delta", type=_share, default=0.1, metavar="D", help="how likely it may fail (default: 0.1)")
     parser.add_argument("--artefact", type=Path, metavar="DIR", help="the classifier (default: the config's)")
     parser.add_argument(
@@ -119,7 +124,8 @@ def _scorers(args: argparse.Namespace, surface: Surface, small: str, deployment:
     if args.head is None and small == surface.small.model:
         head = surface.small.head  # as the config has it, which may be another than the shipped one, or none
     sheets = (sheet_of(artefact), file) if file else (sheet_of(artefact),)
-    return Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets)
+    first = surface.policy.escalate.stream.hold_tokens if args.stream else None
+    return Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets, first)
 
 
 def _usable(labelled: Labelled) -> Cases:

@@ -15,7 +15,7 @@ from gateway.commands import CommandError
 from gateway.commands._progress import OnProgress
 from gateway.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
 from routing.calibration.cases import Cases
-from routing.confidence import Basis, Evidence, Head, confidence_of, structural_fault
+from routing.confidence import Evidence, Head, confidence_of, structural_fault
 from routing.dataset import Answer, DataError, Example, label, read_rows
 from routing.decide import rule_values
 from routing.difficulty import SHEET_FILE, DifficultyModel
@@ -27,12 +27,16 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Scorers:
-    """What judges a request before and after the answer. `sheets` are the files that say what they were fitted on."""
+    """What judges a request before and after the answer. `sheets` are the files that say what they were fitted on.
+
+    `first`: answers are judged as a stream's are, by so many of their first tokens; None judges them whole.
+    """
 
     embedder: Embedder
     difficulty: DifficultyModel
     head: Head | None
     sheets: tuple[Path, ...]
+    first: int | None = None
 
 
 def from_data(
@@ -42,8 +46,10 @@ def from_data(
     examples = [example for file in files for example in _examples(file, models)]
     values, priors = _scored(examples, surface, scorers, on_progress)
     answers = [example.answers[0] for example in examples]
-    found = [_confidence(answer, scorers.head, prior) for answer, prior in zip(answers, priors, strict=True)]
-    verdicts = judged(surface, found, [_is_faulty(answer, surface) for answer in answers])
+    evidence = [_evidence(answer, scorers.first) for answer in answers]
+    found = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
+    pairs = zip(answers, evidence, strict=True)
+    verdicts = judged(surface, found, [_is_faulty(answer, seen, surface) for answer, seen in pairs])
     small_cost, large_cost, unit = costs(
         [_cost(example.answers[0], surface, 0) for example in examples],
         [_cost(example.answers[-1], surface, 1) for example in examples],
@@ -93,28 +99,35 @@ def _scored(
     return values, priors
 
 
-def _confidence(answer: Answer, head: Head | None, prior: float | None) -> tuple[float | None, Basis]:
-    return confidence_of(_evidence(answer), head, prior)
-
-
-def _evidence(answer: Answer) -> Evidence:
+def _evidence(answer: Answer, first: int | None) -> Evidence:
+    """What the judge sees of an answer: all of it, or of its first tokens."""
+    if first is not None:
+        return _of_first_tokens(answer, first)
     # Where a row says the mean alone, it is as if every token had it.
     logprobs = answer.logprobs
     if logprobs is None and answer.confidence is not None:
         logprobs = (min(0.0, answer.confidence),) * max(1, answer.tok_out or 1)
+    return Evidence(answer.text or "", logprobs, answer.top_logprobs, finish_reason=answer.finish_reason)
+
+
+def _of_first_tokens(answer: Answer, first: int) -> Evidence:
+    if answer.logprobs is None:
+        raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew", 2)
+    complete = len(answer.logprobs) <= first
     return Evidence(
-        text=answer.text or "",
-        logprobs=logprobs,
-        top_logprobs=answer.top_logprobs,
-        finish_reason=answer.finish_reason,
+        text=(answer.text or "") if complete else "",
+        logprobs=answer.logprobs[:first],
+        top_logprobs=answer.top_logprobs and answer.top_logprobs[:first],
+        finish_reason=answer.finish_reason if complete else None,
+        complete=complete,
     )
 
 
-def _is_faulty(answer: Answer, surface: Surface) -> bool:
+def _is_faulty(answer: Answer, seen: Evidence, surface: Surface) -> bool:
     """Whether the judge would turn the answer down whatever its tokens say, as far as the row tells."""
     if answer.text is not None:
-        return bool(structural_fault(_evidence(answer), surface.policy.escalate))
-    return answer.finish_reason in surface.policy.escalate.when.finish
+        return bool(structural_fault(seen, surface.policy.escalate))
+    return seen.finish_reason in surface.policy.escalate.when.finish
 
 
 def _cost(answer: Answer, surface: Surface, tier: int) -> float | None:
