@@ -60,6 +60,16 @@ def test_an_accepted_answer_goes_out() -> None:
     assert run.path == "direct"
 
 
+def test_an_attempt_carries_what_the_classifier_thought_of_its_tier() -> None:
+    """The prior of the tier that is asked; none where the classifier says nothing of it."""
+    decision = Decision(("local", "hosted"), (), "test")
+    health = {name: TierHealth(name, frozenset(), 1) for name in ("local", "hosted")}
+    run = Cascade(decision, policy(), health, priors={"local": 0.3})
+    assert attempt(run).prior == 0.3
+    run.observe(low(0.3))
+    assert attempt(run).prior is None
+
+
 def test_low_confidence_escalates_to_the_next_tier() -> None:
     """A draft that is not good enough hands over to the stronger tier, whose answer is not judged."""
     run = cascade("local", "hosted")
