@@ -7,7 +7,7 @@
     dollars          per 1,000 requests, at calls95; always_small and always_large cost what they cost
     saved            the share of always_large's dollars that this leaves
     accuracy         of always_small and always_large
-    in_domain        the share of prompts that the classifier would judge
+    ours_minus       how far the apgr of ours is above each baseline's, on the same resamples
 
 A figure that does not apply to a method (no probability stated, no costs given, no gap to recover, a target that it
 never reaches) is left out. The fits are not made again for each resample: an interval says how far the figure depends
@@ -27,10 +27,12 @@ from routing.evaluation.curves import Blocks, Curve, Floats, calibration_errors,
 
 ALWAYS_SMALL = "always_small"
 ALWAYS_LARGE = "always_large"
+OURS = "ours"
 RESAMPLES = 1000
 SHARES = np.linspace(0, 1, 101)
 """The shares of large calls at which a drawn curve has points."""
 
+_BASELINES = frozenset({"groups", "length", "raw_logprob"})
 _CHUNK = 50  # resamples at a time: a few megabytes for thousands of prompts
 
 OnResample = Callable[[int, int], None]
@@ -203,6 +205,9 @@ def _values(outcomes: Outcomes, draw: Draw, weights: Floats) -> _Values:
     for method in draw.methods:
         for figure, value in _of_method(outcomes, method, draw.cascade, weights).items():
             values[figure, method.name] = value
+    if ("apgr", OURS) in values:
+        for baseline in _BASELINES & {method.name for method in draw.methods}:
+            values["ours_minus", baseline] = values["apgr", OURS] - values["apgr", baseline]
     return values
 
 

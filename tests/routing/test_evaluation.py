@@ -142,6 +142,18 @@ def test_figures_over_several_draws_are_their_means() -> None:
     assert both == pytest.approx(np.mean(each))
 
 
+def test_ours_is_compared_on_the_same_resamples() -> None:
+    """Two methods that rank alike differ by nothing, however unsure the figure of each is."""
+    score = np.random.default_rng(9).random(400)
+    methods = (Method("length", score), Method("ours", score * 2), Method("groups", -score))
+    found = figures(Outcomes.of(some_examples()), [Draw(np.arange(400), methods, False)], 0, silently)
+    assert found["ours_minus"]["length"].exact
+    assert found["ours_minus"]["length"].value == 0
+    ours, groups = found["apgr"]["ours"].value, found["apgr"]["groups"].value
+    assert found["ours_minus"]["groups"].value == pytest.approx(ours - groups)
+    assert not found["ours_minus"]["groups"].exact
+
+
 def test_drawn_curves_join_the_two_models() -> None:
     """From the small model's accuracy to the large one's; random is straight, the oracle above all."""
     outcomes = Outcomes.of(some_examples())

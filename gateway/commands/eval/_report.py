@@ -203,6 +203,11 @@ def _print(console: Console, found: Figures) -> None:
     console.print()
     console.print(cost)
     console.print()
+    ahead = found.get("ours_minus", {})
+    said = (f"{method.replace('_', ' ')} {ahead[method]}" for method in _METHODS if method in ahead)
+    if ahead:
+        console.print(f"APGR of ours minus that of: {', '.join(said)}")
+        console.print()
 
 
 def _in_parts(heading: str, rows: Mapping[str, tuple[int, Figures]]) -> Table:
