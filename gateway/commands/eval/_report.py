@@ -204,9 +204,9 @@ def _print(console: Console, found: Figures) -> None:
     console.print(cost)
     console.print()
     ahead = found.get("ours_minus", {})
-    said = (f"{method.replace('_', ' ')} {ahead[method]}" for method in _METHODS if method in ahead)
+    for method in (method for method in _METHODS if method in ahead):
+        console.print(f"APGR of ours minus that of {method.replace('_', ' ')}: {ahead[method]}")
     if ahead:
-        console.print(f"APGR of ours minus that of: {', '.join(said)}")
         console.print()
 
 
