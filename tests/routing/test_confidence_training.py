@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from gateway.commands import CommandError, train_confidence
+from routing.confidence import Evidence
+from routing.confidence_head import ConfidenceHead
 from routing.dataset import Answer, DataError, Example
 from routing.evaluation.metrics import Floats, apgr, calibration_error, folds_of
+from routing.training.answer_heads import auroc, fit_head, save_head
 from routing.training.confidence import cross_validate, fit_and_judge
+from routing.training.scorers import FEW_LABELS
 
 pytest.importorskip("sklearn", reason="fitting needs scikit-learn (the extra `train`)")
 
@@ -125,3 +134,145 @@ def test_answers_without_log_probabilities_are_an_error_that_counts_them() -> No
     examples[3] = Example("p", "quiz", "quiz", (Answer(1.0), Answer(1.0)))
     with pytest.raises(DataError, match="1 of 50"):
         cross_validate(examples, vectors, folds_of(50, 5, 0), silent)
+
+
+def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -> list[Answer]:
+    """n answers with log-probabilities, each one more likely right the surer its first token is, whatever the rest."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for length in rng.integers(1, tokens, n).tolist():
+        logprobs = -rng.exponential(0.8, length)
+        top = tuple(
+            tuple(sorted(row, reverse=True)) for row in (-rng.exponential(1.0, (length, alternatives))).tolist()
+        )
+        right = rng.random() < 1 / (1 + np.exp(-(1.5 + 3.0 * logprobs[0])))
+        made.append(
+            Answer(
+                float(right),
+                confidence=float(logprobs.mean()),
+                logprobs=tuple(logprobs.tolist()),
+                finish_reason="stop",
+                top_logprobs=top if alternatives else None,
+                text="some words",
+            )
+        )
+    return made
+
+
+def test_a_head_learns_what_the_mean_hides() -> None:
+    """With labels enough, a head over all features tells right from wrong better than the mean log-probability."""
+    head = fit_head(written(700), "tiny", 0, silent)
+    whole = head.metrics["parts"]["whole"]
+    assert whole["head"]["auroc"] > whole["raw"]["auroc"] + 0.05
+    assert whole["head"]["ece"] < 0.08
+    sure, unsure = ([-0.05, -1.0, -1.0, -1.0], [-3.0, -0.02, -0.02, -0.02])
+    judge = ConfidenceHead.of("tiny", head.numbers)
+    high, low = (judge.p_right(Evidence("a", logprobs=tokens, finish_reason="stop")) for tokens in (sure, unsure))
+    assert high is not None and low is not None
+    assert high > low + 0.2
+
+
+def test_few_labels_give_a_head_in_the_order_of_the_mean() -> None:
+    """Up to 200 labels, a surer mean never has the lower probability, whatever else the tokens say."""
+    judge = ConfidenceHead.of("tiny", fit_head(written(FEW_LABELS), "tiny", 0, silent).numbers)
+    rng = np.random.default_rng(5)
+    evidence = [Evidence("a", logprobs=(-rng.exponential(0.8, 6)).tolist()) for _ in range(50)]
+    said = [judge.p_right(some) or 0.0 for some in sorted(evidence, key=lambda some: sum(some.logprobs or ()))]
+    assert said == sorted(said)
+
+
+def test_each_prefix_long_enough_in_the_data_has_a_scorer() -> None:
+    """Answers of at most 29 tokens make heads for 8, 16 and 24 first tokens, and none for 48."""
+    head = fit_head(written(500), "tiny", 0, silent)
+    assert set(head.numbers["scorers"]) == {"whole", "8", "16", "24"}
+    assert head.metrics["parts"]["24"]["n"] < head.metrics["parts"]["8"]["n"] < 500
+
+
+def test_alternatives_are_used_only_where_every_token_has_them() -> None:
+    """The head asks for as many alternatives as all of its labelled answers had."""
+    assert fit_head(written(60, alternatives=3), "tiny", 0, silent).numbers["alternatives"] == 3
+    assert fit_head(written(60, alternatives=3) + written(60), "tiny", 0, silent).numbers["alternatives"] == 0
+
+
+def test_mean_log_probabilities_alone_make_a_head_of_whole_answers() -> None:
+    """Rows that say one log-probability for an answer are enough to calibrate whole answers, and no streams."""
+    answered = [example.answers[0] for example in answers(300)[0]]
+    head = fit_head(answered, "tiny", 0, silent)
+    assert list(head.numbers["scorers"]) == ["whole"]
+    judge = ConfidenceHead.of("tiny", head.numbers)
+    said = np.array([judge.p_right(Evidence("a", logprobs=[a.confidence or 0.0])) for a in answered], np.float64)
+    assert calibration_error(said, np.array([a.correct for a in answered])) < 0.09
+
+
+def test_a_written_head_is_the_fitted_one(tmp_path: Path) -> None:
+    """What is written loads under the version its numbers have, and judges as it did before."""
+    head = fit_head(written(250, alternatives=2), "tiny", 0, silent)
+    digest = save_head(head, tmp_path / "deep" / "tiny.json", {"notes": ["made up"]})
+    loaded = ConfidenceHead.load(tmp_path / "deep" / "tiny.json")
+    assert (loaded.model, loaded.version, loaded.alternatives) == ("tiny", digest[:12], 2)
+    assert loaded == ConfidenceHead.of("tiny", head.numbers)
+    sheet = json.loads((tmp_path / "deep" / "tiny.json").read_text())
+    assert sheet["notes"] == ["made up"]
+    assert sheet["measured"]["parts"]["whole"]["n"] == 250
+
+
+def test_a_head_needs_right_and_wrong_answers() -> None:
+    """Answers that are nearly all wrong are refused with a message that counts them."""
+    wrong = [Answer(0.0, -0.5, logprobs=(-0.5,)) for _ in range(50)]
+    with pytest.raises(DataError, match="0 of 50 answers"):
+        fit_head(wrong, "tiny", 0, silent)
+    with pytest.raises(DataError, match="0 of 0 answers"):
+        fit_head([Answer(1.0)] * 20, "tiny", 0, silent)
+
+
+def test_auroc_counts_pairs() -> None:
+    """It is the share of pairs in which the right answer scores higher, ties being half."""
+    assert auroc(np.array([0.1, 0.2, 0.2, 0.9]), np.array([0.0, 1.0, 0.0, 1.0])) == pytest.approx(3.5 / 4)
+    assert np.isnan(auroc(np.array([0.1, 0.2]), np.array([1.0, 1.0])))
+
+
+def command(*words: str) -> int:
+    """What `tierline train confidence` does with these words."""
+    parser = argparse.ArgumentParser()
+    train_confidence.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["confidence", *words])
+    return int(args.run(args))
+
+
+def rows_of(path: Path, made: list[Answer]) -> Path:
+    lines = [
+        {
+            "id": str(number),
+            "dataset": "quiz",
+            "group": "quiz",
+            "prompt": "why?",
+            "models": {"tiny": {"correct": a.correct, "logprobs": a.logprobs, "finish_reason": a.finish_reason}},
+        }
+        for number, a in enumerate(made)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_the_command_writes_a_head_and_says_how_good_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` prints one object with the figures of every part, and the artefact names what it was fitted to."""
+    data, out = rows_of(tmp_path / "rows.jsonl", written(120)), tmp_path / "tiny.json"
+    assert command("--data", str(data), "--model", "tiny", "--out", str(out), "--calibration", "100", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["labels"] == 100
+    assert set(report["parts"]) == {"whole", "8", "16"} | ({"24"} & set(report["parts"]))
+    assert ConfidenceHead.load(out).version == report["version"]
+    sheet = json.loads(out.read_text())
+    assert sheet["trained_on"][0]["answers"] == 120
+    assert sheet["command"].endswith("--calibration 100")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--model", "other"), "no answer of other; it has those of tiny"), (("--calibration", "500"), "there are 120")],
+)
+def test_the_command_says_in_one_line_what_is_missing(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """A model that no row has, or more labels than there are, is one clear error."""
+    data = rows_of(tmp_path / "rows.jsonl", written(120))
+    with pytest.raises(CommandError, match=said):
+        command("--data", str(data), "--model", "tiny", "--out", str(tmp_path / "tiny.json"), *words)

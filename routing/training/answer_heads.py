@@ -1,0 +1,160 @@
+"""Fits the confidence head of a backend to its own answers, and measures it on answers it was not fitted to.
+
+Every part of an answer, all of it and its first 8, 16, 24 and 48 tokens, has scorers of its own (`scorers`). A prefix
+is fitted to the answers that have so many tokens: shorter ones are whole before a stream's judge has seen as many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from routing.confidence import Evidence
+from routing.confidence_head import FORMAT, PREFIXES, WHOLE, features_of, numbers_hash
+from routing.dataset import Answer, DataError
+from routing.evaluation.metrics import Floats, calibration_error, folds_of
+from routing.training.difficulty import TrainingUnavailable
+from routing.training.scorers import Part, scorers_of
+
+_FOLDS = 5
+_FEWEST = 5  # right, and wrong, answers without which nothing can be said
+
+OnProgress = Callable[[str, int, int], None]
+"""Called with a stage's name, how much of it is done and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedHead:
+    """A head not yet written: its numbers, and what was measured, as JSON values."""
+
+    model: str
+    numbers: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+def fit_head(answers: Sequence[Answer], model: str, seed: int, on_progress: OnProgress) -> FittedHead:
+    """The head that these answers of `model` make. Equal inputs give equal numbers.
+
+    Raises DataError, TrainingUnavailable.
+    """
+    limits = _one_thread()
+    parts = list(_parts(answers))
+    scorers: dict[str, list[dict[str, Any]]] = {}
+    measured: dict[str, Any] = {}
+    with limits(limits=1):
+        for done, part in enumerate(parts):
+            on_progress("fitting", done, len(parts))
+            measured[part.name] = _measure(part, seed)
+            scorers[part.name] = [scorer.numbers() for scorer in scorers_of(part, seed)]
+    on_progress("fitting", len(parts), len(parts))
+    numbers = {
+        "alternatives": _alternatives(answers),
+        "prior": {"weight": 0.0, "centre": 0.0},
+        "scorers": scorers,
+    }
+    return FittedHead(model, numbers, {"folds": _FOLDS, "parts": measured})
+
+
+def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
+    """Writes the artefact, with `sheet` and the metrics as its data sheet; returns the SHA-256. Raises OSError."""
+    digest = numbers_hash(head.numbers)
+    artefact = {"format": FORMAT, "model": head.model, "sha256": digest, **sheet, "measured": head.metrics}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    scratch.write_text(json.dumps({**artefact, "numbers": head.numbers}, indent=2) + "\n")
+    scratch.replace(path)
+    return digest
+
+
+def _one_thread() -> Callable[..., Any]:
+    try:
+        import sklearn  # noqa: F401
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    except ImportError:
+        raise TrainingUnavailable("fitting needs scikit-learn; run: pip install 'tierline[train]'") from None
+    limits: Callable[..., Any] = threadpool_limits
+    return limits
+
+
+def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
+    """The parts that can be fitted. Raises DataError when the whole answers cannot."""
+    known = [answer for answer in answers if answer.confidence is not None]
+    right = np.array([answer.correct for answer in known])
+    few = min(right.sum(), len(right) - right.sum()) if len(right) else 0
+    if few < _FEWEST:
+        raise DataError(
+            f"{int(right.sum())} of {len(right)} answers with log-probabilities are right; a head needs at least "
+            f"{_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
+        )
+    tokens = all(answer.logprobs for answer in known)
+    alternatives = _alternatives(answers)
+    whole = [
+        features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
+        for answer in known
+    ]
+    yield Part(WHOLE, tuple(whole), right)
+    for count in PREFIXES if tokens else ():
+        long = [answer for answer in known if len(answer.logprobs or ()) >= count]
+        right = np.array([answer.correct for answer in long])
+        if long and min(right.sum(), len(right) - right.sum()) >= _FEWEST:
+            values = (features_of(_evidence(answer), count, alternatives) for answer in long)
+            yield Part(str(count), tuple(values), right)
+
+
+def _evidence(answer: Answer) -> Evidence:
+    return Evidence(
+        answer.text or "",
+        logprobs=answer.logprobs,
+        top_logprobs=answer.top_logprobs,
+        finish_reason=answer.finish_reason,
+    )
+
+
+def _alternatives(answers: Sequence[Answer]) -> int:
+    """How many alternatives every token of every answer has."""
+    return min((len(token) for answer in answers for token in answer.top_logprobs or ((),)), default=0)
+
+
+def _measure(part: Part, seed: int) -> dict[str, Any]:
+    """Figures of the whole procedure on held-out answers, beside those of the raw mean log-probability.
+
+    AUROC is the mean over the folds: probabilities of different fits are not on one scale.
+    """
+    fold = folds_of(len(part.right), _FOLDS, seed + 2)
+    said = np.zeros(len(fold))
+    for number in np.unique(fold):
+        scorers = scorers_of(part.take(np.flatnonzero(fold != number)), seed)
+        for row in np.flatnonzero(fold == number):
+            values = part.values[row]
+            chosen = next((scorer for scorer in scorers[:-1] if scorer.knows(values)), scorers[-1])
+            said[row] = chosen.p_right(values)
+    raw = part.columns(["mean"])[:, 0]
+    figures = {}
+    for name, score, probability in (("raw", raw, np.exp(raw)), ("head", said, said)):
+        each = [auroc(score[fold == number], part.right[fold == number]) for number in np.unique(fold)]
+        figures[name] = {
+            "auroc": round(float(np.nanmean(each)), 4),
+            "ece": round(calibration_error(probability, part.right), 4),
+            "brier": round(float(((probability - part.right) ** 2).mean()), 4),
+        }
+    return {"n": len(part.right), "right": round(float(part.right.mean()), 4), **figures}
+
+
+def auroc(score: Floats, right: Floats) -> float:
+    """The probability that a right answer scores higher than a wrong one; shares count for both, ties for half.
+
+    NaN where all are right, or all wrong.
+    """
+    order = np.argsort(score, kind="stable")
+    _, start = np.unique(score[order], return_index=True)
+    wins = np.add.reduceat(right[order], start)
+    losses = np.add.reduceat(1.0 - right[order], start)
+    below = np.cumsum(losses) - losses
+    pairs = float(right.sum() * (1.0 - right).sum())
+    return float((wins * (below + 0.5 * losses)).sum()) / pairs if pairs else float("nan")
