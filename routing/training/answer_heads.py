@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from routing.confidence import Evidence
-from routing.confidence_head import FORMAT, PREFIXES, WHOLE, features_of, numbers_hash
+from routing.confidence_head import ALTERNATIVE_FEATURES, FORMAT, PREFIXES, WHOLE, features_of, logit_of, numbers_hash
 from routing.dataset import Answer, DataError
 from routing.evaluation.metrics import Floats, calibration_error, folds_of
 from routing.training.difficulty import TrainingUnavailable
-from routing.training.scorers import Part, scorers_of
+from routing.training.scorers import Part, log_losses, scorers_of
 
 _FOLDS = 5
+_PRIOR_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 _FEWEST = 5  # right, and wrong, answers without which nothing can be said
 
 OnProgress = Callable[[str, int, int], None]
@@ -38,24 +39,35 @@ class FittedHead:
     metrics: dict[str, Any]
 
 
-def fit_head(answers: Sequence[Answer], model: str, seed: int, on_progress: OnProgress) -> FittedHead:
+def fit_head(
+    answers: Sequence[Answer],
+    model: str,
+    seed: int,
+    on_progress: OnProgress,
+    priors: Sequence[float | None] | None = None,
+) -> FittedHead:
     """The head that these answers of `model` make. Equal inputs give equal numbers.
 
-    Raises DataError, TrainingUnavailable.
+    `priors` are, for each answer, the classifier's probability that this model would be right, None where it abstains;
+    without any the head takes no notice of it. Raises DataError, TrainingUnavailable.
     """
     limits = _one_thread()
     parts = list(_parts(answers))
     scorers: dict[str, list[dict[str, Any]]] = {}
     measured: dict[str, Any] = {}
+    prior = {"weight": 0.0, "centre": 0.0}
     with limits(limits=1):
         for done, part in enumerate(parts):
             on_progress("fitting", done, len(parts))
-            measured[part.name] = _measure(part, seed)
+            said = _held_out(part, seed)
+            measured[part.name] = _figures(part, said, seed)
+            if part.name == WHOLE and priors is not None:
+                prior = _prior(said, part.right, [p for p, a in zip(priors, answers, strict=True) if _usable(a)])
             scorers[part.name] = [scorer.numbers() for scorer in scorers_of(part, seed)]
     on_progress("fitting", len(parts), len(parts))
     numbers = {
-        "alternatives": _alternatives(answers),
-        "prior": {"weight": 0.0, "centre": 0.0},
+        "alternatives": _alternatives(answers) if _uses_alternatives(scorers) else 0,
+        "prior": prior,
         "scorers": scorers,
     }
     return FittedHead(model, numbers, {"folds": _FOLDS, "parts": measured})
@@ -84,7 +96,7 @@ def _one_thread() -> Callable[..., Any]:
 
 def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
     """The parts that can be fitted. Raises DataError when the whole answers cannot."""
-    known = [answer for answer in answers if answer.confidence is not None]
+    known = [answer for answer in answers if _usable(answer)]
     right = np.array([answer.correct for answer in known])
     few = min(right.sum(), len(right) - right.sum()) if len(right) else 0
     if few < _FEWEST:
@@ -107,6 +119,15 @@ def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
             yield Part(str(count), tuple(values), right)
 
 
+def _uses_alternatives(scorers: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    """A backend is not asked for what no scorer looks at."""
+    return any(set(ALTERNATIVE_FEATURES) & set(scorer["features"]) for some in scorers.values() for scorer in some)
+
+
+def _usable(answer: Answer) -> bool:
+    return answer.confidence is not None
+
+
 def _evidence(answer: Answer) -> Evidence:
     return Evidence(
         answer.text or "",
@@ -121,11 +142,8 @@ def _alternatives(answers: Sequence[Answer]) -> int:
     return min((len(token) for answer in answers for token in answer.top_logprobs or ((),)), default=0)
 
 
-def _measure(part: Part, seed: int) -> dict[str, Any]:
-    """Figures of the whole procedure on held-out answers, beside those of the raw mean log-probability.
-
-    AUROC is the mean over the folds: probabilities of different fits are not on one scale.
-    """
+def _held_out(part: Part, seed: int) -> Floats:
+    """For each answer the probability by scorers fitted, chosen and calibrated without its fold."""
     fold = folds_of(len(part.right), _FOLDS, seed + 2)
     said = np.zeros(len(fold))
     for number in np.unique(fold):
@@ -134,6 +152,15 @@ def _measure(part: Part, seed: int) -> dict[str, Any]:
             values = part.values[row]
             chosen = next((scorer for scorer in scorers[:-1] if scorer.knows(values)), scorers[-1])
             said[row] = chosen.p_right(values)
+    return said
+
+
+def _figures(part: Part, said: Floats, seed: int) -> dict[str, Any]:
+    """What the held-out probabilities are worth, beside the raw mean log-probability.
+
+    AUROC is the mean over the folds: probabilities of different fits are not on one scale.
+    """
+    fold = folds_of(len(part.right), _FOLDS, seed + 2)
     raw = part.columns(["mean"])[:, 0]
     figures = {}
     for name, score, probability in (("raw", raw, np.exp(raw)), ("head", said, said)):
@@ -144,6 +171,25 @@ def _measure(part: Part, seed: int) -> dict[str, Any]:
             "brier": round(float(((probability - part.right) ** 2).mean()), 4),
         }
     return {"n": len(part.right), "right": round(float(part.right.mean()), 4), **figures}
+
+
+def _prior(said: Floats, right: Floats, priors: Sequence[float | None]) -> dict[str, float]:
+    """How far the classifier's logit moves the held-out ones: as far as it helps by more than chance might, or not."""
+    known = [
+        (p, logit_of(q), y) for p, q, y in zip(priors, said.tolist(), right.tolist(), strict=True) if p is not None
+    ]
+    if not known:
+        return {"weight": 0.0, "centre": 0.0}
+    logits = np.array([[logit_of(p), q, y] for p, q, y in known])
+    centre = float(logits[:, 0].mean())
+    losses = [
+        log_losses(1.0 / (1.0 + np.exp(-(logits[:, 1] + weight * (logits[:, 0] - centre)))), logits[:, 2])
+        for weight in _PRIOR_WEIGHTS
+    ]
+    best = int(np.argmin([loss.mean() for loss in losses]))
+    better = losses[0] - losses[best]
+    sure = better.mean() > better.std() / np.sqrt(len(better))
+    return {"weight": _PRIOR_WEIGHTS[best] if sure else 0.0, "centre": round(centre, 6)}
 
 
 def auroc(score: Floats, right: Floats) -> float:

@@ -53,16 +53,17 @@ def scorers_of(part: Part, seed: int) -> list[Scorer]:
     if len(part.right) <= FEW_LABELS:
         return [plain]
     fold = folds_of(len(part.right), _FOLDS, seed)
-    losses = _losses(_out_of_fold(part, fold, lambda some: _plain(some, seed)), part.right)
-    learned = []
-    for names in ((*TOKEN_FEATURES, *ALTERNATIVE_FEATURES), TOKEN_FEATURES):
+    losses = log_losses(_out_of_fold(part, fold, lambda some: _plain(some, seed)), part.right)
+    learned: list[Scorer] = []
+    for names in (TOKEN_FEATURES, (*TOKEN_FEATURES, *ALTERNATIVE_FEATURES)):
         if part.has(names):
             scorer, logits = _learned(part, names, fold)
-            said = 1.0 / (1.0 + np.exp(-logits))
-            better = losses - _losses(said, part.right)
-            # Better by more than chance alone might make it.
+            own = log_losses(1.0 / (1.0 + np.exp(-logits)), part.right)
+            better = losses - own
+            # Better, by more than chance alone might make it, than what needs less.
             if better.mean() > better.std() / np.sqrt(len(better)):
-                learned.append(_calibrated(scorer, logits, part.right, seed))
+                learned.insert(0, _calibrated(scorer, logits, part.right, seed))
+                losses = own
     return [*learned, plain]
 
 
@@ -84,7 +85,7 @@ def _learned(part: Part, names: Sequence[str], fold: NDArray[np.int64]) -> tuple
             held = np.flatnonzero(fold == number)
             scorer = _logistic(part.take(np.flatnonzero(fold != number)), names, strength)
             logits[held] = _logits(scorer, part.take(held))
-        loss = _losses(1.0 / (1.0 + np.exp(-logits)), part.right).mean()
+        loss = log_losses(1.0 / (1.0 + np.exp(-logits)), part.right).mean()
         candidates.append((float(loss), strength, logits))
     _, strength, logits = min(candidates, key=lambda candidate: candidate[0])
     return _logistic(part, names, strength), logits
@@ -105,7 +106,7 @@ def _calibrated(scorer: Scorer, logits: Floats, right: Floats, seed: int, *, res
         stepped[held] = np.interp(logits[held], *np.array(_isotonic(logits[seen], right[seen])).T)
         slope, offset = _platt(logits[seen], right[seen])
         straight[held] = 1.0 / (1.0 + np.exp(-(logits[held] * slope + offset)))
-    if _losses(stepped, right).mean() < _losses(straight, right).mean():
+    if log_losses(stepped, right).mean() < log_losses(straight, right).mean():
         return replace(scorer, knots=_isotonic(logits, right))
     return scorer
 
@@ -170,7 +171,7 @@ def _logits(scorer: Scorer, part: Part) -> Floats:
     return np.asarray(columns @ np.array(scorer.weights) + scorer.bias)
 
 
-def _losses(said: Floats, right: Floats) -> Floats:
+def log_losses(said: Floats, right: Floats) -> Floats:
     """The log-loss of each answer."""
     p = np.clip(said, _SURE, 1.0 - _SURE)
     return np.asarray(-(right * np.log(p) + (1.0 - right) * np.log(1.0 - p)))

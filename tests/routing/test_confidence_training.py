@@ -137,22 +137,23 @@ def test_answers_without_log_probabilities_are_an_error_that_counts_them() -> No
 
 
 def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -> list[Answer]:
-    """n answers with log-probabilities, each one more likely right the surer its first token is, whatever the rest."""
+    """n answers with log-probabilities, each one more likely right the surer its first token is, whatever the rest.
+
+    With alternatives it is instead the first token's margin over the next that tells.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for length in rng.integers(1, tokens, n).tolist():
         logprobs = -rng.exponential(0.8, length)
-        top = tuple(
-            tuple(sorted(row, reverse=True)) for row in (-rng.exponential(1.0, (length, alternatives))).tolist()
-        )
-        right = rng.random() < 1 / (1 + np.exp(-(1.5 + 3.0 * logprobs[0])))
+        top = [sorted(row, reverse=True) for row in (-rng.exponential(1.0, (length, alternatives))).tolist()]
+        tells = 3.0 * (top[0][0] - top[0][1]) - 4.0 if alternatives else 1.5 + 3.0 * logprobs[0]
         made.append(
             Answer(
-                float(right),
+                float(rng.random() < 1 / (1 + np.exp(-tells))),
                 confidence=float(logprobs.mean()),
                 logprobs=tuple(logprobs.tolist()),
                 finish_reason="stop",
-                top_logprobs=top if alternatives else None,
+                top_logprobs=tuple(map(tuple, top)) if alternatives else None,
                 text="some words",
             )
         )
@@ -188,10 +189,29 @@ def test_each_prefix_long_enough_in_the_data_has_a_scorer() -> None:
     assert head.metrics["parts"]["24"]["n"] < head.metrics["parts"]["8"]["n"] < 500
 
 
-def test_alternatives_are_used_only_where_every_token_has_them() -> None:
-    """The head asks for as many alternatives as all of its labelled answers had."""
-    assert fit_head(written(60, alternatives=3), "tiny", 0, silent).numbers["alternatives"] == 3
-    assert fit_head(written(60, alternatives=3) + written(60), "tiny", 0, silent).numbers["alternatives"] == 0
+def test_alternatives_are_used_only_where_they_help_and_every_token_has_them() -> None:
+    """The head asks for as many alternatives as all of its labelled answers had, and for none that tell it nothing."""
+    telling = written(600, alternatives=3)
+    head = fit_head(telling, "tiny", 0, silent)
+    assert head.numbers["alternatives"] == 3
+    assert head.metrics["parts"]["whole"]["head"]["auroc"] > 0.7
+    assert fit_head(telling + written(10), "tiny", 0, silent).numbers["alternatives"] == 0
+    assert fit_head(telling[:60], "tiny", 0, silent).numbers["alternatives"] == 0
+
+
+def test_a_classifier_that_knows_more_moves_the_head() -> None:
+    """A prior that tells right answers from wrong gets a weight; one that tells nothing, or none, gets none."""
+    answered = written(500)
+    telling = [0.8 if answer.correct else 0.3 for answer in answered]
+    noise = np.random.default_rng(1).uniform(0.2, 0.8, len(answered)).tolist()
+    some = [prior if number % 2 else None for number, prior in enumerate(telling)]
+    weights = [
+        fit_head(answered, "tiny", 0, silent, priors).numbers["prior"]["weight"]
+        for priors in (telling, some, noise, [None] * 500, None)
+    ]
+    assert weights[0] > 0.5
+    assert weights[1] > 0.5
+    assert weights[2:] == [0.0, 0.0, 0.0]
 
 
 def test_mean_log_probabilities_alone_make_a_head_of_whole_answers() -> None:
@@ -206,10 +226,10 @@ def test_mean_log_probabilities_alone_make_a_head_of_whole_answers() -> None:
 
 def test_a_written_head_is_the_fitted_one(tmp_path: Path) -> None:
     """What is written loads under the version its numbers have, and judges as it did before."""
-    head = fit_head(written(250, alternatives=2), "tiny", 0, silent)
+    head = fit_head(written(250), "tiny", 0, silent)
     digest = save_head(head, tmp_path / "deep" / "tiny.json", {"notes": ["made up"]})
     loaded = ConfidenceHead.load(tmp_path / "deep" / "tiny.json")
-    assert (loaded.model, loaded.version, loaded.alternatives) == ("tiny", digest[:12], 2)
+    assert (loaded.model, loaded.version, loaded.alternatives) == ("tiny", digest[:12], 0)
     assert loaded == ConfidenceHead.of("tiny", head.numbers)
     sheet = json.loads((tmp_path / "deep" / "tiny.json").read_text())
     assert sheet["notes"] == ["made up"]
