@@ -5,7 +5,7 @@ answer's evidence and the prompt's vector. Each data set is a kind of task of it
 another thing in each. Three rules keep the order from falling behind that of the raw log-probability:
   - within a task, what learned heads add to it is weighed by how surely it helps (`routing.training.gain`);
   - few labels give probabilities, and leave the order as it is;
-  - so does an answer from outside of what was fitted: a vector far from the task's, or evidence beyond its range.
+  - so do answers from outside of what was fitted: vectors far from the task's, or evidence beyond its range.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.dataset import Example
-from routing.training.difficulty import OnProgress, TrainingUnavailable
+from routing.training.answer_heads import OnProgress
+from routing.training.difficulty import TrainingUnavailable
 from routing.training.gain import Floats, Judged, Line, Scale, Table, Task, applied, logistic, share_below
 
 __all__ = ["Judged", "cross_validate", "fit_and_judge"]
 
 _ORDER_LABELS = 300  # fewer of a task leave its order alone
+_PRESENT = 0.7  # of the answers that look most like a task, the share within its domain without which it is absent
 _TASK_SCALE = 0.7
 _LOGPROB_SCALE = 5.0
 _LEVEL_LABELS = 30.0  # a task's mean gain is drawn to the others' as if by so many labels
@@ -70,7 +72,8 @@ class _Fit:
     """All that was fitted: by task where labels are enough, and for everything the log-probability alone."""
 
     names: tuple[str, ...]
-    centroids: Floats
+    likeness: Floats
+    """Shape (dimension, tasks): a prompt is of the task whose column has the largest product with its vector."""
     scale: Scale
     plain: Floats
     level: float
@@ -81,7 +84,10 @@ class _Fit:
     def of(cls, table: Table) -> _Fit:
         names = tuple(dict.fromkeys(table.task))
         own = {name: np.flatnonzero([task == name for task in table.task]) for name in names}
-        centroids = np.array([table.vectors[rows].mean(axis=0) for rows in own.values()])
+        # Tasks are told apart by how their prompts are put, which a ridge fit sees and a centroid hides.
+        member = np.stack([np.isin(np.arange(len(table.task)), rows) for rows in own.values()], axis=1) - 1 / len(names)
+        gram = table.vectors.T @ table.vectors + np.eye(table.vectors.shape[1])
+        likeness = np.asarray(np.linalg.solve(gram, table.vectors.T @ member), np.float64)
         level = float(table.gain.mean())
         enough = {name: rows for name, rows in own.items() if len(rows) >= _ORDER_LABELS}
         tasks = {}
@@ -89,9 +95,9 @@ class _Fit:
             some = table.take(rows)
             shrunk = (some.gain.sum() + _LEVEL_LABELS * level) / (len(rows) + _LEVEL_LABELS)
             tasks[name] = Task.of(some, float(shrunk))
-        unfitted = cls(names, centroids, Scale.of(table.evidence), np.zeros(0), level, Line.of(table), tasks)
+        unfitted = cls(names, likeness, Scale.of(table.evidence), np.zeros(0), level, Line.of(table), tasks)
         plain = logistic(unfitted._plain_inputs(table), table.small)
-        return cls(names, centroids, unfitted.scale, plain, level, unfitted.line, tasks)
+        return cls(names, likeness, unfitted.scale, plain, level, unfitted.line, tasks)
 
     def _plain_inputs(self, table: Table) -> Floats:
         """The log-probability, and which task the prompt looks most like."""
@@ -102,8 +108,7 @@ class _Fit:
         return np.hstack([logprob, like, like * logprob / _LOGPROB_SCALE])
 
     def _nearest(self, table: Table) -> NDArray[np.intp]:
-        unit = self.centroids / np.maximum(np.linalg.norm(self.centroids, axis=1, keepdims=True), 1e-12)
-        return np.asarray((table.vectors @ unit.T).argmax(axis=1))
+        return np.asarray((table.vectors @ self.likeness).argmax(axis=1))
 
     def judge(self, table: Table) -> Judged:
         p_right = applied(self.plain, self._plain_inputs(table))
@@ -112,6 +117,9 @@ class _Fit:
         for name, task in self.tasks.items():
             like = np.flatnonzero(nearest == self.names.index(name))
             rows = like[task.knows(table.take(like))]
+            if len(rows) < _PRESENT * len(like):
+                # Most of what looks like the task is not: another one has its look, and its order is not this one's.
+                continue
             judged = task.judge(table.take(rows))
             p_right[rows], gain[rows] = judged.p_right, judged.gain
         # Ties of the line are broken as the log-probability would.

@@ -296,3 +296,13 @@ def test_the_command_says_in_one_line_what_is_missing(tmp_path: Path, words: tup
     data = rows_of(tmp_path / "rows.jsonl", written(120))
     with pytest.raises(CommandError, match=said):
         command("--data", str(data), "--model", "tiny", "--out", str(tmp_path / "tiny.json"), *words)
+
+
+def test_a_few_answers_that_pass_for_a_known_task_do_not_bring_its_order() -> None:
+    """Where most of what looks like a task is not of it, all of it keeps the raw log-probability's order."""
+    fitted, vectors = answers(600, topic=0.35)
+    known, near = answers(60, topic=0.35, seed=7)
+    others, far = answers(340, dataset="law")
+    mixed, both = known + others, np.vstack([near, far])
+    judged = fit_and_judge(fitted, vectors, mixed, both)
+    assert worth(mixed, judged.gain) == pytest.approx(0.0, abs=1e-9)
