@@ -194,3 +194,18 @@ def test_a_model_without_a_shipped_head_has_none() -> None:
     """For a model nobody fitted a head to there is none; a path in its name leads nowhere else."""
     assert shipped_head("no-such-model") is None
     assert shipped_head("../static/difficulty") is None
+
+
+def test_the_shipped_head_of_the_local_model_knows_how_weak_it_is() -> None:
+    """The head that ships for the local model loads, and takes long answers and mere beginnings for wrong ones."""
+    path = shipped_head("smollm2-135m-instruct")
+    assert path is not None
+    shipped = ConfidenceHead.load(path)
+    assert shipped.model == "smollm2-135m-instruct"
+    rambling = Evidence("word " * 200, logprobs=[-0.9, -0.4] * 100, finish_reason="length")
+    short = Evidence("Paris.", logprobs=[-0.05, -0.02, -0.01], finish_reason="stop")
+    beginning = Evidence("The capital", logprobs=[-0.5] * 24, complete=False)
+    low, high, first = (shipped.p_right(evidence) for evidence in (rambling, short, beginning))
+    assert low is not None and high is not None and first is not None
+    assert low < 0.2 < high < 0.9
+    assert first < 0.3
