@@ -1,7 +1,7 @@
 """Labelled prompts: rows of JSON lines, plain or gzipped, that say which models answered a prompt right.
 
     {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
-     "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?}}}
+     "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?, "agreement"?}}}
 
 Unknown keys are let be; `correct` is a share where an answer was sampled or graded. `tierline collect` writes rows.
 """
@@ -34,7 +34,8 @@ class Answer:
 
     `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
     `logprobs` are the tokens' own, in order, and give the mean where `confidence` is not said. `top_logprobs` are, for
-    each of these tokens, the likeliest alternatives' (the chosen one may be among them), falling. `text` is the answer.
+    each of these tokens, the likeliest alternatives' (the chosen one may be among them), falling. `text` is the answer,
+    `agreement` how far a second sample of it says the same (0..1).
     """
 
     correct: float
@@ -47,6 +48,7 @@ class Answer:
     finish_reason: str | None = None
     top_logprobs: tuple[tuple[float, ...], ...] | None = None
     text: str | None = None
+    agreement: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,14 @@ def _answer(model: Mapping[str, Any]) -> Answer:
         finish_reason=_maybe(str, model.get("finish_reason")),
         top_logprobs=tuple(tuple(map(float, token)) for token in top) if top else None,
         text=_maybe(str, model.get("answer")),
+        agreement=_maybe(_share, model.get("agreement")),
     )
 
 
 def _share(value: Any) -> float:
     share = float(value)
     if not 0 <= share <= 1:
-        raise ValueError(f"correct is {value!r}, not a share between 0 and 1")
+        raise ValueError(f"{value!r} is not a share between 0 and 1")
     return share
 
 

@@ -28,7 +28,7 @@ _EXAMPLES = """examples:
 
 Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
 {"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}; with `confidence` alone, the mean
-log-probability, only whole answers are judged. 100 to 200 labels make probabilities and keep the order of the raw
+log-probability, only whole answers are judged; with `agreement` alone (0..1), a second sample's. 100 to 200 labels make probabilities and keep the order of the raw
 log-probability; more may also improve the order. Printed are figures by 5-fold cross-validation, for whole answers and
 for the first tokens of a stream. AUROC is the chance that a right answer is thought surer than a wrong one."""
 
@@ -134,7 +134,7 @@ def _print(metrics: Mapping[str, Any]) -> None:
     for heading in ("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head"):
         table.add_column(heading, justify="left" if heading == "judged by" else "right")
     for name, part in metrics["parts"].items():
-        shown = "whole answer" if name == "whole" else f"first {name} tokens"
+        shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
         figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
         table.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
     Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -2,6 +2,7 @@
 
 Every part of an answer, all of it and its first 8, 16, 24 and 48 tokens, has scorers of its own (`scorers`). A prefix
 is fitted to the answers that have so many tokens: shorter ones are whole before a stream's judge has seen as many.
+Where a backend gives no log-probabilities, the agreement of a second sample is calibrated in their place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any
 import numpy as np
 
 from routing.confidence import Evidence
-from routing.confidence_head import ALTERNATIVE_FEATURES, FORMAT, PREFIXES, WHOLE, features_of, logit_of, numbers_hash
+from routing.confidence_head import (
+    AGREEMENT,
+    ALTERNATIVE_FEATURES,
+    FORMAT,
+    PREFIXES,
+    WHOLE,
+    features_of,
+    logit_of,
+    numbers_hash,
+)
 from routing.dataset import Answer, DataError
 from routing.evaluation.metrics import Floats, calibration_error, folds_of
 from routing.training.difficulty import TrainingUnavailable
@@ -95,28 +105,44 @@ def _one_thread() -> Callable[..., Any]:
 
 
 def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
-    """The parts that can be fitted. Raises DataError when the whole answers cannot."""
+    """The parts that can be fitted. Raises DataError when there are none."""
     known = [answer for answer in answers if _usable(answer)]
-    right = np.array([answer.correct for answer in known])
-    few = min(right.sum(), len(right) - right.sum()) if len(right) else 0
-    if few < _FEWEST:
+    agreeing = [answer for answer in answers if answer.agreement is not None]
+    if not _tells(known) and not _tells(agreeing):
+        right = sum(answer.correct for answer in known or agreeing)
         raise DataError(
-            f"{int(right.sum())} of {len(right)} answers with log-probabilities are right; a head needs at least "
-            f"{_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
+            f"{right:g} of {len(known or agreeing)} answers with evidence (log-probabilities, or agreement) are right; "
+            f"a head needs at least {_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
         )
+    if _tells(known):
+        yield from _parts_by_logprobs(known, _alternatives(answers))
+    if _tells(agreeing):
+        values = tuple({"agreement": answer.agreement or 0.0} for answer in agreeing)
+        yield Part(AGREEMENT, values, _right(agreeing), raw="agreement")
+
+
+def _parts_by_logprobs(known: Sequence[Answer], alternatives: int) -> Iterator[Part]:
     tokens = all(answer.logprobs for answer in known)
-    alternatives = _alternatives(answers)
     whole = [
         features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
         for answer in known
     ]
-    yield Part(WHOLE, tuple(whole), right)
+    yield Part(WHOLE, tuple(whole), _right(known))
     for count in PREFIXES if tokens else ():
         long = [answer for answer in known if len(answer.logprobs or ()) >= count]
-        right = np.array([answer.correct for answer in long])
-        if long and min(right.sum(), len(right) - right.sum()) >= _FEWEST:
+        if _tells(long):
             values = (features_of(_evidence(answer), count, alternatives) for answer in long)
-            yield Part(str(count), tuple(values), right)
+            yield Part(str(count), tuple(values), _right(long))
+
+
+def _right(answers: Sequence[Answer]) -> Floats:
+    return np.array([answer.correct for answer in answers], np.float64)
+
+
+def _tells(answers: Sequence[Answer]) -> bool:
+    """Whether there are enough right and wrong ones."""
+    right = float(_right(answers).sum())
+    return min(right, len(answers) - right) >= _FEWEST
 
 
 def _uses_alternatives(scorers: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
@@ -156,14 +182,14 @@ def _held_out(part: Part, seed: int) -> Floats:
 
 
 def _figures(part: Part, said: Floats, seed: int) -> dict[str, Any]:
-    """What the held-out probabilities are worth, beside the raw mean log-probability.
+    """What the held-out probabilities are worth, beside the raw value.
 
     AUROC is the mean over the folds: probabilities of different fits are not on one scale.
     """
     fold = folds_of(len(part.right), _FOLDS, seed + 2)
-    raw = part.columns(["mean"])[:, 0]
+    raw = part.columns([part.raw])[:, 0]
     figures = {}
-    for name, score, probability in (("raw", raw, np.exp(raw)), ("head", said, said)):
+    for name, score, probability in (("raw", raw, np.exp(raw) if part.raw == "mean" else raw), ("head", said, said)):
         each = [auroc(score[fold == number], part.right[fold == number]) for number in np.unique(fold)]
         figures[name] = {
             "auroc": round(float(np.nanmean(each)), 4),

@@ -36,6 +36,8 @@ class Part:
     name: str
     values: tuple[Values, ...]
     right: Floats
+    raw: str = "mean"
+    """The feature in whose order the last scorer keeps the answers."""
 
     def take(self, rows: NDArray[np.intp]) -> Part:
         return replace(self, values=tuple(self.values[row] for row in rows.tolist()), right=self.right[rows])
@@ -68,8 +70,8 @@ def scorers_of(part: Part, seed: int) -> list[Scorer]:
 
 
 def _plain(part: Part, seed: int) -> Scorer:
-    """Over the mean log-probability alone, and never falling in it."""
-    scorer = _logistic(part, ("mean",), 100.0)
+    """Over the raw value alone, and never falling in it."""
+    scorer = _logistic(part, (part.raw,), 100.0)
     if scorer.weights[0] < _LEAST_SLOPE:
         share = (part.right.sum() + 1.0) / (len(part.right) + 2.0)
         scorer = replace(scorer, weights=(_LEAST_SLOPE,), bias=float(np.log(share / (1.0 - share))))

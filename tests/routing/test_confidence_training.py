@@ -245,6 +245,22 @@ def test_a_head_needs_right_and_wrong_answers() -> None:
         fit_head([Answer(1.0)] * 20, "tiny", 0, silent)
 
 
+def test_a_backend_without_log_probabilities_gets_a_head_over_agreement() -> None:
+    """Where answers carry only the agreement of a second sample, that is calibrated, and never falls in it."""
+    rng = np.random.default_rng(3)
+    agreement = rng.uniform(0, 1, 300)
+    right = rng.random(300) < 0.2 + 0.6 * agreement
+    answered = [Answer(float(y), agreement=a) for y, a in zip(right, agreement.tolist(), strict=True)]
+    head = fit_head(answered, "tiny", 0, silent)
+    assert list(head.numbers["scorers"]) == ["agreement"]
+    assert head.metrics["parts"]["agreement"]["head"]["ece"] < 0.1
+    judge = ConfidenceHead.of("tiny", head.numbers)
+    said = [judge.p_right(Evidence("a", agreement=a)) or 0.0 for a in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert said == sorted(said)
+    assert said[0] < 0.4 < 0.6 < said[-1]
+    assert judge.p_right(Evidence("a")) is None
+
+
 def test_auroc_counts_pairs() -> None:
     """It is the share of pairs in which the right answer scores higher, ties being half."""
     assert auroc(np.array([0.1, 0.2, 0.2, 0.9]), np.array([0.0, 1.0, 0.0, 1.0])) == pytest.approx(3.5 / 4)
