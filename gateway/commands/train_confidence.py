@@ -28,9 +28,10 @@ _EXAMPLES = """examples:
 
 Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
 {"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}; with `confidence` alone, the mean
-log-probability, only whole answers are judged; with `agreement` alone (0..1), a second sample's. 100 to 200 labels make probabilities and keep the order of the raw
-log-probability; more may also improve the order. Printed are figures by 5-fold cross-validation, for whole answers and
-for the first tokens of a stream. AUROC is the chance that a right answer is thought surer than a wrong one."""
+log-probability, only whole answers are judged; with `agreement` alone (0..1), second samples. 100 to 200 labels make
+probabilities and keep the order of the raw log-probability; more may also improve the order. Printed are figures by
+5-fold cross-validation, for whole answers and for the first tokens of a stream. AUROC is the chance that a right answer
+is thought surer than a wrong one."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
