@@ -43,7 +43,7 @@ COMMANDS = {
     "check": _Command("gateway.commands.check", "say what is wrong with the config and the policies"),
     "trace": _Command("gateway.commands.trace", "show what happened to a request"),
     "collect": _Command("gateway.commands.collect", "label prompts with what a model answers"),
-    "train": _Command("gateway.commands.train", "train the difficulty classifier", extra="train"),
+    "train": _Command("gateway.commands.train", "train the difficulty classifier, or a confidence head", extra="train"),
     "calibrate": _Command(
         "gateway.commands.calibrate", "choose a surface's thresholds from labelled requests", extra="train"
     ),

@@ -159,6 +159,21 @@ def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str])
     return _named(small, known) or by_skill[0], _named(large, known) or by_skill[-1]
 
 
+def choose_ladder(
+    rows: Sequence[Row], small: Sequence[str], middle: Sequence[Sequence[str]], large: Sequence[str]
+) -> tuple[str, ...]:
+    """The models of these rows to take for tiers, cheapest first: the pair, and between them a model for each of the
+    rungs in `middle`, the first of its names they have. Raises DataError, also when two tiers are one model.
+    """
+    cheapest, strongest = choose_pair(rows, small, large)
+    known = sorted({name for row in rows for name in row.answers})
+    ladder = (cheapest, *filter(None, (_named(names, known) for names in middle)), strongest)
+    for name in ladder:
+        if ladder.count(name) > 1:
+            raise DataError(f"two tiers are {name}, of {', '.join(ladder)}; name another model for one of them")
+    return ladder
+
+
 def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
     if not names:
         return None
@@ -168,11 +183,11 @@ def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
     raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(known)}")
 
 
-def label(rows: Sequence[Row], small: str, large: str) -> Iterator[Example]:
-    """The rows that both models answered, as examples for that pair."""
+def label(rows: Sequence[Row], *models: str) -> Iterator[Example]:
+    """The rows that all these models answered, as examples for them: at least two, cheapest first."""
     for row in rows:
-        if small in row.answers and large in row.answers:
-            yield Example(row.prompt, row.dataset, row.group, (row.answers[small], row.answers[large]))
+        if all(name in row.answers for name in models):
+            yield Example(row.prompt, row.dataset, row.group, tuple(row.answers[name] for name in models))
 
 
 def without_choices(prompt: str) -> str | None:
