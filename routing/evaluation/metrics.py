@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.dataset import Example
+from routing.evaluation.baselines import bounds, by_length, by_table
 from routing.evaluation.curves import Blocks, Curve, Floats, calibration_errors
+from routing.evaluation.figures import Method, Outcomes
+from routing.evaluation.parts import Folds, folds_of
 
 __all__ = ("Floats", "apgr", "calibration_error", "folds_of", "group_gains", "measure")
 
@@ -33,12 +36,6 @@ def calibration_error(probability: Floats, correct: Floats) -> float:
     return float(calibration_errors(Blocks.of(probability), probability - correct, once)[0])
 
 
-def folds_of(count: int, folds: int, seed: int) -> NDArray[np.int64]:
-    """A fold number for each of `count` prompts: shuffled by the seed, equal in size to one."""
-    numbers: NDArray[np.int64] = np.arange(count, dtype=np.int64) % folds
-    return np.random.default_rng(seed).permutation(numbers)
-
-
 def group_gains(groups: Sequence[Hashable], gain: Floats, fold: NDArray[np.int64]) -> Floats:
     """The baseline to know: every prompt scored by its group's mean gain in the other folds (0 for an unseen group)."""
     names = {group: index for index, group in enumerate(dict.fromkeys(groups))}
@@ -52,39 +49,42 @@ def group_gains(groups: Sequence[Hashable], gain: Floats, fold: NDArray[np.int64
     return score
 
 
-def measure(examples: Sequence[Example], probability: Floats, fold: NDArray[np.int64]) -> dict[str, Any]:
-    """Figures over everything ("all") and for each data set, as JSON values.
+def measure(examples: Sequence[Example], probability: Floats, fold: Folds) -> dict[str, Any]:
+    """Figures over everything ("all") and for each data set, as JSON values; `tierline eval route` gives the same.
 
-    `probability` (examples, 2) holds, for each example, what a fit without its fold said of the small and of the large
-    model being right. APGR is the mean over the folds, because scores of different fits are not on one scale.
+    `probability` (examples, tiers), cheapest first, holds for each example what a fit without its fold said of each
+    tier being right. An APGR is of all folds' scores pooled, as one classifier would have to rank them; there is none
+    where the large model is no better than the small one. Of tiers between the two, accuracy and ECE are listed.
     """
+    outcomes = Outcomes.of(examples)
+    methods = (
+        bounds(outcomes)[0],
+        by_length(examples),
+        Method("groups", by_table(examples, outcomes, fold)[:, 0]),
+        Method("small_is_wrong", -probability[:, 0]),
+        Method("ours", probability[:, -1] - probability[:, 0]),
+    )
+    right = np.array([[answer.correct for answer in example.answers] for example in examples])
     datasets = np.array([example.dataset for example in examples])
-    measured: dict[str, Any] = {}
-    for name in ["all", *dict.fromkeys(datasets.tolist())]:
-        chosen = np.flatnonzero((datasets == name) | (name == "all"))
-        measured[name] = _figures([examples[i] for i in chosen.tolist()], probability[chosen], fold[chosen])
-    return measured
-
-
-def _figures(examples: Sequence[Example], probability: Floats, fold: NDArray[np.int64]) -> dict[str, Any]:
-    small = np.array([example.small for example in examples])
-    large = np.array([example.large for example in examples])
-    scores = {
-        "ours": probability[:, 1] - probability[:, 0],
-        "small_is_wrong": -probability[:, 0],
-        "groups": group_gains([(example.dataset, example.group) for example in examples], large - small, fold),
-        "length": np.array([float(len(example.prompt)) for example in examples]),
-    }
-    each_fold = [fold == number for number in np.unique(fold)]
-    values = {
-        name: round(float(np.mean([apgr(score[held], small[held], large[held]) for held in each_fold])), 4)
-        for name, score in scores.items()
-    }
+    names = list(dict.fromkeys(datasets.tolist()))
+    chosen = {"all": np.arange(len(examples)), **{name: np.flatnonzero(datasets == name) for name in names}}
     return {
-        "n": len(examples),
-        "small_accuracy": round(float(small.mean()), 4),
-        "large_accuracy": round(float(large.mean()), 4),
-        "apgr": {"random": 0.5, **values},
-        "ece_small": round(calibration_error(probability[:, 0], small), 4),
-        "ece_large": round(calibration_error(probability[:, 1], large), 4),
+        name: _figures([method.take(rows) for method in methods], probability[rows], right[rows])
+        for name, rows in chosen.items()
+    }
+
+
+def _figures(methods: Sequence[Method], probability: Floats, right: Floats) -> dict[str, Any]:
+    worth = {method.name: apgr(method.score, right[:, 0], right[:, -1]) for method in methods}
+    accuracy = [round(float(share), 4) for share in right.mean(axis=0)]
+    errors = [round(calibration_error(*both), 4) for both in zip(probability.T, right.T, strict=True)]
+    middle = {"middle_accuracy": accuracy[1:-1], "ece_middle": errors[1:-1]} if right.shape[1] > 2 else {}
+    return {
+        "n": len(right),
+        "small_accuracy": accuracy[0],
+        "large_accuracy": accuracy[-1],
+        "apgr": {name: round(value, 4) for name, value in worth.items() if np.isfinite(value)},
+        "ece_small": errors[0],
+        "ece_large": errors[-1],
+        **middle,
     }

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from routing.dataset import DataError, Example
-from routing.evaluation.metrics import folds_of
 
 Folds = NDArray[np.int64]
 """For each prompt, the number of the part it is held out in."""
@@ -31,6 +30,12 @@ class Round:
     def held(self) -> NDArray[np.bool_]:
         """Which of `rows` are tested."""
         return np.asarray(self.fold != NEVER_HELD)
+
+
+def folds_of(count: int, folds: int, seed: int) -> Folds:
+    """A fold number for each of `count` prompts: shuffled by the seed, equal in size to one."""
+    numbers: Folds = np.arange(count, dtype=np.int64) % folds
+    return np.random.default_rng(seed).permutation(numbers)
 
 
 def by_prompt(count: int, folds: int, seed: int) -> Folds:
