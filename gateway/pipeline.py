@@ -61,9 +61,9 @@ async def answer(ctx: RequestContext, services: Services) -> Reply:
     if ctx.wishes.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
     health = {name: services.tiers[name].health() for name in ctx.policy.tiers}
-    decision = _route(ctx, services, vector, health)
+    decision, difficulty = _route(ctx, services, vector, health)
     ctx.client.watch()
-    served = await _cascade(ctx, services, decision, health)
+    served = await _cascade(ctx, services, decision, health, _priors(ctx, difficulty))
     return _reply(ctx, plan, vector, served)
 
 
@@ -140,7 +140,7 @@ def _classified(ctx: RequestContext) -> bool:
 
 def _route(
     ctx: RequestContext, services: Services, vector: Vector | None, health: Mapping[str, TierHealth]
-) -> Decision:
+) -> tuple[Decision, Difficulty | None]:
     hop = ctx.trace.begin(names.ROUTE)
     difficulty: Difficulty | None = None
     if vector is not None and _classified(ctx):
@@ -157,7 +157,7 @@ def _route(
     hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
     hop.attributes[names.BUDGET_LEFT] = round(budget_s * 1000, 1)
     hop.end()
-    return decision
+    return decision, difficulty
 
 
 def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
@@ -169,11 +169,23 @@ def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) 
         ctx.ledger.difficulty = difficulty.score
 
 
+def _priors(ctx: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
+    """How likely each tier is right before it has answered, where the classifier knows: the heads start from that."""
+    if difficulty is None or not difficulty.in_domain:
+        return {}
+    tiers = ctx.policy.tiers
+    return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
+
+
 async def _cascade(
-    ctx: RequestContext, services: Services, decision: Decision, health: Mapping[str, TierHealth]
+    ctx: RequestContext,
+    services: Services,
+    decision: Decision,
+    health: Mapping[str, TierHealth],
+    priors: Mapping[str, float],
 ) -> Served:
     """Drives the cascade to an answer; raises ApiError when there is none. A stream not served is closed."""
-    cascade = Cascade(decision, ctx.policy, health, ctx.wishes.ttft_s)
+    cascade = Cascade(decision, ctx.policy, health, ctx.wishes.ttft_s, priors)
     tried: list[Tried] = []
     served: Tried | None = None
     try:

@@ -117,13 +117,16 @@ def _needs(features: Features) -> set[str]:
 def _wanted(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> tuple[str, str]:
     values = rule_values(difficulty, features, budget_s)
     for tier, rule in policy.route.start.items():
-        if rule.holds(values):
+        if rule.holds({**values, "p_adequate": _p_adequate(difficulty, policy.tiers, tier)}):
             return tier, f"{tier}: {rule.source}"
     raise AssertionError("a checked policy has a rule that always holds")
 
 
 def rule_values(difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
-    """The names a start rule may use. Out of its domain the classifier has no `p_adequate` and no `difficulty`."""
+    """The names a start rule may use, as the cheapest tier's rule sees them: `p_adequate` is each tier's own.
+
+    Out of its domain the classifier has no `p_adequate` and no `difficulty`.
+    """
     known = difficulty is not None and difficulty.in_domain
     return {
         "p_adequate": difficulty.p_adequate if difficulty is not None and known else None,
@@ -137,6 +140,13 @@ def rule_values(difficulty: Difficulty | None, features: Features, budget_s: flo
         "stream": features.stream,
         "budget_ms": budget_s * 1000,
     }
+
+
+def _p_adequate(difficulty: Difficulty | None, ladder: tuple[str, ...], tier: str) -> float | None:
+    """How likely it is that nothing stronger than `tier` would do better; None out of the classifier's domain."""
+    if difficulty is None or not difficulty.in_domain:
+        return None
+    return difficulty.p_adequate_of(ladder.index(tier), len(ladder))
 
 
 def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> str:

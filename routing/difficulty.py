@@ -1,9 +1,9 @@
-"""How hard a request is: what is expected to be gained by asking the strong tier instead of the cheap one.
+"""How hard a request is: how likely each tier's answer is right, and what the strongest is expected to gain.
 
-Logistic heads over the request's vector and a few counts give P(cheap tier right) and P(strong tier right); the score
-is their difference (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to 0.588). Each kind
-of task it was trained on has heads of its own, mixed by how much the request looks like that kind. The model knows its
-domain: a text unlike all it was trained on is not judged, and the policy's default takes it.
+Logistic heads over the request's words, its vector and a few counts give P(right) of every tier; the score is what the
+strongest has over the cheapest (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to
+0.588). Each kind of task it was trained on has heads of its own, mixed by how much the request looks like that kind.
+The model knows its domain: a text unlike all it was trained on is not judged, and the policy's default takes it.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.training.difficulty` writes it.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +20,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from routing.counts import COUNTS, counts_of
 from routing.embedder import Embedder, EmbedderKind, bounded
 from routing.features import Features
+from routing.lexicon import BUCKETS, read, shortened, terms_of
 
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
-FORMAT: Final = "tierline-difficulty-1"
+FORMAT: Final = "tierline-difficulty-2"
 TENSORS: Final = (
+    "words.buckets",
+    "words.rarity",
+    "heads.words",
     "heads.vector",
     "heads.counts",
     "heads.bias",
@@ -36,41 +40,7 @@ TENSORS: Final = (
     "domain.min_chars",
 )
 
-COUNTS: Final = (
-    "log_chars",
-    "log_words",
-    "log_lines",
-    "log_questions",
-    "log_choices",
-    "share_digits",
-    "share_mathematics",
-    "share_brackets",
-    "share_non_ascii",
-    "code",
-    "log_context_tokens",
-    "log_turns",
-    "tools",
-    "json",
-)
-"""What `counts_of` counts, in order; part of the artefact's format."""
-
-_CHOICE = re.compile(r"\n\(?[A-J][.):] ")
-# Plain substrings: looking for eight of them takes a tenth of the time of one expression that means the same.
-_CODE = ("```", "#include", "def ", "import ", "function ", "return ", "SELECT ", "public static ")
-_CHARS_PER_TOKEN = 4
-
 Vector = NDArray[np.float32]
-
-
-def _byte_classes() -> NDArray[np.intp]:
-    classes = np.zeros(256, np.intp)
-    classes[128:] = 1
-    for index, members in enumerate((b" \t", b"\n", b"?", b"0123456789", b"=+*/^<>%$\\|", b"{}[]();_`#"), start=2):
-        classes[list(members)] = index
-    return classes
-
-
-_CLASS_OF_BYTE = _byte_classes()
 
 
 class ArtefactError(Exception):
@@ -79,30 +49,54 @@ class ArtefactError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """One request's difficulty, 0..1: the expected gain of the strong tier. Out of the domain it means nothing."""
+    """How likely each tier is right on one request, cheapest first. Out of the domain it means nothing."""
 
-    score: float
+    p_right: tuple[float, ...]
     in_domain: bool
     model_version: str
 
     @property
+    def score(self) -> float:
+        """The difficulty, 0..1: the expected gain of asking the strongest tier instead of the cheapest."""
+        return max(0.0, self.p_right[-1] - self.p_right[0])
+
+    @property
     def p_adequate(self) -> float:
-        """The probability that asking the strong tier instead would gain nothing; what start rules compare."""
+        """The probability that asking the strongest tier instead of the cheapest would gain nothing."""
         return 1.0 - self.score
+
+    def p_right_of(self, position: int, tiers: int) -> float:
+        """P(right) of the tier at `position` in a ladder of `tiers`, which may be another number than was trained for.
+
+        The ends of both ladders are taken for one another; a tier between them, for the one at or below its height:
+        what is not known of a tier is not promised.
+        """
+        known = len(self.p_right)
+        return self.p_right[position * (known - 1) // max(tiers - 1, 1)]
+
+    def p_adequate_of(self, position: int, tiers: int) -> float:
+        """`p_adequate` for another tier of the ladder than its cheapest; what start rules compare."""
+        return 1.0 - max(0.0, self.p_right[-1] - self.p_right_of(position, tiers))
 
 
 @dataclass(frozen=True, slots=True)
 class DifficultyModel:
     """The heads and the domain. `version` names the numbers by their hash.
 
-    `vector_weights` (3 * tasks, dimension), `count_weights` (3 * tasks, len(COUNTS)) and `bias` (3 * tasks,) give three
-    logits for each kind of task: the cheap tier is right, the strong tier is right, the request is of this kind.
-    `centroids` (k, dimension) are unit vectors; a text is in the domain when its vector's cosine with one of them
-    reaches `min_similarity` and it has at least `min_chars` characters.
+    A kind of task has `tiers` + 1 logits: each tier is right, cheapest first, and the request is of this kind. They are
+    the rows of `vector_weights` (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,), and the
+    columns of `word_weights` (known + 1, rows). `word_places` (BUCKETS,) says which line of these and of `rarity`
+    (known + 1,) a bucket has: the first, all zeros, where nothing is known of it. `centroids` (k, dimension) are unit
+    vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity` and it has at
+    least `min_chars` characters.
     """
 
     embedder: str
     version: str
+    tiers: int
+    word_places: NDArray[np.int32]
+    rarity: Vector
+    word_weights: NDArray[np.float16]
     vector_weights: Vector
     count_weights: Vector
     bias: Vector
@@ -119,8 +113,9 @@ class DifficultyModel:
 
         try:
             tensors = load(weights)
-            made_for = json.loads(_metadata(weights)[FORMAT])["embedder"]
-            heads, counts, bias, centroids, similarity, chars = (tensors[name] for name in TENSORS)
+            made = json.loads(_metadata(weights)[FORMAT])
+            buckets, rarity, words, heads, counts, bias, centroids, similarity, chars = (tensors[n] for n in TENSORS)
+            made_for, tiers = str(made["embedder"]), int(made["tiers"])
         except (SafetensorError, KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
         if counts.shape[1] != len(COUNTS):
@@ -130,18 +125,32 @@ class DifficultyModel:
         if embedder is not None and (embedder.name, embedder.dimension) != (made_for, heads.shape[1]):
             raise ArtefactError(f"{folder} was trained on {made_for} vectors, the encoder in use is {embedder.name}")
         version = hashlib.sha256(weights).hexdigest()[:12]
-        return cls(made_for, version, heads, counts, bias, centroids, float(similarity[0]), int(chars[0]))
+        return cls(
+            made_for,
+            version,
+            tiers,
+            *_by_bucket(buckets, rarity, words),
+            vector_weights=heads,
+            count_weights=counts,
+            bias=bias,
+            centroids=centroids,
+            min_similarity=float(similarity[0]),
+            min_chars=int(chars[0]),
+        )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """The difficulty of the request with these features, whose text has this unit vector, shape (dimension,)."""
-        cheap, strong = self.probabilities(vector, features)
-        return Difficulty(min(1.0, max(0.0, strong - cheap)), self._knows(vector, features), self.version)
+        return Difficulty(self.probabilities(vector, features), self._knows(vector, features), self.version)
 
-    def probabilities(self, vector: Vector, features: Features) -> tuple[float, float]:
-        """P(the cheap tier is right), P(the strong tier is right)."""
-        logits = self.vector_weights @ vector + self.count_weights @ counts_of(features) + self.bias
-        cheap, strong = mix(logits.reshape(1, -1, 3))[0].tolist()
-        return cheap, strong
+    def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
+        """P(right) of each tier, cheapest first."""
+        reading = read(bounded(features.text))
+        logits = self.vector_weights @ vector + self.count_weights @ counts_of(features, reading) + self.bias
+        if reading.words:
+            buckets, often = terms_of(reading)
+            places = self.word_places[buckets]
+            logits += shortened(often * self.rarity[places]) @ self.word_weights[places].astype(np.float32)
+        return tuple(mix(logits.reshape(1, -1, self.tiers + 1))[0].tolist())
 
     def _knows(self, vector: Vector, features: Features) -> bool:
         # What an image asks is not in the text; a word or two say too little to be like anything.
@@ -150,42 +159,32 @@ class DifficultyModel:
         return float((self.centroids @ vector).max()) >= self.min_similarity
 
 
+def _by_bucket(
+    buckets: NDArray[np.int32], rarity: Vector, weights: NDArray[np.float16]
+) -> tuple[NDArray[np.int32], Vector, NDArray[np.float16]]:
+    """`word_places`, and the two tables with a line of zeros in front."""
+    places = np.zeros(BUCKETS, np.int32)
+    places[buckets] = np.arange(1, len(buckets) + 1)
+    return places, np.concatenate([[np.float32(0)], rarity]), np.pad(weights, ((1, 0), (0, 0)))
+
+
 def mix(logits: NDArray[Any]) -> NDArray[Any]:
-    """Probabilities, shape (texts, 2), of logits (texts, tasks, 3): the tasks', each weighted by how likely it is."""
-    tasks = logits[:, :, 2]
+    """P(right), shape (texts, tiers), of logits (texts, tasks, tiers + 1): each task's, by how likely the task is."""
+    tasks = logits[:, :, -1]
     weights = np.exp(tasks - tasks.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
-    right = 1.0 / (1.0 + np.exp(-logits[:, :, :2]))
+    right = 1.0 / (1.0 + np.exp(-logits[:, :, :-1]))
     return np.asarray((weights[:, :, None] * right).sum(axis=1))
+
+
+def gain_of(probabilities: NDArray[Any]) -> NDArray[Any]:
+    """What prompts are ranked by, shape (texts,), of P(right) (texts, tiers): the strongest's over the cheapest's."""
+    return np.asarray(probabilities[:, -1] - probabilities[:, 0])
 
 
 def shipped_artefact(kind: EmbedderKind) -> Path:
     """The folder of the artefact that comes with Tierline for that encoder."""
     return Path(__file__).parent / "artefacts" / kind
-
-
-def counts_of(features: Features) -> Vector:
-    """The cheap features, in the order of COUNTS, shape (len(COUNTS),). Only the bounded text is read."""
-    text = bounded(features.text)
-    data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-    _, non_ascii, spaces, lines, questions, digits, maths, brackets = np.bincount(
-        _CLASS_OF_BYTE[data], minlength=8
-    ).tolist()
-    size = max(len(data), 1)
-    logs = np.log1p(
-        [
-            len(features.text),
-            spaces + lines,
-            lines,
-            questions,
-            len(_CHOICE.findall(text)),
-            max(0, features.approx_tokens - len(features.text) // _CHARS_PER_TOKEN - 4),
-            features.turns,
-        ]
-    )
-    shares = [digits / size, maths / size, brackets / size, non_ascii / size]
-    flags = [features.has_tools, features.wants_json]
-    return np.array([*logs[:5], *shares, any(mark in text for mark in _CODE), *logs[5:], *flags], np.float32)
 
 
 def _checked_weights(folder: Path) -> bytes:

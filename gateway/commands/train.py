@@ -59,6 +59,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="how often your own cheap tier is right on such prompts, where it is not the small model of the labels",
     )
     parser.add_argument(
+        "--bare-questions",
+        action="store_true",
+        help="fit multiple-choice prompts without their choices too, as people ask",
+    )
+    parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
     )
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
@@ -96,7 +101,7 @@ def _difficulty(args: argparse.Namespace) -> int:
     missing = [flag for flag, value in (("--data", args.data), ("--out", args.out)) if value is None]
     if missing:
         args.refuse(f"the following arguments are required: {', '.join(missing)}")
-    recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy)
+    recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy, bare_questions=args.bare_questions)
     try:
         sources, examples = _read(args)
         with progress() as on_progress:
@@ -164,6 +169,8 @@ def _command(args: argparse.Namespace) -> Iterator[str]:
             yield from (f"--{role}", *names)
     if args.small_accuracy is not None:
         yield from ("--small-accuracy", str(args.small_accuracy))
+    if args.bare_questions:
+        yield "--bare-questions"
 
 
 def _print(metrics: Mapping[str, Any]) -> None:

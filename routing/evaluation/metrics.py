@@ -6,11 +6,10 @@ gap between the small and the large model that is recovered, averaged over every
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from routing.dataset import Example
 from routing.evaluation.baselines import bounds, by_length, by_table
@@ -18,7 +17,7 @@ from routing.evaluation.curves import Blocks, Curve, Floats, calibration_errors
 from routing.evaluation.figures import Method, Outcomes
 from routing.evaluation.parts import Folds, folds_of
 
-__all__ = ("Floats", "apgr", "calibration_error", "folds_of", "group_gains", "measure")
+__all__ = ("Floats", "apgr", "calibration_error", "folds_of", "measure")
 
 
 def apgr(score: Floats, small: Floats, large: Floats) -> float:
@@ -34,19 +33,6 @@ def calibration_error(probability: Floats, correct: Floats) -> float:
     """Expected calibration error in ten bins of equal count: the mean distance of what was said from what was so."""
     once = np.ones((1, len(probability)))
     return float(calibration_errors(Blocks.of(probability), probability - correct, once)[0])
-
-
-def group_gains(groups: Sequence[Hashable], gain: Floats, fold: NDArray[np.int64]) -> Floats:
-    """The baseline to know: every prompt scored by its group's mean gain in the other folds (0 for an unseen group)."""
-    names = {group: index for index, group in enumerate(dict.fromkeys(groups))}
-    index = np.array([names[group] for group in groups])
-    score = np.zeros(len(gain))
-    for number in np.unique(fold):
-        seen = fold != number
-        total = np.bincount(index[seen], weights=gain[seen], minlength=len(names))
-        count = np.bincount(index[seen], minlength=len(names))
-        score[~seen] = (total / np.maximum(count, 1))[index[~seen]]
-    return score
 
 
 def measure(examples: Sequence[Example], probability: Floats, fold: Folds) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.test_path import ask, text_of, traced
+from tests.integration.test_path import HARD, ask, text_of, traced
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
 from tests.support.store import LocalStore
@@ -45,17 +45,20 @@ def judging(
     folder = tmp_path_factory.mktemp("judging")
     scorer = mean_scorer(4.0, 2.0)
     head = write_head(folder / "head.json", "headed", alternatives=5, whole=scorer, first_8=scorer)
+    informed = write_head(folder / "informed.json", "informed", prior_weight=1.0, whole=scorer)
     tiers = config(local.url, hosted.url)["tiers"]
     plain = tiers[0]["backends"][0]
     silent = plain | {"logprobs": False, "price": {"input": 0, "output": 1}}
     kinds = {
         "headed": plain | {"model": "headed", "confidence_head": str(head)},
+        "informed": plain | {"model": "informed", "confidence_head": str(informed)},
         "raw": plain,
         "mute": silent,
         "twice": silent,
     }
     policies = {name: POLICY.format(surface=name) for name in kinds}
     policies["twice"] += AGREEMENT
+    policies["informed"] = policies["informed"].replace("classifier: none", "classifier: default")
     tiers = [{"name": name, "backends": [copy.deepcopy(backend)]} for name, backend in kinds.items()] + tiers[1:]
     settings = {"tiers": tiers, "default_surface": "raw"}
     with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
@@ -95,6 +98,16 @@ def test_a_head_accepts_what_the_raw_score_would_not(
     head = httpx2.get(f"{gw.origin}/readyz").json()["tiers"]["headed"]["backends"]["headed"]["confidence_head"]
     assert attempt["tierline.confidence.head"] == head
     assert f"(calibrated by {head})" in answered.headers["x-tierline-reason"]
+
+
+def test_what_the_classifier_expects_of_the_tier_moves_its_head(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream
+) -> None:
+    """The same answer is believed less of a question that this tier is expected to get wrong."""
+    local_upstream.default = DOUBTFUL
+    expected = first_attempt(store, put(gw, "headed", HARD))["tierline.confidence"]
+    doubted = first_attempt(store, put(gw, "informed", HARD))["tierline.confidence"]
+    assert doubted < expected - 0.02
 
 
 def test_a_head_rejects_what_it_holds_to_be_wrong(gw: Gateway, local_upstream: Upstream) -> None:

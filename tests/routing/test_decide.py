@@ -12,9 +12,9 @@ from routing.difficulty import Difficulty
 from routing.features import Features
 
 TIERS = ("local", "middle", "hosted")
-EASY = Difficulty(score=0.1, in_domain=True, model_version="v1")
-HARD = Difficulty(score=0.9, in_domain=True, model_version="v1")
-STRANGE = Difficulty(score=0.1, in_domain=False, model_version="v1")
+EASY = Difficulty(p_right=(0.8, 0.9), in_domain=True, model_version="v1")
+HARD = Difficulty(p_right=(0.05, 0.95), in_domain=True, model_version="v1")
+STRANGE = Difficulty(p_right=(0.8, 0.9), in_domain=False, model_version="v1")
 
 
 def policy(**start: str) -> Policy:

@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from routing.dataset import Answer, DataError, Example, choose_pair, label, read_rows, without_choices
-from routing.difficulty import SHEET_FILE, DifficultyModel, counts_of
+from routing.difficulty import SHEET_FILE, DifficultyModel
 from routing.embedder import Vectors
-from routing.evaluation.metrics import apgr, calibration_error, folds_of, group_gains
+from routing.evaluation.metrics import apgr, calibration_error, folds_of
 from routing.features import Features
 from routing.training.difficulty import Recipe, Trained, save, train
 
@@ -96,9 +96,18 @@ def test_it_learns_what_gains_and_beats_chance(examples: list[Example], trained:
 def test_the_domain_leaves_out_the_share_it_was_told_to(examples: list[Example], trained: Trained) -> None:
     """About one in ten training texts is farther from every centroid than the threshold."""
     texts = [example.prompt for example in examples]
-    texts += [question for question in map(without_choices, texts) if question]
     nearest = (HashedWords().embed(texts) @ trained.tensors["domain.centroids"].T).max(axis=1)
     assert (nearest < trained.tensors["domain.min_similarity"]).mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_bare_questions_are_fitted_too_when_asked_for(examples: list[Example], trained: Trained) -> None:
+    """Then the same prompts without their choices lie in the domain as well, and the heads are others."""
+    chosen = [replace(e, prompt=f"{e.prompt} Which of these is it?\nA. one\nB. two") for e in examples]
+    plain, both = (
+        train(chosen, HashedWords(), replace(RECIPE, bare_questions=asked), silently) for asked in (False, True)
+    )
+    assert not np.array_equal(plain.tensors["heads.vector"], both.tensors["heads.vector"])
+    assert both.tensors["domain.min_chars"] < plain.tensors["domain.min_chars"]
 
 
 def test_a_weaker_cheap_tier_raises_every_score(examples: list[Example], trained: Trained, tmp_path: Path) -> None:
@@ -134,6 +143,8 @@ def test_rows_are_read_plain_and_gzipped(tmp_path: Path) -> None:
     assert read_rows(packed) == read_rows(SAMPLE)
     wrapped = tmp_path / "wrapped.jsonl"
     wrapped.write_text('{"id": 1, "dataset": "d", "group": "g", "prompt": "[\'a\\\\nb\']", "models": {}}\n')
+    assert read_rows(wrapped)[0].prompt == "a\nb"
+    wrapped.write_text('{"id": 1, "dataset": "d", "group": "g", "prompt": "[\'a\', \'b\']", "models": {}}\n')
     assert read_rows(wrapped)[0].prompt == "a\nb"
 
 
@@ -175,19 +186,17 @@ def test_calibration_error_is_the_distance_from_the_truth() -> None:
     assert calibration_error(np.full(1000, 0.8), truth) == pytest.approx(0.3)
 
 
-def test_group_gains_never_see_their_own_fold() -> None:
-    """A group that is only in one fold scores 0 there."""
-    fold = np.array([0, 0, 1, 1])
-    assert group_gains(["a", "b", "a", "c"], np.array([1.0, 1, 0, 1]), fold).tolist() == [0, 0, 1, 0]
+def test_folds_differ_in_size_by_one_at_most() -> None:
+    """Every prompt is in one fold, and no fold has more than its share."""
     assert np.bincount(folds_of(100, 5, seed=3)).tolist() == [20] * 5
+    assert sorted(np.bincount(folds_of(11, 3, seed=3)).tolist()) == [3, 4, 4]
 
 
-def test_counts_of_a_choice_are_kept_apart_from_the_question() -> None:
+def test_a_question_is_told_from_its_choices() -> None:
     """A multiple-choice prompt yields its question; prose does not, however short the question."""
     assert without_choices("Which gas do plants take in?\nA. Oxygen\nB. Neon") == "Which gas do plants take in?"
     assert without_choices("Short?\nA. x\nB. y") is None
     assert without_choices("No choices here. A. Smith wrote it.") is None
-    assert counts_of(features("x\nA. y\nB. z")).sum() > 0
 
 
 def test_the_command_trains_and_says_how_well(tmp_path: Path) -> None:

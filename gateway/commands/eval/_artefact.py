@@ -33,14 +33,13 @@ class Served:
         embedder = _encoder(DifficultyModel.load(folder).embedder, kind, state)
         return cls(folder, DifficultyModel.load(folder, embedder), embedder)
 
-    def assess(self, texts: Sequence[str], on_progress: OnProgress) -> Iterator[tuple[Difficulty, tuple[float, ...]]]:
-        """Of each text its difficulty, and the probability that each tier is right, cheapest first."""
+    def assess(self, texts: Sequence[str], on_progress: OnProgress) -> Iterator[Difficulty]:
+        """The difficulty of each text."""
         vectors = Remembered(self.embedder, on_progress).embed(texts)
         for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
             if row % _SHOWN_EVERY == 0:
                 on_progress("scoring", row, len(texts))
-            features = features_of_text(text)
-            yield self.model.assess(vector, features), self.model.probabilities(vector, features)
+            yield self.model.assess(vector, features_of_text(text))
         on_progress("scoring", len(texts), len(texts))
 
 

@@ -77,7 +77,7 @@ def evaluate(args: argparse.Namespace) -> int:
     with progress() as on_progress:
         served = Served.open(args.artefact, args.embedding, args.state)
         texts = [text for pair in pairs for text in (pair.a, pair.b)]
-        said = [difficulty for difficulty, _ in served.assess(texts, on_progress)]
+        said = list(served.assess(texts, on_progress))
     found = _stability(pairs, said, policy, args.seed)
     artefact = {"path": args.artefact, "version": served.model.version}
     facts = {"artefact": artefact, "embedding": served.embedder.name, "seed": args.seed, "notes": notes}

@@ -17,7 +17,7 @@ from gateway.commands.eval._artefact import Served
 from gateway.commands.eval._data import ROWS, Labelled, add_data_flags, read_labelled, read_others, whole
 from gateway.commands.eval._embedding import Remembered
 from routing.dataset import DataError, Example
-from routing.difficulty import SHEET_FILE
+from routing.difficulty import SHEET_FILE, gain_of
 from routing.embedder import EmbedderKind, load_embedder
 from routing.evaluation import parts
 from routing.evaluation.baselines import bounds, by_length, by_table
@@ -91,8 +91,8 @@ def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgre
     """What an artefact says of each prompt, in a request of its own; the table of groups is cross-validated."""
     served = Served.open(args.artefact, args.embedding, args.state)
     said = list(served.assess([example.prompt for example in data.examples], on_progress))
-    probabilities = np.array([(p_right[0], p_right[-1]) for _, p_right in said])
-    domain = share(np.array([float(difficulty.in_domain) for difficulty, _ in said]), args.seed)
+    probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in said])
+    domain = share(np.array([float(difficulty.in_domain) for difficulty in said]), args.seed)
     fold = parts.by_prompt(len(said), args.folds, args.seed)
     table = by_table(data.examples, Outcomes.of(data.examples), fold)
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
@@ -180,4 +180,4 @@ def _part_of(on_progress: OnProgress, number: int, rounds: int) -> OnProgress:
 
 
 def _ours(probabilities: Floats) -> Method:
-    return Method("ours", probabilities[:, -1] - probabilities[:, 0], probabilities[:, 0])
+    return Method("ours", gain_of(probabilities), probabilities[:, 0])
