@@ -135,9 +135,10 @@ async def _complete(
     answered = await _in_time(ctx, attempt, slot, hop, call)
     if isinstance(answered, Rejected):
         return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
-    verdict = await _judge(ctx, attempt, slot.endpoint, answered.value, hop, samples)
     value = answered.value
+    # Booked first: the client may leave while samples are waited for.
     cost = charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
+    verdict = await _judge(ctx, attempt, slot.endpoint, value, hop, samples)
     body = answered.raw
     if call.ask_logprobs or not body:
         if call.ask_logprobs:

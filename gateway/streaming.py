@@ -56,7 +56,12 @@ async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Ho
         if isinstance(stopped, TimeoutError):
             raise BudgetSpent(attempt.ttft_timeout_s) from None
         raise
-    verdict = await held.judge(hop)
+    try:
+        verdict = await held.judge(hop)
+    except BaseException:  # the client may leave while a large schema is compiled
+        source.close()
+        charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
+        raise
     if verdict.accepted or attempt.final:
         slot.began()
         return LiveStream(ctx, slot, hop, source, held, verdict, strip=call.ask_logprobs)

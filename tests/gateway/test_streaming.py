@@ -191,6 +191,26 @@ async def test_cancelled_during_the_hold(begin: Begin, upstream: Upstream) -> No
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
 
 
+async def test_cancelled_while_it_is_judged(begin: Begin, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the client leaves while a verdict is awaited, the upstream call ends too, and its tokens are booked."""
+    judging = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        judging.set()
+        await _never()
+
+    monkeypatch.setattr("gateway.streaming._Held.judge", never)
+    upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=8)
+    run = begin()
+    task = asyncio.create_task(run.open())
+    await asyncio.wait_for(judging.wait(), 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
+    assert run.ctx.ledger.tokens_out > 0
+
+
 @pytest.mark.parametrize(
     ("reply", "reason", "body"),
     [

@@ -1,0 +1,36 @@
+"""One attempt, against a scripted upstream on a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.dispatch import try_attempt
+from gateway.tiers import Tier
+from routing.cascade import Attempt
+from tests.gateway.test_streaming import Run
+from tests.support.upstream import Upstream
+
+
+async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend has been paid by then, whatever the judge still waits for."""
+    judging = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        judging.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.dispatch.held_against_schemas", never)
+    run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
+    attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
+    task = asyncio.create_task(try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt))
+    await asyncio.wait_for(judging.wait(), 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert run.ctx.ledger.tokens_out > 0
+    assert run.endpoint.in_flight == 0
+    await run.endpoint.aclose()
