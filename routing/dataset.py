@@ -96,8 +96,9 @@ def _row(line: bytes, place: str) -> Row:
         row: dict[str, Any] = json.loads(line)
         answers = {name: _answer(model) for name, model in row["models"].items()}
         prompt = unwrapped(row["prompt"])
+        prompt.encode()  # JSON can spell half a character, which no tokenizer takes
         return Row(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OverflowError) as error:
         raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
 
 

@@ -75,6 +75,7 @@ def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[Task], int]:
 def _task(row: Json, place: str, rule: str, right: tuple[str, ...]) -> Task:
     try:
         prompt = unwrapped(row["prompt"])
+        prompt.encode()  # JSON can spell half a character, which no request can carry
         group = str(row.get("group", row["dataset"]))
         return Task(str(row["id"]), str(row["dataset"]), group, prompt, right, rule, row.get("models", {}))
     except (KeyError, AttributeError, ValueError, SyntaxError) as error:

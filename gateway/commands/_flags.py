@@ -28,6 +28,11 @@ def launch_of(args: argparse.Namespace) -> Launch:
     return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
 
 
+def seed_number(text: str) -> int:
+    """The type of --seed: what both numpy and scikit-learn take."""
+    return _whole(text, 0, (1 << 32) - 1)
+
+
 def _port(text: str) -> int:
     return _whole(text, 0, 65535)
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands import CommandError, train_confidence
+from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from routing.dataset import DataError, Example, choose_ladder, label, read_rows
 from routing.embedder import EmbedderUnavailable, load_embedder
@@ -64,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="fit multiple-choice prompts without their choices too, as people ask",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
     )
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
     parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands import CommandError
+from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from routing.dataset import Answer, DataError, read_rows
 from routing.training.difficulty import TrainingUnavailable
@@ -50,7 +51,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the artefact, a JSON file")
     parser.add_argument("--calibration", type=_labels, metavar="N", help="use N random labels (default: all)")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
     )
     parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

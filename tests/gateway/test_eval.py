@@ -278,6 +278,21 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     assert said in refusal(capsys, *arguments)
 
 
+def test_values_that_json_allows_and_nothing_can_use_are_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Half a character in a text, and a number of tokens beyond all bounds; the line is named."""
+    rows = labelled(2)
+    torn = written(tmp_path / "torn.jsonl", [rows[0], rows[1] | {"prompt": "half a \ud83d"}])
+    assert f"{torn}:2: not a row" in refusal(capsys, "route", "--data", torn)
+    rows[0]["models"]["little"]["tok_in"] = float("inf")
+    endless = written(tmp_path / "endless.jsonl", rows)
+    assert f"{endless}:1: not a row" in refusal(capsys, "route", "--data", endless)
+    pair = {"dataset": "d", "group": "g", "a": "\ud83d", "b": "b", "same_answer": True}
+    pairs = written(tmp_path / "pairs.jsonl", [pair])
+    assert f"{pairs}:1: not a row" in refusal(capsys, "robustness", "--pairs", pairs)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -286,6 +301,10 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
         ["eval", "route", "--data", "x", "--folds", "1"],
         ["eval", "route", "--data", "x", "--group-out", "--artefact", "static"],
         ["eval", "cascade", "--data", "x", "--calibration", "3"],
+        ["eval", "route", "--data", "x", "--seed", "-1"],
+        ["eval", "robustness", "--pairs", "x", "--seed", "4294967296"],
+        ["train", "--data", "x", "--out", "y", "--seed", "-1"],
+        ["train", "confidence", "--data", "x", "--model", "m", "--out", "y", "--seed", "-1"],
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:

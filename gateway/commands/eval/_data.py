@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.commands._flags import seed_number
 from routing.dataset import DataError, Example, choose_pair, label, read_rows
 
 ROWS = """A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
@@ -52,7 +53,9 @@ def add_data_flags(parser: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help=f"the {role} model; of several names, the first that a file has (default: its {default})",
         )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of folds, draws and resamples (default: 0)")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="of folds, draws and resamples (default: 0)"
+    )
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the curves (needs matplotlib)")

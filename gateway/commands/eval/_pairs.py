@@ -48,6 +48,7 @@ def _pair(line: bytes, place: str) -> Pair | None:
             return None
         if not (isinstance(a, str) and isinstance(b, str) and isinstance(same, bool)):
             raise TypeError("a and b are texts, same_answer is true or false")
+        (a + b).encode()  # JSON can spell half a character, which no tokenizer takes
         return Pair(str(row["dataset"]), str(row["group"]), a, b, same)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: not a row of pairs: {type(error).__name__}: {error}") from None

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 from rich.table import Table
 
+from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from gateway.commands.eval import _report
 from gateway.commands.eval._artefact import Served, features_of_text
@@ -52,7 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--embedding", choices=get_args(EmbedderKind), help="default: the artefact's")
     parser.add_argument("--limit", type=whole(0), default=5000, metavar="N", help="pairs, at random (0: all; or 5000)")
     parser.add_argument("--policy", type=Path, metavar="FILE", help="agreement under this policy's start rules, too")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample and the resamples (default: 0)")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="of the sample and the resamples (default: 0)"
+    )
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(evaluate=evaluate)
