@@ -42,13 +42,17 @@ def _functions(holder: Mapping[str, Any]) -> list[tuple[object, str, str]]:
     """The function calls in a message or delta, or their pieces: which one it is, its name and arguments in it."""
     calls = holder.get("tool_calls")
     listed = calls if isinstance(calls, list) else ()
-    found = [(call.get("index"), call.get("function")) for call in listed if isinstance(call, dict)]
+    found = [(_whole(call.get("index")), call.get("function")) for call in listed if isinstance(call, dict)]
     found.append(("function_call", holder.get("function_call")))
     return [
         (which, _plain(function.get("name")), _plain(function.get("arguments")))
         for which, function in found
         if isinstance(function, dict)
     ]
+
+
+def _whole(index: object) -> object:
+    return index if isinstance(index, int) else None  # anything else may not even be a key
 
 
 def _plain(content: object) -> str:

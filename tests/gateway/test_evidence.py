@@ -96,3 +96,10 @@ def test_a_legacy_call_in_pieces() -> None:
     found = grown.evidence(CTX, complete=True)
     assert (found.tool_names, found.tool_arguments) == (["f"], ['{"a":1}'])
     assert grown.tokens == 3
+
+
+def test_a_call_whose_index_is_no_number() -> None:
+    """A backend may send anything: the call is read all the same."""
+    grown = StreamEvidence()
+    grown.add({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": [0], "function": FUNCTION}]}}]})
+    assert grown.evidence(CTX, complete=True).tool_arguments == ['{"a":1}']
