@@ -23,7 +23,7 @@ from routing.dataset import DataError, Example
 from routing.difficulty import FORMAT, SHEET_FILE, TENSORS, WEIGHTS_FILE
 from routing.embedder import Embedder
 from routing.evaluation.metrics import Floats, folds_of, measure
-from routing.training.difficulty_heads import Heads, fit
+from routing.training.difficulty_heads import Heads, fit, fit_general
 from routing.training.table import OnProgress, Table, tabulate
 
 _FEWEST = 10  # of each label, so that every fold has some
@@ -79,7 +79,7 @@ def cross_validate(
     """
     with _one_thread():
         table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
-        return _out_of_fold(table, fold, on_progress)
+        return _out_of_fold(table, fold, recipe, on_progress)
 
 
 @contextmanager
@@ -98,15 +98,19 @@ def _trained(
     table: Table, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
     fold = folds_of(table.prompts, recipe.folds, recipe.seed)
-    probabilities = _out_of_fold(table, fold, on_progress)
+    probabilities = _out_of_fold(table, fold, recipe, on_progress)
     metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, probabilities, fold)}
-    heads = fit(table, np.ones(table.prompts, bool))
+    every = np.ones(table.prompts, bool)
+    heads, general = fit(table, every), fit_general(table, every)
     if recipe.small_accuracy is not None:
         heads, shift = heads.moved_to(recipe.small_accuracy, table)
         metrics["small_head_shift"] = round(shift, 4)
+        general = general.moved_to(recipe.small_accuracy, table)
     centroids, similarity = _domain(table.vectors, recipe)
     numbers = (
         *_flat(heads),
+        general.counts.astype(np.float32),
+        general.bias.astype(np.float32),
         centroids.astype(np.float32),
         np.array([similarity], np.float32),
         np.array([np.quantile(table.chars, _SHORTEST)], np.int32),
@@ -125,14 +129,18 @@ def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
     yield heads.bias.ravel().astype(np.float32)
 
 
-def _out_of_fold(table: Table, fold: NDArray[np.int64], on_progress: OnProgress) -> Floats:
-    """For each prompt that is held out, P(right) by heads fitted without it, shape (prompts, tiers)."""
+def _out_of_fold(table: Table, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> Floats:
+    """For each prompt that is held out, P(right) as served by what is fitted without it, shape (prompts, tiers)."""
     probabilities = np.zeros((table.prompts, table.tiers))
     numbers = np.unique(fold[fold >= 0])
     for done, number in enumerate(numbers):
         on_progress("cross-validating", done, len(numbers))
         held = np.flatnonzero(fold == number)
-        probabilities[held] = fit(table, fold != number).probabilities(table, held)
+        chosen = fold != number
+        centroids, similarity = _domain(table.vectors[chosen[table.owner]], recipe)
+        known = (table.vectors[held] @ centroids.T).max(axis=1) >= similarity
+        probabilities[held[known]] = fit(table, chosen).probabilities(table, held[known])
+        probabilities[held[~known]] = fit_general(table, chosen).probabilities(table, held[~known])
     on_progress("cross-validating", len(numbers), len(numbers))
     return probabilities
 
@@ -179,7 +187,8 @@ def _domain(vectors: Floats, recipe: Recipe) -> tuple[Floats, float]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer distinct texts than centroids is no trouble here
-        fitted = KMeans(recipe.centroids, n_init=1, max_iter=50, random_state=recipe.seed).fit(vectors)
+        clusters = min(recipe.centroids, len(vectors))
+        fitted = KMeans(clusters, n_init=1, max_iter=50, random_state=recipe.seed).fit(vectors)
     centres: Floats = fitted.cluster_centers_
     centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
     nearest = (vectors @ centres.T).max(axis=1)

@@ -8,6 +8,7 @@ helps is the words (5-fold on routellm_mmlu, static vectors).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,24 +63,44 @@ class Heads:
     def moved_to(self, mean: float, table: Table) -> tuple[Heads, float]:
         """The cheapest tier's heads moved by one offset, which is returned too, so that it is right that often."""
         logits = self.logits(table, np.arange(table.prompts))
-        low, high = -30.0, 30.0
-        step = np.zeros(self.bias.shape)
-        for _ in range(60):
-            step[:, 0] = (low + high) / 2
-            if mix(logits + step)[:, 0].mean() < mean:
-                low = float(step[0, 0])
-            else:
-                high = float(step[0, 0])
-        return replace(self, bias=self.bias + step), float(step[0, 0])
+        cheapest = np.zeros(self.bias.shape)
+        cheapest[:, 0] = 1.0
+        step = _rising_to(mean, lambda step: float(mix(logits + step * cheapest)[:, 0].mean()))
+        return replace(self, bias=self.bias + step * cheapest), step
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralHeads:
+    """What the counts alone say of any text: `counts` (tiers, counts), `bias` (tiers,)."""
+
+    counts: Floats
+    bias: Floats
+
+    def probabilities(self, table: Table, rows: NDArray[np.intp]) -> Floats:
+        """P(right), shape (rows, tiers)."""
+        return np.asarray(1 / (1 + np.exp(-(table.counts[rows] @ self.counts.T + self.bias))))
+
+    def moved_to(self, mean: float, table: Table) -> GeneralHeads:
+        """As `Heads.moved_to`."""
+        logits = (table.counts[: table.prompts] @ self.counts.T + self.bias)[:, 0]
+        step = _rising_to(mean, lambda step: float((1 / (1 + np.exp(-(logits + step)))).mean()))
+        return replace(self, bias=self.bias + step * (np.arange(len(self.bias)) == 0))
+
+
+def _rising_to(goal: float, at: Callable[[float], float]) -> float:
+    """Where a rising function reaches the goal."""
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at(middle) < goal else (low, middle)
+    return (low + high) / 2
 
 
 def fit(table: Table, chosen: NDArray[np.bool_]) -> Heads:
     """The heads of every kind of task among the chosen prompts, with and without their choices."""
     rows = np.flatnonzero(chosen[table.owner])
-    spread = table.counts[rows].std(axis=0)
-    # What never varies in the data teaches nothing, and must not weigh when it varies in traffic.
-    scale = np.divide(_COUNT_PRIOR, spread, out=np.zeros_like(spread), where=spread > 1e-6)
-    mean, rarity = table.counts[rows].mean(axis=0), _rarity(table.terms[rows])
+    mean, scale = _standard(table.counts[rows])
+    rarity = _rarity(table.terms[rows])
     inputs = _inputs(table, rows, rarity, mean, scale)
     weight = np.where(rows < table.prompts, 1.0, _QUESTION_WEIGHT)
     owner = table.owner[rows]
@@ -93,6 +114,26 @@ def fit(table: Table, chosen: NDArray[np.bool_]) -> Heads:
         told = _logistic(inputs, task, weight, _TASK_LOOSENESS)
         coefficients[-len(told) :, -1] = told
     return _unscaled(tasks, coefficients, rarity, mean, scale, table.vectors.shape[1])
+
+
+def fit_general(table: Table, chosen: NDArray[np.bool_]) -> GeneralHeads:
+    """The general heads of the chosen prompts, whatever their kind of task."""
+    from scipy.sparse import csr_matrix
+
+    rows = np.flatnonzero(chosen[table.owner])
+    mean, scale = _standard(table.counts[rows])
+    inputs = csr_matrix((table.counts[rows] - mean) * scale)
+    weight = np.where(rows < table.prompts, 1.0, _QUESTION_WEIGHT)
+    fitted = np.array([_binary(inputs, right, weight) for right in table.labels[table.owner[rows]].T])
+    counts = fitted[:, :-1] * scale
+    return GeneralHeads(counts, fitted[:, -1] - counts @ mean)
+
+
+def _standard(counts: Floats) -> tuple[Floats, Floats]:
+    """The mean of the counts, and what to multiply the rest by."""
+    spread = counts.std(axis=0)
+    # What never varies in the data teaches nothing, and must not weigh when it varies in traffic.
+    return counts.mean(axis=0), np.divide(_COUNT_PRIOR, spread, out=np.zeros_like(spread), where=spread > 1e-6)
 
 
 def _unscaled(

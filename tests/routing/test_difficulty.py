@@ -63,6 +63,8 @@ def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
         vector_weights=np.zeros((3, 2), np.float32),
         count_weights=np.zeros((3, len(COUNTS)), np.float32),
         bias=np.array([*bias, 0], np.float32),
+        general_counts=np.zeros((2, len(COUNTS)), np.float32),
+        general_bias=np.array([1, 1], np.float32),
         centroids=np.array([[1, 0]], np.float32),
         min_similarity=0.5,
         min_chars=5,
@@ -216,6 +218,19 @@ def test_a_word_weighs_what_its_bucket_was_taught() -> None:
     small, large = taught.probabilities(vector, features("a question"))
     assert (small, large) == (0.5, pytest.approx(1 / (1 + np.exp(-3)), abs=1e-3))
     assert taught.probabilities(vector, features("? ?")) == (0.5, 0.5)
+
+
+def test_outside_the_domain_the_counts_alone_speak() -> None:
+    """Neither the heads of known tasks nor the vector have a say there, and the request is not in the domain."""
+    longer = np.zeros((2, len(COUNTS)), np.float32)
+    longer[0, 0] = -1
+    model = replace(tiny_model((-4, 4)), general_counts=longer, general_bias=np.array([3, 2], np.float32))
+    far = np.array([0, 1], np.float32)
+    short, long = (model.assess(far, features(text)) for text in ("a question", "a question " * 20))
+    assert not short.in_domain
+    assert short.p_right[0] > long.p_right[0]
+    assert short.p_right[1] == long.p_right[1] == pytest.approx(1 / (1 + np.exp(-2)), abs=1e-6)
+    assert model.probabilities(np.array([1, 0], np.float32), features("a question"))[0] < 0.02
 
 
 @pytest.mark.parametrize(
