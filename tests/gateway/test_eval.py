@@ -191,7 +191,7 @@ def test_equal_seeds_print_equal_objects(evaluate: Run) -> None:
 
 def test_robustness_says_how_many_pairs_stay_together(evaluate: Run, tmp_path: Path) -> None:
     """Of the pairs that ask the same; conversations are skipped, and the note says how many."""
-    texts = [f"How do I change setting number {number} of my telephone?" for number in range(60)]
+    texts = [f"How do I change setting number {number} of my {'very ' * number}old telephone?" for number in range(60)]
     pairs: list[dict[str, Any]] = [{"a": text, "b": text, "same_answer": True} for text in texts]
     pairs += [{"a": texts[0], "b": texts[1], "same_answer": False}, {"a": [], "b": [], "same_answer": True}]
     rows = [{"id": number, "dataset": "d", "group": f"g{number % 2}", **pair} for number, pair in enumerate(pairs)]

@@ -217,7 +217,7 @@ def test_a_word_weighs_what_its_bucket_was_taught() -> None:
     assert tiny_model((0, 0)).probabilities(vector, features("a question")) == (0.5, 0.5)
     small, large = taught.probabilities(vector, features("a question"))
     assert (small, large) == (0.5, pytest.approx(1 / (1 + np.exp(-3)), abs=1e-3))
-    assert taught.probabilities(vector, features("? ?")) == (0.5, 0.5)
+    assert taught.probabilities(vector, features("? ? ? ?")) == (0.5, 0.5)
 
 
 def test_outside_the_domain_the_counts_alone_speak() -> None:

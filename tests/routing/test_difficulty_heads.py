@@ -198,7 +198,7 @@ def out_of_fold(vectors: Floats, labels: Floats, fold: NDArray[np.int64]) -> Flo
         Example(f"{number:04}", "numbers", "numbers", tuple(map(Answer, row)))
         for number, row in enumerate(labels.tolist())
     ]
-    return cross_validate(examples, Directions(vectors), Recipe(), fold, lambda *_: None)
+    return cross_validate(examples, Directions(vectors), Recipe(outside=0.0), fold, lambda *_: None)
 
 
 def test_a_negative_fold_is_fitted_on_and_never_held_out() -> None:
