@@ -88,6 +88,9 @@ async def try_attempt(
         hop.attributes[names.OUTCOME] = "caller_gone"
         hop.end("client_gone")
         raise
+    except Exception:
+        slot.free()  # a fault of ours costs this request, never the place of later ones
+        raise
     finally:
         if samples is not None:
             await samples.aclose()

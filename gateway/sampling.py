@@ -72,6 +72,9 @@ class Samples:
             charge(ctx, hop, config.price, estimate(ctx, 0))
             hop.end("cancelled")
             raise
+        except Exception:
+            slot.free()
+            raise
         slot.succeeded()
         charge(ctx, hop, config.price, usage_of(value) or estimate(ctx, 0))
         hop.end()

@@ -34,3 +34,18 @@ async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
     assert run.ctx.ledger.tokens_out > 0
     assert run.endpoint.in_flight == 0
     await run.endpoint.aclose()
+
+
+async def test_a_fault_of_our_own_gives_the_place_back(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs the request it happens to, and the endpoint is as free as before."""
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("gateway.dispatch.held_against_schemas", broken)
+    run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
+    attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        await try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt)
+    assert run.endpoint.in_flight == 0
+    await run.endpoint.aclose()
