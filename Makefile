@@ -27,6 +27,9 @@ PROGRESS = awk -v tty="$$([ -t 1 ] && echo 1 || true)" \
 run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port 9000")
 	@exec $(BIN)/tierline up $(ARGS)
 
+.PHONY: tools
+tools: $(VENV)/.dev ## Install what tierline train, eval and calibrate need besides
+
 .PHONY: test
 test: lint pytest ## Lint, type-check and run every test (ARGS="tests/cache -x")
 

@@ -99,7 +99,7 @@ def _one_thread() -> Callable[..., Any]:
         import sklearn  # noqa: F401
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
-        raise TrainingUnavailable("fitting needs scikit-learn; run: pip install 'tierline[train]'") from None
+        raise TrainingUnavailable from None
     limits: Callable[..., Any] = threadpool_limits
     return limits
 

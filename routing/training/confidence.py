@@ -131,6 +131,6 @@ def _fitted(table: Table) -> _Fit:
     try:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
-        raise TrainingUnavailable("fitting needs scikit-learn; run: pip install 'tierline[train]'") from None
+        raise TrainingUnavailable from None
     with threadpool_limits(limits=1):
         return _Fit.of(table)

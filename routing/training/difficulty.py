@@ -33,6 +33,9 @@ _SHORTEST = 0.01  # the share of training texts that are shorter than what the d
 class TrainingUnavailable(RuntimeError):
     """scikit-learn is not installed."""
 
+    def __init__(self) -> None:
+        super().__init__("fitting needs scikit-learn; run: make tools (or pip install 'tierline[train]')")
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -89,7 +92,7 @@ def _one_thread() -> Iterator[None]:
         import sklearn  # noqa: F401
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
-        raise TrainingUnavailable("training needs scikit-learn; run: pip install 'tierline[train]'") from None
+        raise TrainingUnavailable from None
     with threadpool_limits(limits=1):
         yield
 

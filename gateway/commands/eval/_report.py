@@ -242,9 +242,9 @@ def require_libraries(args: argparse.Namespace, *, fits: bool) -> None:
     """Says at once, and not after minutes of work, what is not installed. Raises CommandError."""
     if fits and not _installed("sklearn"):
         hint = ", or score what is fitted already with --artefact" if "artefact" in args else ""
-        raise CommandError(f"fitting needs scikit-learn; run: pip install 'tierline[train]'{hint}")
+        raise CommandError(f"fitting needs scikit-learn; run: make tools (or pip install 'tierline[train]'){hint}")
     if args.plot is not None and not _installed("matplotlib"):
-        raise CommandError("a picture needs matplotlib; run: pip install 'tierline[train]'")
+        raise CommandError("a picture needs matplotlib; run: make tools (or pip install 'tierline[train]')")
 
 
 def _installed(library: str) -> bool:
