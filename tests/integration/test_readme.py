@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.cli import main
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway
@@ -60,6 +62,15 @@ def test_node_example(gateway: Gateway, local_upstream: Upstream, code: str, tmp
     script.write_text(at(gateway, code))
     done = subprocess.run(["node", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
     assert PARIS in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
+def test_commands_are_understood(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with all of its flags: what then is missing is the reader's own file, which the error names."""
+    program, *arguments = shlex.split(line, comments=True)
+    assert program == "tierline"
+    assert main(arguments) in (1, 2)
+    assert "No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
