@@ -150,13 +150,17 @@ class DifficultyModel:
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """The difficulty of the request with these features, whose text has this unit vector, shape (dimension,)."""
-        return Difficulty(self.probabilities(vector, features), self._knows(vector, features), self.version)
+        known = self._knows(vector, features)
+        return Difficulty(self._p_right(vector, features, known), known, self.version)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """P(right) of each tier, cheapest first."""
+        return self._p_right(vector, features, self._knows(vector, features))
+
+    def _p_right(self, vector: Vector, features: Features, known: bool) -> tuple[float, ...]:
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
-        if not self._knows(vector, features):
+        if not known:
             return tuple((1.0 / (1.0 + np.exp(-(self.general_counts @ counts + self.general_bias)))).tolist())
         logits = self.vector_weights @ vector + self.count_weights @ counts + self.bias
         if reading.words:

@@ -23,6 +23,11 @@ class Features:
     stream: bool = False
 
 
+def features_of_text(text: str) -> Features:
+    """The features of a request with this one message, as a prompt of labelled data is taken."""
+    return Features(text=text, turns=1, approx_tokens=len(text) // _CHARS_PER_TOKEN + 4)
+
+
 def features_of(body: Mapping[str, Any]) -> Features:
     """The features of a checked chat-completions body (`messages` is a list of objects, each with a `role`)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]

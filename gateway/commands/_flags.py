@@ -33,6 +33,17 @@ def seed_number(text: str) -> int:
     return _whole(text, 0, (1 << 32) - 1)
 
 
+def share_number(text: str) -> float:
+    """The type of a flag that takes a share, neither nothing nor all."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
+    return value
+
+
 def _port(text: str) -> int:
     return _whole(text, 0, 65535)
 

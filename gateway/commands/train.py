@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands import CommandError, train_confidence
-from gateway.commands._flags import seed_number
+from gateway.commands._flags import seed_number, share_number
+from gateway.commands._labelled import read_labelled
 from gateway.commands._progress import progress
-from routing.dataset import DataError, Example, choose_ladder, label, read_rows
+from routing.dataset import DataError
 from routing.embedder import EmbedderUnavailable, load_embedder
 from routing.training.difficulty import Recipe, TrainingUnavailable, save, train
 
@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_models(parser)
     parser.add_argument(
         "--small-accuracy",
-        type=_share,
+        type=share_number,
         metavar="SHARE",
         help="how often your own cheap tier is right on such prompts, where it is not the small model of the labels",
     )
@@ -104,46 +104,15 @@ def _difficulty(args: argparse.Namespace) -> int:
         args.refuse(f"the following arguments are required: {', '.join(missing)}")
     recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy, bare_questions=args.bare_questions)
     try:
-        sources, examples = _read(args)
+        data = read_labelled(args.data, args.small, args.large, args.middle)
         with progress() as on_progress:
-            trained = train(examples, load_embedder(args.embedding, args.state), recipe, on_progress)
-        digest = save(trained, args.out, _sheet(args, sources))
+            trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
+        digest = save(trained, args.out, _sheet(args, data.sources))
     except (DataError, EmbedderUnavailable, TrainingUnavailable, OSError) as error:
         raise CommandError(str(error)) from None
     _print(trained.metrics)
     sys.stdout.write(f"written to {args.out}, version {digest[:12]}\n")
     return 0
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return value
-
-
-def _read(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Example]]:
-    """What the data sheet says of each file, and all their examples."""
-    sources: list[dict[str, Any]] = []
-    examples: list[Example] = []
-    for path in args.data:
-        rows = read_rows(path)
-        try:
-            ladder = choose_ladder(rows, args.small, args.middle, args.large)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-        some = list(label(rows, *ladder))
-        if not some:
-            raise DataError(f"{path}: no prompt was answered by all of {', '.join(ladder)}")
-        examples += some
-        small, *middle, large = ladder
-        tiers = {"small": small, **({"middle": middle} if middle else {}), "large": large}
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        sources.append({"file": path.name, "sha256": digest, "rows": len(some), **tiers})
-    return sources, examples
 
 
 def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]]) -> dict[str, Any]:

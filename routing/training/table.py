@@ -13,7 +13,7 @@ from routing.counts import counts_of
 from routing.dataset import Example, without_choices
 from routing.embedder import Embedder, bounded
 from routing.evaluation.metrics import Floats
-from routing.features import Features
+from routing.features import features_of_text
 from routing.lexicon import BUCKETS, read, terms_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _read(texts: Sequence[str]) -> tuple[Floats, csr_matrix]:
     often: list[NDArray[Any]] = []
     for text in texts:
         reading = read(bounded(text))
-        counts.append(counts_of(Features(text=text, turns=1, approx_tokens=len(text) // 4 + 4), reading))
+        counts.append(counts_of(features_of_text(text), reading))
         some, values = terms_of(reading)
         columns.append(some)
         often.append(values)

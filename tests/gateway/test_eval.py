@@ -263,7 +263,7 @@ def test_rows_without_a_confidence_are_counted(capsys: pytest.CaptureFixture[str
     [
         (["route", "--data", "nowhere.jsonl"], "nowhere.jsonl"),
         (["route", "--data", str(SAMPLE), "--small", "gpt"], "none of gpt is among the models"),
-        (["route", "--data", str(SAMPLE), "--small", "big", "--large", "big"], "both big; name two"),
+        (["route", "--data", str(SAMPLE), "--small", "big", "--large", "big"], "two tiers are big"),
         (["route", "--data", str(SAMPLE), "--artefact", "nowhere"], "nowhere"),
         (["route", "--data", str(SAMPLE), "--artefact", "static", "--labels", "50"], "leave one of them away"),
         (["route", "--data", str(SAMPLE), "--fit", str(SAMPLE)], "is in --fit and in --data"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 
 from gateway.commands import CommandError
-from gateway.commands._flags import add_config_flags, launch_of
+from gateway.commands._flags import add_config_flags, launch_of, share_number
 from gateway.commands._progress import OnProgress, progress
 from gateway.commands.calibrate import view
 from gateway.commands.calibrate.change import Change, change_to
@@ -69,7 +69,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="judge --data's answers as streams are: by the tokens the policy holds back",
     )
-    parser.add_argument("--delta", type=_share, default=0.1, metavar="D", help="how likely it may fail (default: 0.1)")
+    parser.add_argument(
+        "--delta", type=share_number, default=0.1, metavar="D", help="how likely it may fail (default: 0.1)"
+    )
     parser.add_argument("--artefact", type=Path, metavar="DIR", help="the classifier (default: the config's)")
     parser.add_argument(
         "--head", type=Path, metavar="FILE", help="the confidence head (default: the model's shipped one)"
@@ -195,7 +197,7 @@ def _silent(_stage: str, _done: int, _total: int, /) -> None:
 
 def _target(text: str) -> Target:
     name, _, level = text.partition("=")
-    share = _share(level) if name in ("quality", "error", "cost") else None
+    share = share_number(level) if name in ("quality", "error", "cost") else None
     if name == "quality" and share is not None:
         return Target("quality", share)
     if name == "error" and share is not None:
@@ -203,16 +205,6 @@ def _target(text: str) -> Target:
     if name == "cost" and share is not None:
         return Target("cost", share)
     raise argparse.ArgumentTypeError(f"{text!r} is not a target; write quality=0.97, error=0.02 or cost=0.4")
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return value
 
 
 def _rounds(text: str) -> int:

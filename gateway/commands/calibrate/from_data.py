@@ -20,7 +20,7 @@ from routing.dataset import Answer, DataError, Example, label, read_rows
 from routing.decide import rule_values
 from routing.difficulty import SHEET_FILE, DifficultyModel
 from routing.embedder import Embedder
-from routing.features import Features
+from routing.features import features_of_text
 
 _BATCH = 64
 
@@ -90,7 +90,7 @@ def _scored(
         on_progress("scoring prompts", start, len(examples))
         prompts = [example.prompt for example in examples[start : start + _BATCH]]
         for prompt, vector in zip(prompts, scorers.embedder.embed(prompts), strict=True):
-            features = Features(text=prompt, turns=1, approx_tokens=len(prompt) // 4 + 4)
+            features = features_of_text(prompt)
             difficulty = scorers.difficulty.assess(vector, features)
             values.append(rule_values(difficulty, features, surface.policy.slo.deadline))
             known = difficulty.in_domain and surface.policy.route.classifier != "none"

@@ -11,9 +11,8 @@ from gateway.commands._progress import OnProgress
 from gateway.commands.eval._embedding import Remembered
 from routing.difficulty import Difficulty, DifficultyModel, shipped_artefact
 from routing.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder
-from routing.features import Features
+from routing.features import features_of_text
 
-_CHARS_PER_TOKEN = 4
 _SHOWN_EVERY = 64
 
 
@@ -41,11 +40,6 @@ class Served:
                 on_progress("scoring", row, len(texts))
             yield self.model.assess(vector, features_of_text(text))
         on_progress("scoring", len(texts), len(texts))
-
-
-def features_of_text(text: str) -> Features:
-    """What the gateway would see of a request with this one message."""
-    return Features(text=text, turns=1, approx_tokens=len(text) // _CHARS_PER_TOKEN + 4)
 
 
 def _encoder(name: str, kind: EmbedderKind | None, state: Path) -> Embedder:

@@ -1,16 +1,14 @@
-"""The flags that name labelled prompts, and reading them."""
+"""The flags that name labelled prompts, and what --fit adds to them."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gateway.commands._flags import seed_number
-from routing.dataset import DataError, Example, choose_pair, label, read_rows
+from gateway.commands._labelled import Labelled, read_labelled
+from routing.dataset import DataError
 
 ROWS = """A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
 "confidence"?, "cost_usd"?}}}.
@@ -23,21 +21,6 @@ Prompts go to the large model in order of a score; what is right at every share 
   ECE              how far a stated P(small is right) is from what came true, in ten bins of equal count
 Intervals are the central 95% of 1,000 bootstrap resamples of the prompts. The fits are not made again for each, so an
 interval does not say how far they would differ on other training data."""
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """Labelled prompts of one or more files, and what a report says of each file."""
-
-    examples: list[Example]
-    sources: list[dict[str, Any]]
-
-    def pair(self) -> tuple[str, str]:
-        """The names of the small and of the large model, where a file has its own, joined by a slash."""
-        return self._names("small"), self._names("large")
-
-    def _names(self, role: str) -> str:
-        return " / ".join(dict.fromkeys(str(source[role]) for source in self.sources))
 
 
 def add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -69,27 +52,6 @@ def whole(least: int) -> Any:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
         return int(text)
 
-    return read
-
-
-def read_labelled(paths: Sequence[Path], small: Sequence[str], large: Sequence[str]) -> Labelled:
-    """The prompts of these files that both models answered. Raises DataError."""
-    read = Labelled([], [])
-    for path in paths:
-        rows = read_rows(path)
-        try:
-            pair = choose_pair(rows, small, large)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
-        if pair[0] == pair[1]:
-            raise DataError(f"{path}: the small and the large model are both {pair[0]}; name two")
-        some = list(label(rows, *pair))
-        if not some:
-            raise DataError(f"{path}: no prompt was answered by both {pair[0]} and {pair[1]}")
-        read.examples.extend(some)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        source = {"file": path.name, "sha256": digest, "rows": len(some), "small": pair[0], "large": pair[1]}
-        read.sources.append(source)
     return read
 
 

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.commands import CommandError
+from gateway.commands._labelled import Labelled
 from gateway.commands._progress import OnProgress
-from gateway.commands.eval._data import Labelled
 from routing.evaluation.figures import (
     ALWAYS_LARGE,
     ALWAYS_SMALL,

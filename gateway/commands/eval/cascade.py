@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from gateway.commands._labelled import Labelled, read_labelled
 from gateway.commands._progress import OnProgress, progress
 from gateway.commands.eval import _report
-from gateway.commands.eval._data import ROWS, Labelled, add_data_flags, read_labelled, read_others, whole
+from gateway.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.commands.eval._embedding import Remembered
 from routing.dataset import DataError, Example
 from routing.embedder import EmbedderKind, Vectors, load_embedder

@@ -16,7 +16,7 @@ from rich.table import Table
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from gateway.commands.eval import _report
-from gateway.commands.eval._artefact import Served, features_of_text
+from gateway.commands.eval._artefact import Served
 from gateway.commands.eval._data import whole
 from gateway.commands.eval._pairs import Pair, read_pairs
 from policies.loader import read_policy
@@ -27,6 +27,7 @@ from routing.difficulty import Difficulty
 from routing.embedder import EmbedderKind
 from routing.evaluation.figures import Interval, share
 from routing.evaluation.stability import Assessed, Cut, agreement, best, cuts
+from routing.features import features_of_text
 
 _EXAMPLES = """examples:
   tierline eval robustness --pairs paraphrases.jsonl.gz
