@@ -85,6 +85,24 @@ class Http(Section):
         return value
 
 
+class Queue(Section):
+    """Who waits for a backend that carries all it may: so many requests per worker, and none longer than `wait`."""
+
+    length: Annotated[Whole, Field(ge=0)] = 128
+    wait: Seconds = 2.0
+
+
+class Warm(Section):
+    """A backend that grows cold: after so long without a call its first token takes about `ttft`.
+
+    With `keep` a request for one token goes out before that.
+    """
+
+    after: Annotated[Seconds, Field(gt=0)]
+    ttft: Seconds
+    keep: bool = False
+
+
 class BackendConfig(Section):
     """One model endpoint. What the loader resolves is never written in a file: `key`, `head`, `unconfigured_reason`."""
 
@@ -98,6 +116,17 @@ class BackendConfig(Section):
     key_file: OptionalPath = None
     price: Price = Price()
     max_in_flight: Annotated[Whole, Field(ge=1)] = 64
+    """Calls at a time, of all workers together."""
+    adaptive: bool = True
+    """Whether fewer are sent while it slows down under them."""
+    queue: Queue = Queue()
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Its share of the tier's requests beside the other backends', where the tier selects by weight."""
+    warm: Warm | None = None
+    continuation: Literal["none", "prefill", "continue_final_message", "prompt"] = "none"
+    """How it goes on with a text that another model began, if it can: `prefill` takes an assistant message at the end
+    as its own beginning (llama.cpp, Anthropic), `continue_final_message` is vLLM's field for it, and `prompt` asks for
+    the rest in words (OpenAI)."""
     capabilities: frozenset[Capability] = frozenset()
     logprobs: bool = True
     """Whether it can give token log-probabilities. Where it cannot, a policy's `agreement` is the evidence there is."""
@@ -140,6 +169,9 @@ class TierConfig(Section):
     """One rung of the ladder."""
 
     name: Name
+    select: Literal["power_of_two", "weighted", "sticky"] = "power_of_two"
+    """Which of its backends is called: the better of two by their latency now; by weight; or the one that had this
+    conversation before, whose prompt cache is warm, unless another is faster by more than the cache saves."""
     backends: Annotated[tuple[BackendConfig, ...], Field(min_length=1)]
 
     @field_validator("backends")
@@ -209,6 +241,8 @@ class Limits(Section):
     """What the gateway takes from a client."""
 
     body: Size = 4 << 20
+    in_flight: Annotated[Whole, Field(ge=1)] = 2048
+    """Requests that one worker has in hand; one more is refused with 503 before it is read."""
 
 
 class TenantConfig(Section):

@@ -55,6 +55,15 @@ def _seconds(value: object) -> float:
     return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
+def _quantile_or_seconds(value: object) -> object:
+    if value in ("p50", "p90", "p95", "p99"):
+        return value
+    try:
+        return _seconds(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is neither p50, p90, p95 or p99 nor a duration such as 300ms") from None
+
+
 def _rule(value: object) -> Expression:
     if isinstance(value, Expression):
         return value
@@ -95,6 +104,8 @@ Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1, allow_inf_na
 Whole = Annotated[int, BeforeValidator(_not_a_flag)]
 RouteRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(ROUTE_VALUES))]
 CacheRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(CACHE_VALUES))]
+HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
+Priority = Literal["interactive", "batch"]
 Guard = Literal["negation", "numbers", "entities", "dates"]
 
 
@@ -200,11 +211,43 @@ class Agreement(Section):
     temperature: Annotated[float, BeforeValidator(_not_a_flag), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
 
 
-class Hold(Section):
-    """How much of a stream is held back and judged: so many tokens or so long from the first, whichever is less."""
+class StreamRules(Section):
+    """How a stream is held, kept alive, and mended.
+
+    So many tokens, or so long from the first, are held back and judged, whichever is less. `alive` is what may go out
+    before that, so that the connection feels alive: nothing, comments, or the role chunk too; the reply's head then
+    goes out before it is known who answers. `on_break` is what becomes of a committed stream that breaks off or goes
+    round in circles: the next tier goes on with it where its backend can, else it ends with the error event (`error`
+    does so at once); or the next tier's own answer is appended, marked as a correction.
+    """
 
     hold_tokens: Annotated[Whole, Field(ge=1, le=256)] = 24
     hold_max: Seconds = 0.25
+    alive: Literal["none", "comments", "role"] = "none"
+    on_break: Literal["continue", "correct", "error"] = "continue"
+
+
+class Hedge(Section):
+    """A second attempt beside one that is slow; the first adequate first token wins.
+
+    `after` is a quantile of the time that the tier's first token takes for prompts of that length (for JSON: of its
+    whole answers), or a time. What hedging costs beyond the answers themselves stays under this share of the surface's
+    spending.
+    """
+
+    after: Annotated[HedgeQuantile | float, BeforeValidator(_quantile_or_seconds)] = "p95"
+    max_extra_spend: Share = 0.03
+
+
+class Speculate(Section):
+    """Attempts that start before it is known whether they are needed.
+
+    `both`: requests for which the start tier and the next one are asked at once. `during_lookup`: a start tier that
+    costs nothing begins while the semantic cache is still asked.
+    """
+
+    both: RouteRule | None = None
+    during_lookup: bool = False
 
 
 class Escalate(Section):
@@ -213,7 +256,9 @@ class Escalate(Section):
     when: When = When()
     no_signal: Literal["escalate", "accept"] = "escalate"
     agreement: Agreement | None = None
-    stream: Hold = Hold()
+    stream: StreamRules = StreamRules()
+    hedge: Hedge | None = None
+    speculate: Speculate = Speculate()
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 
 
@@ -246,6 +291,18 @@ class Output(Section):
     stop: tuple[str, ...] = ()
 
 
+class Load(Section):
+    """How this surface stands in line when backends are full.
+
+    Interactive requests go ahead of batch ones, which keep a floor of one place in twenty. Nobody waits for longer than
+    `max_wait`, and no more than `max_waiting` requests of the surface do so in one worker: the others are shed at once.
+    """
+
+    priority: Priority = "interactive"
+    max_wait: Seconds = 2.0
+    max_waiting: Annotated[Whole, Field(ge=0)] = 256
+
+
 class Rules(Section):
     """All that a policy file says."""
 
@@ -258,6 +315,9 @@ class Rules(Section):
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
+    load: Load = Load()
+    holdout: Share = 0.01
+    """The share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
 
     @field_validator("surface")
     @classmethod
