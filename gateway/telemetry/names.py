@@ -17,6 +17,7 @@ ROUTE: Final = "route"
 ATTEMPT: Final = "attempt"
 SAMPLE: Final = "sample"  # within an attempt: the backend asked once more, for evidence
 CACHE_WRITE: Final = "cache.write"
+HOP_SHED: Final = "shed"  # turned away because too many wait; the last hop of its request
 
 # The request.
 REQUEST_ID: Final = "tierline.request_id"
@@ -35,6 +36,11 @@ OVERHEAD: Final = "tierline.overhead_ms"
 PROMPT: Final = "tierline.prompt"
 CLIENT_RETRY: Final = "tierline.client_retry"
 ATTEMPTS: Final = "tierline.attempts"
+WASTED_TOKENS: Final = "tierline.wasted_tokens"
+COUNTERFACTUAL: Final = "tierline.counterfactual_usd"  # what the strongest tier would have cost
+TPOT: Final = "tierline.tpot_ms"
+QUEUE: Final = "tierline.queue_ms"  # of an attempt, or of a request: the time it waited in line for a backend
+HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier by chance, to measure the others against
 
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
@@ -53,12 +59,17 @@ CLASSIFIER: Final = "tierline.classifier"
 DECISION: Final = "tierline.decision"
 REASON: Final = "tierline.reason"
 BUDGET_LEFT: Final = "tierline.budget_left_ms"
+FORECAST_TTFT: Final = "tierline.forecast.ttft_ms"  # what the latency model expects of the chosen tier or backend
 
 # An attempt.
 ATTEMPT_NUMBER: Final = "tierline.attempt"
 TIER: Final = "tierline.tier"
 BACKEND: Final = "tierline.backend"
 OUTCOME: Final = "tierline.outcome"
+LOST: Final = "lost"  # the outcome of an attempt that another one beat
+HEDGE: Final = "tierline.hedge"  # true on the second attempt of a race
+SPECULATIVE: Final = "tierline.speculative"  # true where it started before it was known to be needed
+CONTINUES: Final = "tierline.continues"  # the number of the attempt with whose text this one goes on
 CONFIDENCE: Final = "tierline.confidence"
 MIN_CONFIDENCE: Final = "tierline.confidence.min"
 CONFIDENCE_BASIS: Final = "tierline.confidence.basis"  # calibrated, logprob, agreement, none

@@ -43,6 +43,7 @@ def dollars(value: float) -> str:
 
 
 def _request(a: Attributes) -> Iterable[str]:
+    yield _held_out(a)
     yield _said(a, names.STREAM_END, "stream ended: {}")
     yield _said(a, names.CLIENT_RETRY, "the client's retry no. {}")
     yield _said(a, names.PROMPT, "prompt: {}")
@@ -75,6 +76,7 @@ def _route(a: Attributes) -> Iterable[str]:
     tiers = a.get(names.DECISION)
     if tiers is not None:
         yield "tiers " + (" then ".join(map(str, tiers)) if isinstance(tiers, list) else str(tiers))
+    yield _held_out(a)
     yield _said(a, names.REASON, "because {}")
     yield _said(a, names.DIFFICULTY, "difficulty {:.3f}")
     yield _said(a, names.P_ADEQUATE, "p_adequate {:.3f}")
@@ -82,6 +84,7 @@ def _route(a: Attributes) -> Iterable[str]:
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
     yield _said(a, names.CLASSIFIER, "classifier {}")
+    yield _forecast(a)
     yield _said(a, names.BUDGET_LEFT, "{} left", milliseconds)
 
 
@@ -89,7 +92,8 @@ def _attempt(a: Attributes) -> Iterable[str]:
     model = a.get(names.GEN_AI_RESPONSE_MODEL) or a.get(names.GEN_AI_REQUEST_MODEL)
     where = "/".join(str(a[name]) for name in (names.TIER, names.BACKEND) if a.get(name))
     yield f"{where} ({model})" if model else where
-    yield _said(a, names.OUTCOME, "{}")
+    yield "lost the race" if a.get(names.OUTCOME) == names.LOST else _said(a, names.OUTCOME, "{}")
+    yield from _why_beside(a)
     if not str(a.get(names.REASON, "")).startswith("confidence "):  # that is told with its numbers, next
         yield _said(a, names.REASON, "because {}")
     yield _confidence(a)
@@ -97,9 +101,39 @@ def _attempt(a: Attributes) -> Iterable[str]:
     yield _said(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _tokens(a)
     yield _said(a, names.COST, "{}", dollars)
+    yield _waited(a)
+    yield _forecast(a)
     yield _said(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
     yield _said(a, names.TIMEOUT, "timeout {}", milliseconds)
     yield _said(a, names.STREAM_END, "stream ended: {}")
+
+
+def _why_beside(a: Attributes) -> Iterable[str]:
+    """Why an attempt ran beside another, or went on where another ended."""
+    if a.get(names.HEDGE):
+        yield "a hedge, beside an attempt that was late"
+    if a.get(names.SPECULATIVE):
+        yield "speculative, begun before it was known to be needed"
+    yield _said(a, names.CONTINUES, "goes on with the text of attempt {}")
+
+
+def _shed(a: Attributes) -> Iterable[str]:
+    yield _said(a, names.REASON, "turned away: {}") or "turned away"
+    yield _said(a, names.TIER, "tier {}")
+    yield _waited(a)
+    yield _forecast(a)
+
+
+def _held_out(a: Attributes) -> str:
+    return "held out: the strongest tier answers, by chance and not by difficulty" if a.get(names.HOLDOUT) else ""
+
+
+def _waited(a: Attributes) -> str:
+    return _said(a, names.QUEUE, "waited {} in line", milliseconds) if a.get(names.QUEUE) else ""
+
+
+def _forecast(a: Attributes) -> str:
+    return _said(a, names.FORECAST_TTFT, "first token forecast after {}", milliseconds)
 
 
 def _confidence(a: Attributes) -> str:
@@ -151,4 +185,5 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.ATTEMPT: _attempt,
     names.SAMPLE: _sample,
     names.CACHE_WRITE: _cache,
+    names.HOP_SHED: _shed,
 }

@@ -111,6 +111,30 @@ def test_an_abstention_is_said() -> None:
     assert explain(hop) == ["out of domain: the classifier abstains"]
 
 
+@pytest.mark.parametrize(
+    ("hop", "attributes", "said"),
+    [
+        (names.ROUTE, {names.HOLDOUT: True}, "held out"),
+        (names.ROUTE, {names.FORECAST_TTFT: 120.0}, "first token forecast after 120 ms"),
+        (names.ATTEMPT, {names.OUTCOME: names.LOST}, "lost the race"),
+        (names.ATTEMPT, {names.HEDGE: True}, "a hedge"),
+        (names.ATTEMPT, {names.SPECULATIVE: True}, "speculative"),
+        (names.ATTEMPT, {names.CONTINUES: 1}, "goes on with the text of attempt 1"),
+        (names.ATTEMPT, {names.QUEUE: 12.5}, "waited 12.5 ms in line"),
+        (names.HOP_SHED, {names.REASON: "the line is full"}, "turned away: the line is full"),
+    ],
+)
+def test_what_the_live_cascade_did_is_said(hop: str, attributes: dict[str, Any], said: str) -> None:
+    """Races, queues, hand-overs, the holdout and shedding are told in words, not as attribute names."""
+    assert said in "; ".join(explain({"name": hop, "attributes": attributes, "error": None}))
+
+
+def test_a_place_at_once_is_not_mentioned() -> None:
+    """An attempt that did not wait in line says nothing of one."""
+    hop = {"name": names.ATTEMPT, "attributes": {names.QUEUE: 0.0}, "error": None}
+    assert "in line" not in "; ".join(explain(hop))
+
+
 def test_amounts_read_well() -> None:
     """Durations and dollars are given in the unit a person would use."""
     assert [milliseconds(value) for value in (0.0893, 12.34, 587.4, 1843, 200_000)] == [
