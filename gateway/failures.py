@@ -44,7 +44,8 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool) -> ApiError:
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
     if isinstance(error, Saturated):
-        return Overloaded("Every model that could answer is busy.", headers=retry_after(1))
+        waits = [one.retry_after_s for one in errors if isinstance(one, Saturated) and one.retry_after_s is not None]
+        return Overloaded("Every model that could answer is busy.", headers=retry_after(min(waits, default=1.0)))
     if isinstance(error, TimedOut):
         return UpstreamTimeout("No model answered in time.")
     if isinstance(error, BadStatus) and error.status == 429:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from policies.model import Policy
 from routing.difficulty import Difficulty
 from routing.features import Features
+from routing.latency import Forecast
 
 Capability = Literal["tools", "vision", "json"]
 
@@ -29,7 +30,8 @@ class NoTierError(Exception):
 class TierHealth:
     """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer.
 
-    `failing`: it is unavailable only for having failed, and may be asked when nothing else can answer.
+    `failing`: it is unavailable only for having failed, and may be asked when nothing else can answer. `forecast` is
+    how long its next call would take, for a prompt of this request's length.
     """
 
     name: str
@@ -37,6 +39,7 @@ class TierHealth:
     endpoints: int
     unavailable: str = ""
     failing: bool = False
+    forecast: Forecast | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,13 @@
     ├── Unreachable         refused, no such host, TLS, reset before an answer       retryable
     ├── TimedOut            no connection, or no first byte, in time                  retryable
     ├── Saturated           every endpoint of the tier carries all it may             retryable
+    ├── RetriesSpent        too many retries have failed lately                       retryable
     ├── BadStatus           an HTTP status that is not 200
     │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
     │     any other 4xx: the caller's fault                                           passed on
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
-    └── Truncated           a stream that broke before its end                        retryable before the commit
+    ├── Truncated           a stream that broke before its end                        retryable before the commit
+    └── Degenerate          a stream that goes round in circles, seen after the commit
 
 Foreign exceptions are mapped here once, by the transports; nothing above sees aiohttp's or httpx2's.
 """
@@ -41,9 +43,19 @@ class TimedOut(BackendError):
 
 
 class Saturated(BackendError):
-    """No endpoint of the tier may take another call now."""
+    """No endpoint of the tier may take another call now. `retry_after_s` is when one may, as far as can be told."""
 
     error_type = "saturated"
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RetriesSpent(BackendError):
+    """Not called: of the tier's retries too many have failed lately, and one more would only add to the load."""
+
+    error_type = "retries_spent"
 
 
 class InvalidReply(BackendError):
@@ -56,6 +68,12 @@ class Truncated(BackendError):
     """A stream that ended before its answer did."""
 
     error_type = "upstream_truncated"
+
+
+class Degenerate(BackendError):
+    """A stream that says the same words over and over: the model's failing, not the endpoint's."""
+
+    error_type = "repetition"
 
 
 class BadStatus(BackendError):

@@ -1,0 +1,320 @@
+"""One backend and its live state: what it carries, who waits for it, how fast it is, and whether it rests.
+
+It rests when it asked to (429, 503 with Retry-After: exactly that long, a minute at most), when it refuses our key, or
+when its breaker trips (see `breaker`). When it begins to rest, those in line are turned away at once, so that they can
+go elsewhere. How many calls it carries at most is the config's `max_in_flight`, this worker's share of it, and less
+while its latency says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.backends.base import Backend, BackendError, BadStatus, Saturated, TimedOut
+from gateway.settings import BackendConfig
+from gateway.tiers.baseline import Baseline
+from gateway.tiers.breaker import Breaker
+from gateway.tiers.forecasts import Forecasts, queued
+from gateway.tiers.line import Ask, Line, Waiter
+from gateway.tiers.reserve import Reserve, floor_of
+from gateway.tiers.sharing import Peers, rest_of, rest_told
+from gateway.tiers.slot import Slot
+from routing.allowances import RetryBudget
+from routing.latency import Forecast, LatencyModel
+from routing.limit import AdaptiveLimit
+
+_MAX_REST_S = 60.0
+_KEY_REFUSED_REST_S = 30.0
+_MAX_BACKOFF_S = 30.0
+_OUR_KEY = frozenset({401, 402, 403})
+_PAUSES = frozenset({429, 503, 529})
+_LOWERED_S = 10.0
+_LOWEST = 0.125
+_HOLD_WEIGHT = 0.1
+_NOTHING_ASKED = Ask()
+
+Clock = Callable[[], float]
+
+
+class Endpoint:
+    """Not thread-safe: it belongs to one event loop. `waiting` counts each surface's waiters in the whole worker."""
+
+    def __init__(
+        self,
+        config: BackendConfig,
+        backend: Backend | None,
+        clock: Clock = time.monotonic,
+        waiting: Counter[str] | None = None,
+    ) -> None:
+        self.config = config
+        self.now = clock
+        self.in_flight = 0
+        self.batch_in_flight = 0
+        self.well = True
+        """Whether its last call went well."""
+        self.latency = LatencyModel()
+        self.breaker = Breaker()
+        self.line = Line(config.queue.length, Counter() if waiting is None else waiting)
+        self.siblings: tuple[Endpoint, ...] = ()
+        self.retries = RetryBudget()
+        self._backend = backend
+        self._limit = AdaptiveLimit(config.max_in_flight) if config.adaptive else None
+        self._ttft, self._whole = Baseline(), Baseline()
+        self._reserve = Reserve()
+        self._peers = Peers(config.max_in_flight)
+        self._forecasts = Forecasts(config.warm, self.latency)
+        self._hold_s = 0.0
+        self._pauses = 0
+        self._weight = 1.0
+        self._weight_until = 0.0
+        self.capacity = config.max_in_flight
+        """How many calls this worker may have in flight now."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend; only for an endpoint that `unavailable()` does not rule out."""
+        if self._backend is None:
+            raise RuntimeError(f"backend {self.config.name} is unconfigured")
+        return self._backend
+
+    def unavailable(self) -> str:
+        """Why it may not be called now; empty if it may."""
+        if self._backend is None:
+            return f"unconfigured: {self.config.unconfigured_reason}"
+        return self.breaker.reason(self.now()) if self.breaker.rest is not None else ""
+
+    @property
+    def unhindered(self) -> bool:
+        """Whether it is neither resting nor full: the common case, cheaply."""
+        return self.breaker.rest is None and self.in_flight < self.capacity
+
+    @property
+    def failing(self) -> bool:
+        """Whether it rests for its failures alone: when nothing else can answer, it is better asked than not."""
+        return self.breaker.failing(self.now())
+
+    @property
+    def full(self) -> bool:
+        """Whether it already carries all the calls it may."""
+        return self.in_flight >= self.capacity
+
+    @property
+    def weight(self) -> float:
+        """Its share beside its siblings': the config's, less for ten seconds after it said that it is overloaded."""
+        if self._weight_until and self.now() >= self._weight_until:
+            self._weight, self._weight_until = 1.0, 0.0
+        return self.config.weight * self._weight
+
+    @property
+    def load(self) -> float:
+        """Calls in flight and waiting, per place."""
+        return (self.in_flight + len(self.line)) / self.capacity
+
+    def pause_s(self) -> float | None:
+        """How much is left of a pause that it asked for; None if it did not, or the pause is over."""
+        return self.breaker.pause_s(self.now())
+
+    def has_room(self, *, batch: bool, now: float) -> bool:
+        """Whether a newcomer may have a place at once, none of its kind waiting for one."""
+        if self.in_flight >= self.capacity or (self.line and self.line.ahead_of(batch=batch)):
+            return False
+        return not batch or self._admits_batch(now)
+
+    def take(self, ask: Ask = _NOTHING_ASKED, queued_s: float = 0.0, *, retry: bool = False) -> Slot:
+        """A place for one call, now, whether there is room or not."""
+        now = self.now()
+        self.in_flight += 1
+        if ask.priority == "batch":
+            self.batch_in_flight += 1
+        else:
+            self._reserve.entered(self.in_flight - self.batch_in_flight, now)
+        return Slot(self, ask, now, queued_s, probe=self.breaker.enter(), retry=retry)
+
+    async def wait(self, ask: Ask, *, retry: bool = False) -> Slot:
+        """A place, once there is one. Raises Saturated, at once if the wait is predicted to be longer than it may be.
+
+        Safe to cancel: a place that was given to a request that has left goes to the next one.
+        """
+        predicted = self.predicted_wait_s(batch=ask.priority == "batch")
+        longest = min(ask.wait_s, self.config.queue.wait)
+        ahead_s = predicted - self._turn_s(batch=ask.priority == "batch")
+        if longest <= 0 or ahead_s > longest:
+            raise Saturated(f"{self.config.name} is full, for {ahead_s * 1000:.0f} ms as it seems", predicted)
+        waiter = self.line.join(ask, self.now(), predicted, retry=retry)
+        timer = asyncio.get_running_loop().call_later(longest, self._overdue, waiter)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            future = waiter.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().free()
+            raise
+        finally:
+            timer.cancel()
+            self.line.leave(waiter)
+
+    def predicted_wait_s(self, *, batch: bool) -> float:
+        """How long a newcomer would wait for a place; 0 with a place free."""
+        if self.has_room(batch=batch, now=self.now()):
+            return 0.0
+        return (self.line.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
+
+    def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
+        """What the next call with a prompt of so many tokens may expect."""
+        forecast = self._forecasts.unqueued(tokens_in, now)
+        if self.in_flight < self.capacity and not batch:
+            return forecast
+        return queued(forecast, self.predicted_wait_s(batch=batch))
+
+    async def aclose(self) -> None:
+        """Closes the backend's connections."""
+        self.line.turn_all_away(Saturated("the gateway is closing"))
+        if self._backend is not None:
+            await self._backend.aclose()
+
+    def state(self, now: float) -> dict[str, Any]:
+        """What sibling workers should know, JSON-able: load, our own rest, the latencies since the last time."""
+        self._share(now)
+        return {
+            "in_flight": self.in_flight,
+            "waiting": len(self.line),
+            "rest": rest_told(self.breaker.rest, now),
+            "idle_s": self._forecasts.idle_s(now),
+            "latency": self.latency.report(now),
+        }
+
+    def heard(self, worker: str, state: Mapping[str, Any], now: float) -> None:
+        """What a sibling worker says of the same backend."""
+        self._peers.heard(worker, state, now)
+        rest = rest_of(state, now)
+        if rest is not None or self.breaker.rest is not None:
+            before = self.breaker.rest
+            self.breaker.hear(worker, rest, now)
+            self._rested(before is None, now)
+        idle_s = state.get("idle_s")
+        if isinstance(idle_s, int | float):
+            self._forecasts.answered(now - idle_s)
+        latency = state.get("latency")
+        if isinstance(latency, Mapping):
+            self.latency.hear(latency, now)
+        self._share(now)
+
+    # What a Slot says of its call. Times are `now()`s; `called_at` is when the call went out.
+
+    def began(self, called_at: float, tokens_in: int, now: float) -> None:
+        """A stream's first token is here."""
+        self.well = True
+        self._forecasts.answered(now)
+        self.breaker.answered(called_at, now)
+        self.latency.observe_ttft(tokens_in, now - called_at, now)
+        self._observe(self._ttft, tokens_in, now - called_at, now)
+
+    def answered(self, called_at: float, tokens_in: int, now: float) -> None:
+        """A whole answer is here at once. `well_again` follows."""
+        self.latency.observe_whole(tokens_in, now - called_at, now)
+        self._observe(self._whole, tokens_in, now - called_at, now)
+
+    def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
+        """A call ended without a fault of the endpoint's."""
+        self.well = True
+        if retry:
+            self.retries.retry_succeeded(now)
+        self._forecasts.answered(now)
+        self._pauses = 0 if self.breaker.pause_s(now) is None else self._pauses
+        self.breaker.succeeded(called_at, now)
+
+    def failed(self, error: BackendError, called_at: float, now: float, *, retry: bool) -> None:
+        """A call failed by the endpoint's fault. Decides whether, and how long, it rests."""
+        self.well = False
+        if retry:
+            self.retries.retry_failed(now)
+        closed = self.breaker.rest is None
+        status = error.status if isinstance(error, BadStatus) else None
+        asked = error.retry_after_s if isinstance(error, BadStatus) else None
+        if self._limit is not None and (status in _PAUSES or isinstance(error, TimedOut)):
+            self._limit.overloaded(now)
+            self._resize(now)
+        if status in (503, 529):
+            self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
+        if status in _OUR_KEY:
+            self.breaker.refuse(_KEY_REFUSED_REST_S, f"refusing our key (status {status})", now)
+        elif status == 429 or (asked is not None and status in _PAUSES):
+            self.breaker.pause(self._pause(asked, now), f"asking for a pause (status {status})", now)
+        else:
+            alone = not any(not other.unavailable() for other in self.siblings)
+            self.breaker.failed(error.error_type, called_at, now, alone=alone)
+            if alone and self.breaker.rest is not None:
+                for other in self.siblings:
+                    other.breaker.cut(self.breaker.rest.until)
+        self._rested(closed, now)
+
+    def leave(self, called_at: float, now: float, *, batch: bool, probe: bool) -> None:
+        """A call is over; its place goes to the first in line."""
+        self.in_flight -= 1
+        self.batch_in_flight -= batch
+        self.breaker.leave(probe=probe)
+        held = now - called_at
+        self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
+        if self.line:
+            self._admit(now)
+
+    def _pause(self, asked: float | None, now: float) -> float:
+        if asked is not None:
+            return min(asked, _MAX_REST_S)
+        if self.breaker.pause_s(now) is None:
+            self._pauses += 1
+        return min(2.0 ** max(0, self._pauses - 1), _MAX_BACKOFF_S) * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def _observe(self, baseline: Baseline, tokens_in: int, seconds: float, now: float) -> None:
+        if self._limit is None:
+            return
+        ratio = baseline.ratio(tokens_in, seconds, now)
+        if ratio is not None:
+            self._limit.observe(ratio, self.in_flight, now)
+            self._resize(now)
+
+    def _resize(self, now: float) -> None:
+        most = self._peers.share
+        self.capacity = most if self._limit is None else max(1, min(self._limit.limit, most))
+
+    def _share(self, now: float) -> None:
+        self._peers.count(now)
+        self._resize(now)
+        if self.line:
+            self._admit(now)
+
+    def _rested(self, was_well: bool, now: float) -> None:
+        """Those in line are turned away when a rest has begun, unless it is one in which they may be served yet."""
+        rest = self.breaker.rest
+        if rest is not None and self.line and (was_well or not self.breaker.failing(now)):
+            left = max(0.0, rest.until - now)
+            self.line.turn_all_away(Saturated(f"{self.config.name} is {rest.reason}", left))
+
+    def _admits_batch(self, now: float) -> bool:
+        batch = self.batch_in_flight
+        return self._reserve.admits_batch(self.capacity, self.in_flight - batch, batch, now)
+
+    def _admit(self, now: float) -> None:
+        while self.line and self.in_flight < self.capacity:
+            waiter = self.line.next(batch_may=self._admits_batch(now))
+            if waiter is None:
+                return
+            waiter.future.set_result(self.take(waiter.ask, now - waiter.since, retry=waiter.retry))
+
+    def _overdue(self, waiter: Waiter) -> None:
+        predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")
+        self.line.turn_away(waiter, Saturated(f"no place at {self.config.name} in time", predicted))
+
+    def _turn_s(self, *, batch: bool) -> float:
+        """How long it takes until a place becomes free for one of these."""
+        places = self.capacity
+        if batch:
+            interactive = self.in_flight - self.batch_in_flight
+            kept = self._reserve.kept(interactive, self.now())
+            places = max(floor_of(places), places - interactive - kept)
+        return self._hold_s / places

@@ -1,0 +1,69 @@
+"""What the next call to a backend may expect, ready to be read on every request. Pure: the clock is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.settings import Warm
+from routing.latency import Forecast, LatencyModel
+
+_FRESH_S = 0.25
+
+
+class Forecasts:
+    """One backend's, by prompt length. Each is worked out once in a quarter of a second."""
+
+    __slots__ = ("_answered_at", "_cache", "_latency", "_warm")
+
+    def __init__(self, warm: Warm | None, latency: LatencyModel) -> None:
+        self._warm = warm
+        self._latency = latency
+        self._answered_at: float | None = None
+        self._cache: dict[tuple[int, bool], tuple[float, Forecast]] = {}
+
+    def answered(self, at: float) -> None:
+        """The backend was at work then, for whichever worker."""
+        if self._answered_at is None or at > self._answered_at:
+            self._answered_at = at
+
+    def idle_s(self, now: float) -> float | None:
+        """How long ago that was; None if it never was."""
+        return None if self._answered_at is None else now - self._answered_at
+
+    def unqueued(self, tokens_in: int, now: float) -> Forecast:
+        """The forecast for a prompt of so many tokens with a place free."""
+        cold = False
+        if self._warm is not None:
+            cold = self._answered_at is None or now - self._answered_at > self._warm.after
+        key = ((tokens_in - 1 >> 6).bit_length() if tokens_in > 64 else 0, cold)
+        cached = self._cache.get(key)
+        if cached is None or now >= cached[0]:
+            cached = self._cache[key] = (now + _FRESH_S, self._forecast(tokens_in, now, cold=cold))
+        return cached[1]
+
+    def _forecast(self, tokens_in: int, now: float, *, cold: bool) -> Forecast:
+        latency = self._latency
+        ttft, whole = latency.ttft(0.5, tokens_in, now), latency.whole(0.5, tokens_in, now)
+        if cold and self._warm is not None:
+            start = self._warm.ttft
+            return Forecast(start, start, start + (whole or 0.0), 0.0, known=True, cold=True, least_s=start)
+        if ttft is None and whole is None:
+            return Forecast(0.0, 0.0, 0.0, 0.0, known=False)
+        least = latency.whole(0.05, tokens_in, now) if ttft is None else latency.ttft(0.05, tokens_in, now)
+        p95 = latency.ttft(0.95, tokens_in, now)
+        return Forecast(ttft or 0.0, p95 or 0.0, whole or 0.0, 0.0, known=True, least_s=least or 0.0)
+
+
+def queued(forecast: Forecast, queue_s: float) -> Forecast:
+    """The forecast with a wait in line before it. The wait is known even where nothing else is."""
+    if queue_s <= 0:
+        return forecast
+    return replace(
+        forecast,
+        ttft_s=forecast.ttft_s + queue_s,
+        ttft_p95_s=forecast.ttft_p95_s + queue_s,
+        whole_s=forecast.whole_s + queue_s,
+        queue_s=queue_s,
+        known=True,
+        least_s=forecast.least_s + queue_s,
+    )

@@ -1,0 +1,84 @@
+"""One call's place at an endpoint, from the moment the call goes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.backends.base import BackendError, BadStatus
+from gateway.blame import BudgetSpent, is_endpoints_fault
+from gateway.tiers.line import Ask
+
+if TYPE_CHECKING:
+    from gateway.tiers.endpoint import Endpoint
+
+
+class Slot:
+    """A place. It ends once, by whichever verdict comes first; later ones change nothing.
+
+    `queued_s` is how long the request stood in line for it. Latencies are counted from `called_at`, after that.
+    """
+
+    __slots__ = ("_first_at", "_over", "_probe", "_retry", "ask", "called_at", "endpoint", "queued_s")
+
+    def __init__(self, endpoint: Endpoint, ask: Ask, now: float, queued_s: float, *, probe: bool, retry: bool) -> None:
+        self.endpoint = endpoint
+        self.ask = ask
+        self.called_at = now
+        self.queued_s = queued_s
+        self._first_at: float | None = None
+        self._over = False
+        self._probe = probe
+        self._retry = retry
+
+    def began(self) -> None:
+        """The first token of a stream is here: others may call too. Whether it succeeds is seen at its end."""
+        if self._over or self._first_at is not None:
+            return
+        self._first_at = self.endpoint.now()
+        self.endpoint.began(self.called_at, self.ask.tokens_in, self._first_at)
+
+    def succeeded(self, tokens_out: int | None = None) -> None:
+        """The whole answer is here, good or not; of a stream, so many tokens."""
+        if self._over:
+            return
+        now = self.endpoint.now()
+        if self._first_at is None:
+            self.endpoint.answered(self.called_at, self.ask.tokens_in, now)
+        elif tokens_out is not None and tokens_out > 1:
+            self.endpoint.latency.observe_pace((now - self._first_at) / (tokens_out - 1), now)
+        self.endpoint.well_again(self.called_at, now, retry=self._retry)
+        self._end(now)
+
+    def failed(self, error: BackendError) -> None:
+        """The call gave none. Whether that is the endpoint's fault is decided in `gateway.blame`."""
+        if self._over:
+            return
+        now = self.endpoint.now()
+        if self.ask.stream and self._first_at is None and isinstance(error, BudgetSpent):
+            self._observe_silence(now)  # whoever is to blame: it would have taken longer
+        if is_endpoints_fault(error, self.endpoint.config.patience):
+            self.endpoint.failed(error, self.called_at, now, retry=self._retry)
+        elif isinstance(error, BadStatus):
+            self.endpoint.well_again(self.called_at, now, retry=self._retry)
+        self._end(now)
+
+    def lost(self) -> None:
+        """Another call was faster. That this one had no first token by now is all that is learnt from it."""
+        if self._over:
+            return
+        now = self.endpoint.now()
+        if self._first_at is None:
+            self._observe_silence(now)
+        self._end(now)
+
+    def free(self) -> None:
+        """The call is over, and nothing is learnt from it."""
+        if not self._over:
+            self._end(self.endpoint.now())
+
+    def _observe_silence(self, now: float) -> None:
+        self.endpoint.latency.observe_ttft(self.ask.tokens_in, now - self.called_at, now, censored=True)
+
+    def _end(self, now: float) -> None:
+        self._over = True
+        self.endpoint.leave(self.called_at, now, batch=self.ask.priority == "batch", probe=self._probe)
