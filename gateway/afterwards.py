@@ -16,6 +16,7 @@ from typing import Final
 from cache.entry import WriteOutcome
 from cache.keeping import Keep
 from cache.lookup import Cache
+from gateway.books import Books
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
@@ -44,9 +45,10 @@ class Finished:
 class Afterwards:
     """One background task that finishes finished requests."""
 
-    def __init__(self, cache: Cache, telemetry: Telemetry) -> None:
+    def __init__(self, cache: Cache, telemetry: Telemetry, books: Books) -> None:
         self._cache = cache
         self._telemetry = telemetry
+        self._books = books
         self._queue: deque[Finished] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
@@ -54,6 +56,10 @@ class Afterwards:
 
     def submit(self, finished: Finished) -> None:
         """Takes a finished request. Never blocks, never raises."""
+        try:
+            self._books.close(finished.trace, finished.ledger)
+        except Exception:
+            log.exception("the books of request %s could not be closed", finished.ledger.request_id)
         if finished.keeping is None:
             self._telemetry.record(finished.trace, finished.ledger)
         elif len(self._queue) >= _QUEUE:

@@ -17,6 +17,7 @@ from gateway.afterwards import Afterwards
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.books import Books
 from gateway.embedding import EmbeddingService
 from gateway.middleware import Tenants
 from gateway.policy_watch import PolicyWatcher
@@ -55,18 +56,20 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         secret=secret,
         longest_question=embedder.whole_chars,
     )
+    watcher = _watcher(source, policies, metrics)
+    tiers = {config.name: _tier(config) for config in deployment.tiers}
     return Services(
         deployment=deployment,
-        policies=_watcher(source, policies, metrics),
+        policies=watcher,
         tenants=Tenants(deployment.tenants),
-        tiers={config.name: _tier(config) for config in deployment.tiers},
+        tiers=tiers,
         store=store,
         cache=cache,
         embedding=EmbeddingService(embedder, deployment.embedding.kind),
         classifier=classifier,
         telemetry=telemetry,
         metrics=metrics,
-        afterwards=Afterwards(cache, telemetry),
+        afterwards=Afterwards(cache, telemetry, Books(watcher, tiers)),
         started_at=int(time.time()),
     )
 

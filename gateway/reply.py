@@ -78,11 +78,10 @@ def _server_timing(trace: Trace) -> bytes:
 
 
 def overhead_ms(trace: Trace) -> float:
-    """Our own time so far: the request's, less what backend calls took."""
-    now = time.perf_counter_ns()
-    waited = sum((hop.end_ns or now) - hop.start_ns for hop in trace.hops if hop.name == names.ATTEMPT)
+    """Our own time so far: the request's, less the time in which a backend was being waited for."""
     root = trace.root
-    return max(0, (root.end_ns or now) - root.start_ns - waited) / 1e6
+    taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
+    return max(0, taken - trace.waited_ns(names.ATTEMPT)) / 1e6
 
 
 async def send_json(

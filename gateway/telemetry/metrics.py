@@ -30,14 +30,16 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from cache.store import StoreState
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
+from gateway.telemetry.ledger import CallAccount, Ledger
+from gateway.telemetry.trace import Hop, Trace
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 # Seconds. From a cache hit (1 ms) over a hosted model's first token (0.2-2 s) to a long batch answer (minutes).
 _DURATION: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 _TTFT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 2.5, 5, 10, 30)
+_QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
+_TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 _OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 # The attributes that become labels of the hops that are counted one by one.
@@ -64,6 +66,8 @@ class Metrics:
         self._define()
         self._series: dict[tuple[str, str, str, int], _Series] = {}
         self._hops: dict[_Key, Counter] = {}
+        self._queues: dict[str, Histogram] = {}
+        self._labelled: dict[tuple[Counter, _Key], Counter] = {}
         self._tally: dict[Counter, float] = {}
         self._in_flight = 0
         self._store_state: Callable[[], StoreState] | None = None
@@ -90,6 +94,15 @@ class Metrics:
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
         self.cost = counter("cost_usd", "Dollars spent, wasted ones included.", "surface", "tier")
         self.wasted = counter("wasted_usd", "Dollars spent on drafts nobody saw.", "surface")
+        self.wasted_tokens = counter("wasted_tokens", "Tokens of calls nobody saw anything of.", "surface", "tier")
+        self.counterfactual = counter(
+            "counterfactual_usd", "Dollars the strongest tier would have cost for the same answers.", "surface"
+        )
+        self.queue = histogram("queue", "Waited in line for a backend.", _QUEUE, "tier")
+        self.tpot = histogram("tpot", "A stream's time per token, as the client got it.", _TPOT, "surface", "tier")
+        self.hedges = counter("hedges", "Second attempts beside slow ones, by how they ended.", "surface", "outcome")
+        self.shed = counter("shed", "Requests turned away because too many wait.", "surface", "reason")
+        self.slo = counter("slo", "Requests held against their surface's objectives.", "surface", "objective", "met")
         self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
@@ -110,14 +123,31 @@ class Metrics:
         series.overhead.observe(ledger.overhead_ms / 1000)
         if ledger.ttft_ms is not None:
             series.ttft.observe(ledger.ttft_ms / 1000)
+        if ledger.tpot_ms is not None:
+            series.tpot.observe(ledger.tpot_ms / 1000)
         if ledger.attempts:
             self._spend(series, ledger)
+        for call in ledger.calls:
+            self._called(series.surface, call)
+        if ledger.counterfactual_usd:
+            tally[series.counterfactual] = tally.get(series.counterfactual, 0) + ledger.counterfactual_usd
+        if ledger.slo:
+            for objective, met in ledger.slo.items():
+                self._count(self.slo, (series.surface, objective, "yes" if met else "no"))
         for hop in trace.hops:
             labels = _COUNTED.get(hop.name)
             if labels is not None:
                 hop_key = (hop.name, *map(hop.attributes.get, labels))
                 counter = self._hops.get(hop_key) or self._resolve(hop_key)
                 tally[counter] = tally.get(counter, 0) + 1
+                if hop.attributes.get(names.HEDGE):
+                    self._count(self.hedges, (series.surface, _raced(hop, ledger)))
+            elif hop.name == names.HOP_SHED:
+                self.turned_away(_stable(hop.attributes.get(names.REASON)), ledger.surface)
+
+    def turned_away(self, reason: str, surface: str = "") -> None:
+        """One more request was shed, for a stable word of a reason; at the door its surface is not known yet."""
+        self._count(self.shed, (surface or _NONE, reason))
 
     def request_started(self) -> None:
         """A request has come in; `request_ended` must follow, however it ends."""
@@ -159,6 +189,21 @@ class Metrics:
         MultiProcessCollector(everyone)  # type: ignore[no-untyped-call]
         return generate_latest(everyone)
 
+    def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
+        resolved = self._labelled.get((counter, labels))
+        if resolved is None:
+            resolved = self._labelled[(counter, labels)] = counter.labels(*labels)
+        self._tally[resolved] = self._tally.get(resolved, 0) + amount
+
+    def _called(self, surface: str, call: CallAccount) -> None:
+        tier = call.tier or _NONE
+        queue = self._queues.get(tier)
+        if queue is None:
+            queue = self._queues[tier] = self.queue.labels(tier)
+        queue.observe(call.queue_ms / 1000)
+        if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
+            self._count(self.wasted_tokens, (surface, tier), tokens)
+
     def _spend(self, series: _Series, ledger: Ledger) -> None:
         tally = self._tally
         for counter, amount in (
@@ -172,8 +217,7 @@ class Metrics:
 
     def _resolve(self, key: _Key) -> Counter:
         hop, *values = key
-        # Behind a colon a reason tells what is different each time.
-        labels = [(value or _NONE).partition(":")[0] for value in values]
+        labels = [_stable(value) for value in values]
         if hop == names.ATTEMPT:
             counter = self.attempts.labels(*labels)
         elif hop == names.CACHE_WRITE:
@@ -187,7 +231,10 @@ class Metrics:
 class _Series:
     """All series that one combination of surface, path, tier and status needs."""
 
-    __slots__ = ("cost", "duration", "overhead", "requests", "tokens_in", "tokens_out", "ttft", "wasted")
+    __slots__ = (
+        "cost", "counterfactual", "duration", "overhead", "requests", "surface", "tokens_in", "tokens_out", "tpot",
+        "ttft", "wasted",
+    )  # fmt: skip
 
     def __init__(self, metrics: Metrics, surface: str, path: str, tier: str, status: int) -> None:
         surface, path, tier = surface or _NONE, path or _NONE, tier or _NONE
@@ -199,6 +246,20 @@ class _Series:
         self.tokens_out = metrics.tokens.labels(surface, tier, "out")
         self.cost = metrics.cost.labels(surface, tier)
         self.wasted = metrics.wasted.labels(surface)
+        self.counterfactual = metrics.counterfactual.labels(surface)
+        self.tpot = metrics.tpot.labels(surface, tier)
+        self.surface = surface
+
+
+def _stable(value: str | None) -> str:
+    """A label of a reason: behind a colon it tells what is different each time."""
+    return (value or _NONE).partition(":")[0]
+
+
+def _raced(hop: Hop, ledger: Ledger) -> str:
+    """How a hedge ended: won when the client got its text, else the outcome of its attempt."""
+    number = hop.attributes.get(names.ATTEMPT_NUMBER)
+    return "won" if ledger.served and number in ledger.served else _stable(hop.attributes.get(names.OUTCOME))
 
 
 def worker_died(pid: int) -> None:

@@ -102,8 +102,13 @@ OF_LEDGER: Final = {
     ATTEMPTS: "attempts",
     COST: "cost_usd",
     WASTED: "wasted_usd",
+    WASTED_TOKENS: "wasted_tokens",
+    COUNTERFACTUAL: "counterfactual_usd",
     TTFT: "ttft_ms",
+    TPOT: "tpot_ms",
+    QUEUE: "queue_ms",
     OVERHEAD: "overhead_ms",
+    HOLDOUT: "holdout",
 }
 
 

@@ -69,6 +69,18 @@ class Trace:
         self.hops.append(hop)
         return hop
 
+    def waited_ns(self, name: str) -> int:
+        """How long any hop of that name was open so far; hops that ran beside each other count once."""
+        now = time.perf_counter_ns()
+        waited = until = 0
+        for hop in self.hops:
+            if hop.name == name:
+                end = hop.end_ns or now
+                if end > until:
+                    waited += end - max(hop.start_ns, until)
+                    until = end
+        return waited
+
     def span_id(self, hop: Hop) -> int:
         """The 64-bit span id of a hop of this trace, never 0."""
         return ((self._base + hop.number) & _SPAN_ID_MASK) or 1

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from cache.store import StoreState
+from gateway.telemetry import names
+from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metrics import Metrics
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -123,3 +125,43 @@ def test_any_worker_answers_for_all(tmp_path: Path) -> None:
     assert value_of(text, "tierline_requests_total") == 9
     assert value_of(text, "tierline_ttft_seconds_count") == 9
     assert value_of(text, "tierline_in_flight") == 2
+
+
+def _called(tier: str, number: int, *, wasted: bool, queue_ms: float = 0.0) -> CallAccount:
+    return CallAccount(number, tier, tier, "m", "accepted", 100, 20, False, 0.0, wasted, queue_ms, None, 50.0)
+
+
+def test_money_and_time_are_counted(metrics: Metrics, read: Read) -> None:
+    """Wasted tokens by tier, the counterfactual, the pace, the queues, and each objective met or missed."""
+    calls = [_called("local", 1, wasted=True, queue_ms=30.0), _called("hosted", 2, wasted=False)]
+    figures = {"counterfactual_usd": 0.002, "tpot_ms": 20.0, "slo": {"deadline": True, "ttft_p95": False}}
+    metrics.observe(*escalated(calls=calls, **figures))
+    assert read("wasted_tokens_total", surface="chat", tier="local") == 120
+    assert read("wasted_tokens_total", surface="chat", tier="hosted") == 0
+    assert read("counterfactual_usd_total", surface="chat") == pytest.approx(0.002)
+    assert read("tpot_seconds_sum", surface="chat", tier="hosted") == pytest.approx(0.02)
+    assert read("queue_seconds_sum", tier="local") == pytest.approx(0.03)
+    assert read("queue_seconds_count", tier="hosted") == 1
+    assert read("slo_total", surface="chat", objective="deadline", met="yes") == 1
+    assert read("slo_total", surface="chat", objective="ttft_p95", met="no") == 1
+
+
+@pytest.mark.parametrize(("outcome", "served", "counted"), [("accepted", (2,), "won"), ("lost", (1,), "lost")])
+def test_a_hedge_has_won_or_lost(
+    metrics: Metrics, read: Read, outcome: str, served: tuple[int, ...], counted: str
+) -> None:
+    """The second attempt of a race is counted by how it ended, the first one not at all."""
+    trace, ledger = escalated(served=served)
+    trace.hops[-2].attributes.update({names.HEDGE: True, names.OUTCOME: outcome})
+    metrics.observe(trace, ledger)
+    assert (read("hedges_total", surface="chat", outcome=counted), read("hedges_total")) == (1, 1)
+
+
+def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
+    """One turned away at its tier by the hop's reason, one at the door before its surface was known."""
+    trace, ledger = failed(status=503)
+    trace.begin(names.HOP_SHED, {names.REASON: "queue_full: 256 are waiting"}).end()
+    metrics.observe(trace, ledger)
+    metrics.turned_away("in_flight")
+    assert read("shed_total", surface="chat", reason="queue_full") == 1
+    assert read("shed_total", surface="none", reason="in_flight") == 1
