@@ -2,6 +2,7 @@
 
 never called (every endpoint was full)       nobody's
 a 4xx of the caller's making                 the caller's: the endpoint is well
+a text that goes round in circles            nobody's: it is how the model writes
 the request's deadline, tokens still coming  the request's
 the time we gave it ran out                  the endpoint's, if it was silent for longer than its own `patience`;
                                              else ours: a hurried surface, or client, must not harm the others
@@ -10,7 +11,7 @@ anything else                                the endpoint's
 
 from __future__ import annotations
 
-from gateway.backends.base import BackendError, BadStatus, Saturated, TimedOut
+from gateway.backends.base import BackendError, BadStatus, Degenerate, Saturated, TimedOut
 
 
 class BudgetSpent(TimedOut):
@@ -29,7 +30,7 @@ class DeadlinePassed(TimedOut):
 
 def is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
     """Whether the endpoint that gave this error is to blame for it; see the module's docstring."""
-    if isinstance(error, Saturated | DeadlinePassed):
+    if isinstance(error, Saturated | DeadlinePassed | Degenerate):
         return False
     if isinstance(error, BadStatus):
         return not error.callers_fault

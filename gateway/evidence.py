@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.completions import token_logprobs, top_logprobs
@@ -26,16 +26,25 @@ def evidence_of(completion: Mapping[str, Any], ctx: RequestContext, *, alternati
         finish_reason=choices[0].get("finish_reason"),
         tool_names=[name for _, name, _ in functions],
         tool_arguments=[arguments for _, _, arguments in functions],
-        has_other_output=_says_more_than_text(message),
+        has_other_output=says_more_than_text(message),
         refused=bool(message.get("refusal")),
         wants_json=ctx.features.wants_json,
         own_limit=ctx.own_limit,
     )
 
 
-def _says_more_than_text(holder: Mapping[str, Any]) -> bool:
+def says_more_than_text(holder: Mapping[str, Any]) -> bool:
     """Whether a message or delta calls a tool, by the new form or the old, or speaks: an answer without a text."""
     return bool(holder.get("tool_calls") or holder.get("function_call") or holder.get("audio"))
+
+
+def says_something(choices: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a chunk's choices hold any of the answer, rather than only the role, or nothing."""
+    deltas = (choice.get("delta") or {} for choice in choices)
+    return any(
+        delta.get("content") or delta.get("reasoning_content") or delta.get("refusal") or says_more_than_text(delta)
+        for delta in deltas
+    )
 
 
 def _functions(holder: Mapping[str, Any]) -> list[tuple[object, str, str]]:
@@ -90,7 +99,7 @@ class StreamEvidence:
         for choice in chunk["choices"]:
             delta = choice.get("delta") or {}
             text = delta.get("content") or delta.get("reasoning_content")
-            more = _says_more_than_text(delta)
+            more = says_more_than_text(delta)
             said = bool(text or more or delta.get("refusal"))
             logprobs = token_logprobs(choice)
             self._logprobs += logprobs

@@ -152,10 +152,14 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
 
 def is_loop(text: str) -> bool:
     """Whether the text ends in a loop: a run of words, said at least three times over, twelve words or more in all."""
-    words = text.split()[-_TAIL_WORDS:]
+    return loop_period(text.split()[-_TAIL_WORDS:]) > 0
+
+
+def loop_period(words: Sequence[str]) -> int:
+    """How many words the loop has that a text of these words ends in; 0 for no loop."""
     n = len(words)
     if n < _MIN_LOOP_WORDS:
-        return False
+        return 0
     for period in range(1, min(_MAX_PERIOD, n // 3) + 1):
         if words[-1] != words[-1 - period]:
             continue
@@ -163,8 +167,8 @@ def is_loop(text: str) -> bool:
         while run < n and words[-1 - run] == words[-1 - run + period]:
             run += 1
         if run >= max(_MIN_LOOP_WORDS, 3 * period):
-            return True
-    return False
+            return period
+    return 0
 
 
 def _should_be_json(evidence: Evidence) -> bool:
