@@ -1,7 +1,9 @@
-"""`python -m tests.bench [--quick] [--json] [--rounds N] [--only NAME ...]`, behind `make bench`.
+"""`python -m tests.bench [--quick] [--json] [--rounds N] [--only NAME ...] [--live NAME ...]`, behind `make bench`.
 
-Needs two cores, wrk and nginx. A full run takes about seven minutes, a quick one about forty seconds; the machine
-should do nothing else meanwhile. Read the ratios: they come from interleaved rounds, so noise falls on all alike.
+Needs two cores, and for all but the part `live` wrk and nginx. A full run takes about seven minutes and a quarter of an
+hour for `live`, a quick one about forty seconds and a minute; the machine should do nothing else meanwhile. Read the
+ratios: they come from interleaved rounds, so noise falls on all alike. The figures of `live` are held against a
+yardstick instead, its first row: what client and model server cost without a gateway between them.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench import measure
+from tests.bench.live.run import SCENARIOS, play
 from tests.bench.load import subjects
 from tests.bench.measure import Plan
 from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import MissingTools, choose_cores, require_tools, rig
 
-PARTS = ("requests", "streams", "starts")
+PARTS = ("requests", "streams", "starts", "live")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,9 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = measure.QUICK if asked.quick else measure.FULL
     if asked.rounds:
         plan = dataclasses.replace(plan, rounds=asked.rounds)
+    parts = asked.only or (["live"] if asked.live else PARTS)
     try:
-        require_tools()
-        found = _run(plan, asked.only or PARTS, not asked.yardsticks)
+        found = _costs(plan, parts, not asked.yardsticks) if set(parts) != {"live"} else Found({}, {}, {})
+        if "live" in parts and not asked.yardsticks:
+            rows = play(asked.live or list(SCENARIOS), choose_cores(), asked.quick, _progress("live: "))
+            found = dataclasses.replace(found, live=rows)
     except MissingTools as missing:
         print(missing, file=sys.stderr)
         return 2
@@ -48,11 +54,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many times round")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts only")
+    parser.add_argument("--live", nargs="+", metavar="NAME", choices=SCENARIOS, help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--yardsticks", action="store_true", help="all but the gateway: what this machine can do")
     return parser.parse_args(arguments)
 
 
-def _run(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
+def _costs(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
+    require_tools()
     cores = choose_cores()
     with tempfile.TemporaryDirectory(prefix="tierline-bench-") as temporary:
         folder = Path(temporary)

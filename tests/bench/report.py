@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.bench.live import table
 from tests.bench.measure import Figures
 
 
@@ -71,6 +72,8 @@ class Found:
     requests: dict[str, Figures]
     streams: dict[str, Figures]
     starts: dict[str, Figures]
+    live: Sequence[table.Row] = ()
+    """These are no medians: each is one run of a scenario."""
 
     def value(self, subject: str, figure: str) -> float | None:
         """One figure, wherever it is kept."""
@@ -106,12 +109,14 @@ def as_json(found: Found) -> dict[str, object]:
         "starts": found.starts,
         "cpu_to_raw": ratios,
         "goals": goals,
+        "live": table.as_json(found.live),
     }
 
 
 def as_text(found: Found) -> str:
     """The whole run, for people."""
-    parts = [_requests(found), _streams(found), _goals(found)]
+    live = table.as_text(found.live) if found.live else ""
+    parts = [_requests(found), _streams(found), _goals(found), live]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -169,7 +174,7 @@ def _goals(found: Found) -> str:
         row = f"{_NAMES[subject] + ': ' + _WHAT[figure]:58}{value:>9.2f}"
         row += f"{scaled:>9.2f}" if scaled is not None else f"{'':9}"
         lines.append(f"{row}{goal.target:>9g}{aim:>8}  {state}")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 1 else ""
 
 
 def _ratio(group: dict[str, Figures], name: str, figure: str) -> float:
