@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from types import NoneType
 
 import orjson
@@ -26,6 +26,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
+from gateway.backends.quota import Quota
 from gateway.backends.sse import DONE, EventParser
 from gateway.completions import Assembler, Progress, chunks_of, usage_of
 
@@ -36,11 +37,15 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenAIBackend:
-    """One endpoint. `model` replaces the client's; unknown fields pass; the key never leaves but to this endpoint."""
+    """One endpoint. `model` replaces the client's; unknown fields pass; the key never leaves but to this endpoint.
 
-    def __init__(self, transport: Transport, *, model: str, key: str | None) -> None:
+    `quota` is told of the rate-limit headers of every reply.
+    """
+
+    def __init__(self, transport: Transport, *, model: str, key: str | None, quota: Quota | None = None) -> None:
         self._transport = transport
         self._model = model
+        self._quota = quota
         self._headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",
@@ -84,6 +89,9 @@ class OpenAIBackend:
         if call.traceparent:
             headers = {**self._headers, "traceparent": call.traceparent}
         response = await self._transport.send(headers, self._payload(call, stream=stream))
+        if self._quota is not None:
+            hear = self._quota.refused if response.status == 429 else self._quota.heard
+            hear(response.header, monotonic())
         if response.status == 200:
             if response.header("Content-Encoding") not in (None, "identity"):
                 response.close()

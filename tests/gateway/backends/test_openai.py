@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,6 +15,7 @@ import pytest
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import BadStatus, Call, InvalidReply, Truncated
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.quota import Quota
 from tests.support.raw_upstream import raw_upstream
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream, error_reply
 
@@ -27,9 +30,9 @@ BODY: dict[str, Any] = {
 STREAM = BODY | {"stream": True}
 
 
-def backend_at(url: str, key: str | None = KEY) -> OpenAIBackend:
+def backend_at(url: str, key: str | None = KEY, quota: Quota | None = None) -> OpenAIBackend:
     transport = AiohttpTransport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
-    return OpenAIBackend(transport, model="small", key=key)
+    return OpenAIBackend(transport, model="small", key=key, quota=quota)
 
 
 @pytest.fixture
@@ -338,3 +341,19 @@ async def test_says_whether_done_was_seen(backend: OpenAIBackend, upstream: Upst
         pass
     assert stream.done_seen is (fault is None)
     stream.close()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "429 Too Many Requests"])
+async def test_the_quota_hears_the_rate_limit_headers_of_every_reply(status: str) -> None:
+    """Of one that was served and of one that was refused."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/event-stream\r\n"
+    limits = "x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: 6s\r\n"
+    quota = Quota()
+    reply = f"{head}{limits}Content-Length: 14\r\n\r\ndata: [DONE]\n\n"
+    with raw_upstream(reply.encode()) as server:
+        backend = backend_at(server.url, quota=quota)
+        for _ in range(10):
+            with contextlib.suppress(BadStatus):
+                (await backend.stream(Call(STREAM, ask_logprobs=False))).close()
+        await backend.aclose()
+    assert 5 < quota.wait_s(time.monotonic()) <= 6
