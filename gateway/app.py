@@ -14,6 +14,7 @@ from gateway.middleware import Door
 from gateway.reply import send_error
 from gateway.routes import health, models
 from gateway.routes.chat import ChatCompletions
+from gateway.routes.feedback import feedback_router
 from gateway.services import Services
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
@@ -65,6 +66,7 @@ def _fastapi(services: Services) -> FastAPI:
     api.state.services = services
     api.include_router(models.router)
     api.include_router(health.router)
+    api.include_router(feedback_router())
     api.add_exception_handler(ApiError, _as_envelope)
     api.add_exception_handler(HTTPException, _as_envelope)
     api.add_exception_handler(Exception, _as_envelope)

@@ -3,7 +3,7 @@
     ApiError
     ├── InvalidRequest         400  invalid_request_error   the body or a header is not what the API takes
     ├── Unauthorized           401  invalid_request_error   the key is missing or unknown
-    ├── NotFound               404  invalid_request_error   no such URL, or no such model
+    ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
@@ -71,7 +71,7 @@ class Unauthorized(ApiError):
 
 
 class NotFound(ApiError):
-    """404: codes unknown_url, model_not_found."""
+    """404: codes unknown_url, model_not_found, request_not_found."""
 
     status = 404
     type = "invalid_request_error"
