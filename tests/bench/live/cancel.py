@@ -48,7 +48,7 @@ def cancel(run: Run) -> list[Row]:
 
 
 async def _cancel(run: Run, on: Stage) -> list[Row]:
-    count = 1_000 if run.quick else 10_000
+    count = 300 if run.quick else 10_000
     await on.local.behave(_LOCAL)
     await on.hosted.behave(_HOSTED)
     async with on.clients(256) as clients:
@@ -102,7 +102,7 @@ def _noticed(left: Iterable[Answer], seen: Iterable[Seen]) -> tuple[list[float],
 
 async def _races(run: Run, on: Stage, clients: Clients) -> list[float]:
     """From the winner's first token to the loser's end, for streams of which both tiers were asked."""
-    times = poisson(60, run.seconds(15, 2), seed=4)
+    times = poisson(60, run.seconds(15, 1), seed=4)
     await open_loop(clients, [(at, Ask(n, "races", n)) for n, at in enumerate(times, 1)])
     await asyncio.sleep(0.3)
     first, second = (await on.local.seen()).by_id(), (await on.hosted.seen()).by_id()

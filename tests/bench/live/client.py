@@ -7,18 +7,20 @@ later request and is not left out of the figures (coordinated omission). Times a
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import orjson
 
 _CONTENT = re.compile(rb'"content":"(?!")')
 _PIECE = re.compile(rb'"content":"((?:[^"\\]|\\.)*)"')
+_LOGPROB = re.compile(rb'"logprob":(-?[0-9.e-]+)')
 _FINAL_COST = re.compile(rb"x-tierline-cost-usd=([0-9.]+)")
 _FINAL_ATTEMPTS = re.compile(rb"x-tierline-attempts=(\d+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -39,6 +41,7 @@ class Ask:
     stream: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
     leave_after_s: float | None = None
+    logprobs: bool = False
 
     def message(self, port: int) -> bytes:
         """Head and body."""
@@ -50,6 +53,8 @@ class Ask:
             "bench_id": self.number,
             "bench_prompt": self.prompt,
         }
+        if self.logprobs:
+            told["logprobs"] = True
         body = orjson.dumps(told)
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
@@ -102,6 +107,12 @@ class Answer:
     def right(self) -> bool:
         """Whether the answer is the right one."""
         return self.text.startswith("right")
+
+    @property
+    def token_probability(self) -> float:
+        """exp(mean log-probability) of its tokens, if they were asked for; 0 without any."""
+        found = [float(one) for one in _LOGPROB.findall(self.body)]
+        return math.exp(sum(found) / len(found)) if found else 0.0
 
     @property
     def cost_usd(self) -> float:
@@ -273,7 +284,15 @@ def poisson(rate: float, seconds: float, seed: int, start_s: float = 0.0, most: 
     return times
 
 
-async def open_loop(clients: Clients, offers: Iterable[tuple[float, Ask]]) -> list[Answer]:
+class Sender(Protocol):
+    """Whatever can have a request answered."""
+
+    async def send(self, ask: Ask, due_ns: int = 0) -> Answer:
+        """Asks, and gives the answer when it is there."""
+        ...
+
+
+async def open_loop(clients: Sender, offers: Iterable[tuple[float, Ask]]) -> list[Answer]:
     """Sends each request at its time (seconds from now, ascending), and gives all answers when the last is there."""
     started = time.monotonic_ns()
     sent: list[asyncio.Task[Answer]] = []

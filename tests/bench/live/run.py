@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from tests.bench.live.cancel import cancel
 from tests.bench.live.commit import commit, escalated
 from tests.bench.live.deadlines import deadlines
+from tests.bench.live.hedge import hedge
+from tests.bench.live.outage import outage
+from tests.bench.live.overload import overload
 from tests.bench.live.scenario import Run, Say
+from tests.bench.live.strategies import strategies
 from tests.bench.live.table import Row
 from tests.bench.rig import Cores
 
@@ -17,6 +21,10 @@ SCENARIOS: Mapping[str, Callable[[Run], list[Row]]] = {
     "escalated": escalated,
     "deadlines": deadlines,
     "cancel": cancel,
+    "overload": overload,
+    "outage": outage,
+    "hedge": hedge,
+    "strategies": strategies,
 }
 
 

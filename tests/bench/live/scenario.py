@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from tests.bench.live.client import Answer, Ask, Clients, open_loop
 from tests.bench.live.stage import Backend
 from tests.bench.live.upstream import Record
 from tests.bench.rig import Cores
+
+_RECOVERED = 0.99
+_STEP_S = 0.1
 
 Say = Callable[[str], None]
 
@@ -46,7 +50,7 @@ async def warm_up(clients: Clients, model: str, behaviour: Behaviour, backends: 
     """Has every path been gone once, connections opened and latencies known, and forgets it all."""
     for backend in backends:
         await backend.behave(behaviour)
-    await open_loop(clients, [(n / 100, Ask(n + 1, model, n + 1)) for n in range(100)])
+    await open_loop(clients, [(n / 100, Ask(n + 1, model, n + 1)) for n in range(50)])
     await asyncio.sleep(0.1)
     for backend in backends:
         await backend.forget()
@@ -60,6 +64,23 @@ def ms(ns: int) -> float:
 def lag_ms(answers: Iterable[Answer]) -> list[float]:
     """How late each request left: what the client itself could not keep up with."""
     return [ms(answer.sent_ns - answer.due_ns) for answer in answers if answer.due_ns]
+
+
+def recovery_s(answers: Iterable[Answer], since_ns: int, good: Callable[[Answer], bool]) -> float:
+    """From `since_ns` until 99% of what is asked in any second from then on is answered well; nan if that never comes.
+
+    The last second that can be judged is the one before the last request.
+    """
+    asked = sorted((answer for answer in answers if answer.sent_ns >= since_ns), key=lambda answer: answer.sent_ns)
+    recovered = math.nan
+    for step in range(int((asked[-1].sent_ns - since_ns) / 1e9 / _STEP_S) if asked else 0):
+        begin = since_ns + int(step * _STEP_S * 1e9)
+        second = [good(answer) for answer in asked if begin <= answer.sent_ns < begin + 1_000_000_000]
+        if share(second) < _RECOVERED:
+            recovered = math.nan
+        elif second and math.isnan(recovered):
+            recovered = step * _STEP_S
+    return recovered
 
 
 def share(found: Iterable[bool]) -> float:

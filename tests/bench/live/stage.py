@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,8 @@ def _write(folder: Path, play: Play, backends: tuple[Backend, Backend]) -> None:
     deployment = config(*urls, embedding=state, default_surface=play.default_surface or next(iter(play.policies)))
     for tier, prices in zip(deployment["tiers"], play.prices, strict=True):
         more = {"max_in_flight": 1024, "price": {"input": prices.input, "output": prices.output}}
-        tier["backends"][0].update(more | dict(play.backend))
+        # A copy: what two backends share would be written as a YAML alias.
+        tier["backends"][0].update(more | deepcopy(dict(play.backend)))
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
 
 

@@ -30,7 +30,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing measured: figures in `unit` (ms, s, %, x or none), `n` without one."""
+    """One thing measured: figures in `unit` (ms, s, %, $, x or none), `n` without one. Without figures, a remark."""
 
     scenario: str
     what: str
@@ -70,12 +70,13 @@ def as_text(rows: Sequence[Row]) -> str:
     """The table, and below it how many targets are met."""
     cells = [("", "what", "target", "measured", "met")]
     before = ""
-    for row in rows:
+    for row in filter(lambda row: row.figures, rows):
         name, before = ("" if row.scenario == before else row.scenario), row.scenario
         target = ", ".join(limit.said(row.unit) for limit in row.limits)
         cells.append((name, row.what, target, _measured(row), {None: "", True: "yes", False: "NO"}[row.met]))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+    lines += [f"{row.scenario}: {row.what}" for row in rows if not row.figures]
     judged = [row for row in rows if row.met is not None]
     lines.append(f"{sum(bool(row.met) for row in judged)} of {len(judged)} targets met")
     return "\n".join(lines)
