@@ -42,10 +42,14 @@ class Peers:
 
 
 def rest_told(rest: Rest | None, now: float) -> dict[str, Any] | None:
-    """A rest as siblings are told of it; None for one that we heard of ourselves, lest it echo for ever."""
-    if rest is None or rest.heard_from or rest.until <= now:
+    """A rest as siblings are told of it; None for one that we heard of ourselves, lest it echo for ever.
+
+    One whose time is over is told too, until a call has shown that the endpoint is well: without a word of it the
+    siblings would take it for well and send all they have.
+    """
+    if rest is None or rest.heard_from:
         return None
-    return {"cause": rest.cause, "reason": rest.reason, "left_s": rest.until - now}
+    return {"cause": rest.cause, "reason": rest.reason, "left_s": max(0.0, rest.until - now)}
 
 
 def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
@@ -54,6 +58,6 @@ def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
     if not isinstance(told, Mapping):
         return None
     cause, reason, left = _CAUSES.get(told.get("cause")), told.get("reason"), told.get("left_s")
-    if cause is None or not isinstance(reason, str) or not isinstance(left, int | float) or not left > 0:
+    if cause is None or not isinstance(reason, str) or not isinstance(left, int | float) or not left >= 0:
         return None
     return Rest(cause, reason, now, now + min(left, _LONGEST_REST_S))

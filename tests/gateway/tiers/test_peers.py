@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
@@ -79,8 +80,10 @@ def _order(entry_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
-def endpoint(name: str = "local", url: str = "http://127.0.0.1:9/v1", most: int = 8) -> Endpoint:
-    return Endpoint(BackendConfig(name=name, base_url=url, model="small", max_in_flight=most), Silent())
+def endpoint(
+    url: str = "http://127.0.0.1:9/v1", most: int = 8, clock: Callable[[], float] = time.monotonic
+) -> Endpoint:
+    return Endpoint(BackendConfig(name="local", base_url=url, model="small", max_in_flight=most), Silent(), clock)
 
 
 def trip(one: Endpoint) -> None:
@@ -113,6 +116,21 @@ async def test_a_sibling_knows_of_a_rest_within_a_second() -> None:
         slot.began()
         slot.succeeded()
         await eventually(lambda: other.breaker.rest is None, 1.0, "the sibling's good news")
+
+
+def test_a_rest_that_is_over_but_not_proven_over_is_still_told() -> None:
+    """Else every sibling would send all it has to an endpoint that one of them is just about to try."""
+    now = 100.0
+    one, other = endpoint(clock=lambda: now), endpoint(clock=lambda: now)
+    trip(one)
+    other.heard("one", one.state(now), now)
+    assert other.breaker.state(now) == "open"
+    now += 2
+    other.heard("one", one.state(now), now)
+    assert other.breaker.state(now) == "half_open"
+    one.take().began()
+    other.heard("one", one.state(now), now)
+    assert other.breaker.state(now) == "closed"
 
 
 async def test_max_in_flight_is_for_all_workers_together() -> None:
