@@ -6,14 +6,17 @@ import argparse
 import asyncio
 import os
 import sys
-from pathlib import Path
+from collections.abc import Mapping
 
 import orjson
 from rich.console import Console
 
 from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
+from gateway.commands import CommandError
+from gateway.commands._store import add_store_flags, store_url
 from gateway.telemetry import reader
+from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.view import draw, draw_list
 from policies.errors import ConfigError
 
@@ -23,10 +26,6 @@ _EXAMPLES = """examples:
   tierline trace show 0198a1b2c3d4        the request with that x-request-id
   tierline trace show 0198a1b2c3d4 --json | jq .ledger
 """
-
-
-class _NotFound(Exception):
-    """There is no such store, or no such request; the message says what to do."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,9 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--store", metavar="URL", help="the store (default: $TIERLINE_STORE_URL, else the running one)")
-    where.add_argument("--config", type=Path, metavar="FILE", help="take the store from this config")
-    where.add_argument("--state", metavar="FOLDER", default=".state", help="where `tierline up` keeps its state")
+    add_store_flags(where)
     where.add_argument("--json", action="store_true", help="print the records as stored, one line each")
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
     last = what.add_parser("last", parents=[where], help="the latest request")
@@ -56,21 +53,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Carries the command out. 0, or 1 with one line on stderr."""
     try:
-        blobs = asyncio.run(_read(_store_url(args), args))
-    except _NotFound as missing:
+        blobs, feedback = asyncio.run(_read(store_url(args), args))
+    except CommandError as missing:
         return _fail(str(missing))
     except StoreUnavailable as down:
         return _fail(f"the store does not answer ({down}); is it running?")
     except (ConfigError, ValueError) as bad:
         return _fail(str(bad))
     try:
-        _print(blobs, args)
+        _print(blobs, feedback, args)
     except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _print(blobs: list[bytes], args: argparse.Namespace) -> None:
+def _print(blobs: list[bytes], feedback: Mapping[Key, Feedback], args: argparse.Namespace) -> None:
     if args.json:
         for blob in blobs:
             sys.stdout.write(blob.decode() + "\n")
@@ -84,46 +81,30 @@ def _print(blobs: list[bytes], args: argparse.Namespace) -> None:
     for number, record in enumerate(records):
         if number:
             console.print()
-        draw(record, console)
+        draw(record, console, feedback.get(key_of(record["ledger"])))
 
 
-async def _read(url: str, args: argparse.Namespace) -> list[bytes]:
+async def _read(url: str, args: argparse.Namespace) -> tuple[list[bytes], Mapping[Key, Feedback]]:
+    """The records asked for, and what was said of them where they are drawn."""
     store = RedisStore.from_url(url)
     try:
-        if args.what == "show":
-            found = await reader.find(store, args.request_id)
-            if found is None:
-                raise _NotFound(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
-            return [found]
-        blobs = await reader.latest(store, args.n)
-        if not blobs:
-            raise _NotFound("no request has been traced yet; send one and look again")
-        return blobs
+        blobs = await _records(store, args)
+        drawn = not args.json and args.what != "list"
+        return blobs, await reader.feedback_by_request(store) if drawn else {}
     finally:
         await store.aclose()
 
 
-def _store_url(args: argparse.Namespace) -> str:
-    url = args.store or (args.config and _configured(args.config)) or os.environ.get("TIERLINE_STORE_URL")
-    return str(url) if url else _running(Path(args.state) / "up.json")
-
-
-def _configured(config: Path) -> str | None:
-    from gateway.deployment import load_deployment  # not needed otherwise, and slow to import
-
-    return load_deployment(config).store.url
-
-
-def _running(up: Path) -> str:
-    try:
-        return str(orjson.loads(up.read_bytes())["store_url"])
-    except FileNotFoundError:
-        raise _NotFound(
-            f"no store to read: {up} is not there, so `tierline up` is not running here. "
-            "Start it, or name the store by --store URL or TIERLINE_STORE_URL, or its folder by --state"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _NotFound(f"{up} cannot be read ({type(error).__name__}); name the store by --store URL") from None
+async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
+    if args.what == "show":
+        found = await reader.find(store, args.request_id)
+        if found is None:
+            raise CommandError(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
+        return [found]
+    blobs = await reader.latest(store, args.n)
+    if not blobs:
+        raise CommandError("no request has been traced yet; send one and look again")
+    return blobs
 
 
 def _count(text: str) -> int:

@@ -102,6 +102,7 @@ def _attempt(a: Attributes) -> Iterable[str]:
     yield _tokens(a)
     yield _said(a, names.COST, "{}", dollars)
     yield _waited(a)
+    yield _said(a, names.TTFT, "first token after {}", milliseconds)
     yield _forecast(a)
     yield _said(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
     yield _said(a, names.TIMEOUT, "timeout {}", milliseconds)

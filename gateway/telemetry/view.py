@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gateway.telemetry import names
+from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.reasons import dollars, explain, milliseconds
 
 Record = Mapping[str, Any]
@@ -28,10 +29,10 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE: "yellow", names.EMBED: "yellow"}
 
 
-def draw(record: Record, console: Console) -> None:
-    """Prints the header and the waterfall of one request."""
+def draw(record: Record, console: Console, feedback: Feedback | None = None) -> None:
+    """Prints the header and the waterfall of one request, with what was said of its answer afterwards."""
     width = min(console.width, 140)
-    for line, style in _header(record["ledger"], record):
+    for line, style in _header(record["ledger"], record, feedback):
         _wrapped(console, line, width, indent="", style=style)
     console.print()
     total = max((hop["start_us"] + hop["duration_us"] for hop in record["hops"]), default=0) or 1
@@ -75,7 +76,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(aligned)
 
 
-def _header(ledger: Record, record: Record) -> list[tuple[str, str]]:
+def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[tuple[str, str]]:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started"]))
     first = [f"request {ledger['request_id']}", ledger["policy"] or ledger["surface"], str(ledger["status"])]
     if ledger["path"]:
@@ -86,9 +87,30 @@ def _header(ledger: Record, record: Record) -> list[tuple[str, str]]:
     if ledger["ttft_ms"] is not None:
         times.append(f"TTFT {milliseconds(ledger['ttft_ms'])}")
     times.append(f"overhead {milliseconds(ledger['overhead_ms'])}")
-    wasted = f" (wasted {dollars(ledger['wasted_usd'])})" if ledger["wasted_usd"] else ""
-    times.append(f"cost {dollars(ledger['cost_usd'])}{wasted}")
-    return [("  ".join(first), _status_style(ledger["status"])), ("  ".join(times), ""), (_answered(ledger), "dim")]
+    if ledger.get("tpot_ms"):
+        times.append(f"{milliseconds(ledger['tpot_ms'])} a token")
+    if ledger.get("queue_ms"):
+        times.append(f"queue {milliseconds(ledger['queue_ms'])}")
+    lines = [("  ".join(first), _status_style(ledger["status"])), ("  ".join(times), ""), (_money(ledger), "")]
+    lines.append((_answered(ledger), "dim"))
+    if feedback is not None:
+        comment = f": {feedback.comment}" if feedback.comment else ""
+        lines.append((f"feedback {feedback.score:g}{comment}", ""))
+    return lines
+
+
+def _money(ledger: Record) -> str:
+    """What it cost, what of it was for nothing, and what always asking the strongest tier would have cost."""
+    parts = [f"cost {dollars(ledger['cost_usd'])}"]
+    tokens = ledger.get("wasted_tokens")  # a record of an older version has none
+    if ledger["wasted_usd"] or tokens:
+        counted = f" and {tokens} tokens" if tokens else ""
+        parts.append(f"wasted {dollars(ledger['wasted_usd'])}{counted}")
+    counterfactual = ledger.get("counterfactual_usd")
+    if counterfactual is not None:
+        parts.append(f"the strongest tier alone {dollars(counterfactual)}")
+    raced = [word for word in ("hedged", "speculated") if ledger.get(word)]
+    return "  ".join([*parts, *raced, *(["held out"] if ledger.get("holdout") else [])])
 
 
 def _answered(ledger: Record) -> str:

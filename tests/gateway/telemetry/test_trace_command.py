@@ -10,7 +10,9 @@ import orjson
 import pytest
 
 from cache.redis_store import RedisStore
+from cache.store import Append
 from gateway.commands import trace
+from gateway.telemetry.feedback import STREAM, Feedback
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -60,6 +62,15 @@ def test_last_show_and_list(traced: str) -> None:
     rows = _tierline("list", "--store", traced).stdout.splitlines()
     assert [row.split()[-1] for row in rows] == ["request", "req-2", "req-1"]
     assert len(_tierline("list", "-n", "1", "--store", traced).stdout.splitlines()) == 2
+
+
+async def test_feedback_is_shown(traced: str, store: RedisStore) -> None:
+    """What was said of an answer stands with its request, the last word alone."""
+    words = [Feedback("req-1", "acme", "chat", score, None, 1.0) for score in (0.0, 1.0)]
+    await store.apply([Append(STREAM, word.encode(), 10) for word in words])
+    assert "\nfeedback 1\n" in _tierline("show", "req-1", "--store", traced).stdout
+    assert "feedback" not in _tierline("show", "req-2", "--store", traced).stdout
+    await store.delete(STREAM)
 
 
 def test_json_is_the_record_as_stored(traced: str) -> None:

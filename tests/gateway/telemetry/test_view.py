@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from gateway.telemetry import names
+from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.reasons import dollars, explain, milliseconds
 from gateway.telemetry.record import encode
@@ -57,7 +59,7 @@ def test_every_decision_gives_its_reason() -> None:
     text = " ".join(" ".join(_piped([_record(escalated())], draw, width=140)).split())
     for phrase in (
         "request req-1 chat@3f2a91c 200 path escalated",
-        "TTFT 120 ms overhead 700 us cost $0.0003 (wasted $0.0001)",
+        "TTFT 120 ms overhead 700 us cost $0.0003 wasted $0.0001",
         "miss; nearest neighbour e41 at similarity 0.812 < minimum 0.920",
         "tiers local then hosted; because p_adequate >= 0.7; difficulty 0.310; p_adequate 0.820; in domain",
         "local/smollm2; low_confidence; confidence 0.410 < threshold 0.620 over 24 tokens, calibrated by head "
@@ -66,6 +68,30 @@ def test_every_decision_gives_its_reason() -> None:
         "7.10 s left at the start; timeout 7.00 s",
     ):
         assert phrase in text
+
+
+def test_money_and_time_are_told() -> None:
+    """The pace, the queue, what was wasted, what the strongest tier would have cost, races, the draw, and feedback."""
+    figures: dict[str, Any] = {"tpot_ms": 20.0, "queue_ms": 12.5, "wasted_tokens": 124, "counterfactual_usd": 0.0004}
+    record = _record(escalated(hedged=True, holdout=True, **figures))
+    said = Feedback("req-1", "acme", "chat", 0.5, "wrong year\x1b[2J", 1.0)
+    text = " ".join(_piped([record], partial(draw, feedback=said), width=140))
+    for phrase in (
+        "20.0 ms a token  queue 12.5 ms",
+        "wasted $0.0001 and 124 tokens  the strongest tier alone $0.0004  hedged  held out",
+        "feedback 0.5: wrong year?[2J",
+    ):
+        assert phrase in text
+
+
+def test_a_record_of_an_older_version_is_drawn() -> None:
+    """What its ledger did not have yet is left out."""
+    record = _record(escalated())
+    kept = [*list(record["ledger"])[: list(record["ledger"]).index("error") + 1]]
+    record["ledger"] = {name: record["ledger"][name] for name in kept}
+    lines = _piped([record], draw)
+    assert "cost $0.0003  wasted $0.0001" in lines[2]
+    assert not any("strongest tier" in line for line in lines)
 
 
 def test_an_error_is_said_where_it_happened() -> None:
@@ -120,6 +146,7 @@ def test_an_abstention_is_said() -> None:
         (names.ATTEMPT, {names.HEDGE: True}, "a hedge"),
         (names.ATTEMPT, {names.SPECULATIVE: True}, "speculative"),
         (names.ATTEMPT, {names.CONTINUES: 1}, "goes on with the text of attempt 1"),
+        (names.ATTEMPT, {names.TTFT: 40.0}, "first token after 40.0 ms"),
         (names.ATTEMPT, {names.QUEUE: 12.5}, "waited 12.5 ms in line"),
         (names.HOP_SHED, {names.REASON: "the line is full"}, "turned away: the line is full"),
     ],
