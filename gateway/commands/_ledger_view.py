@@ -1,0 +1,128 @@
+"""The figures of `tierline ledger` as a table, in words that need no manual."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.telemetry.reasons import dollars, milliseconds
+
+Figures = Mapping[str, Any]
+
+_TIMES = (
+    ("TTFT of streams", "ttft_ms"),
+    ("time per token", "tpot_ms"),
+    ("whole request", "total_ms"),
+    ("queue", "queue_ms"),
+    ("our overhead", "overhead_ms"),
+)
+
+
+def show(said: Figures, surface: str | None) -> None:
+    """Prints the figures on stdout."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    span = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said[end])) for end in ("from", "to"))
+    console.print(f"{said['requests']} requests of {surface or 'all surfaces'}, {span}\n", markup=False)
+    console.print(_paths(said["paths"]))
+    console.print()
+    console.print(_times(said))
+    console.print()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for name, text in (*_money(said), *_objectives(said["slo"]), *_holdout(said["holdout"])):
+        table.add_row(name, text)
+    console.print(table)
+
+
+def _paths(paths: Mapping[str, Figures]) -> Table:
+    table = _columns("path", "requests", "share", "cost")
+    for path, of in paths.items():
+        table.add_row(path, str(of["requests"]), _percent(of["share"]), dollars(of["cost_usd"]))
+    return table
+
+
+def _times(said: Figures) -> Table:
+    table = _columns("time", "n", "p50", "p95", "p99")
+    for name, key in _TIMES:
+        found = said[key]
+        cells = [milliseconds(found[q]) if found[q] is not None else "-" for q in ("p50", "p95", "p99")]
+        table.add_row(name, str(found["n"]), *cells)
+    return table
+
+
+def _columns(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, min_width=16)
+    for name in others:
+        table.add_column(name, justify="right", min_width=9)
+    return table
+
+
+def _money(said: Figures) -> Iterator[tuple[str, str]]:
+    estimated = f", of that {dollars(said['estimated_usd'])} estimated" if said["estimated_usd"] else ""
+    yield "cost", dollars(said["cost_usd"]) + estimated
+    wasted = said["wasted"]
+    yield (
+        "wasted",
+        f"{dollars(wasted['usd'])} ({_percent(wasted['share_of_usd'])}), "
+        f"{wasted['tokens']} tokens ({_percent(wasted['share_of_tokens'])})",
+    )
+    alone = said["strongest_alone"]
+    yield "strongest alone", _saving(alone["reported"], "whose usage the backends reported")
+    if alone["estimated"]["requests"]:
+        yield "  estimated", _saving(alone["estimated"], "whose usage is in part our own count")
+    if alone["unknown"]["requests"]:
+        yield (
+            "  unknown",
+            f"{alone['unknown']['requests']} requests without an answer, a price or a usage to compare; "
+            f"cost {dollars(alone['unknown']['cost_usd'])}",
+        )
+
+
+def _saving(of: Figures, which: str) -> str:
+    if not of["requests"]:
+        return f"no request {which}, so no saving is claimed"
+    saved, share = of["saved_usd"], of["saved_share"]
+    word = "saved" if saved >= 0 else "lost"
+    percent = f" ({_percent(abs(share))})" if share is not None else ""
+    return (
+        f"{dollars(of['counterfactual_usd'])} for {of['requests']} requests {which}; "
+        f"they cost {dollars(of['cost_usd'])}: {word} {dollars(abs(saved))}{percent}"
+    )
+
+
+def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
+    if not slo["n"]:
+        yield "goodput", "no request was held against objectives"
+        return
+    yield "goodput", f"{_percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
+    for name, of in slo["objectives"].items():
+        yield f"  {name}", f"{_percent(of['met'])} of {of['n']} within it"
+
+
+def _holdout(said: Figures) -> Iterator[tuple[str, str]]:
+    routed, held_out = said["routed"], said["held_out"]
+    drawn = f"{held_out['requests']} held out, {routed['requests']} routed"
+    if said["interval_95"] is None:
+        yield (
+            "holdout",
+            f"{drawn}; feedback on {held_out['labels']} and {routed['labels']} of them. To compare their quality, have "
+            "a random sample of both judged and sent to POST /v1/feedback",
+        )
+        return
+    low, high = said["interval_95"]
+    yield (
+        "holdout",
+        f"{drawn}; score {held_out['score']:.3f} on {held_out['labels']} labels and {routed['score']:.3f} on "
+        f"{routed['labels']}: routed minus held out {said['difference']:+.3f} (95% interval {low:+.3f} to {high:+.3f})",
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
