@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.admission import admit
 from gateway.afterwards import Finished, Keeping
+from gateway.alive import Alive
 from gateway.client import Client, ClientGone
 from gateway.errors import ApiError, InternalError, RequestTooLarge
 from gateway.middleware import linger, read_body, request_id_of
@@ -58,6 +59,7 @@ class _Exchange:
         self._headers = known_headers(scope["headers"])
         self._started = False
         self._client = Client(receive)
+        self._alive: Alive | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
         self.ledger = Ledger(request_id_of(self._headers))
@@ -87,6 +89,8 @@ class _Exchange:
     def close(self) -> None:
         """Closes the books, after the last byte."""
         self._client.unwatch()
+        if self._alive is not None:
+            self._alive.abandon()
         ledger, root = self.ledger, self.trace.root
         root.end(ledger.error)
         ledger.total_ms = root.seconds * 1000
@@ -102,6 +106,9 @@ class _Exchange:
         body = await parse_chat_body(raw)
         self.ledger.requested_model = body["model"]
         ctx = admit(services, headers, body, self.trace, self.ledger, self._client)
+        if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
+            self._alive = Alive(ctx, self._send)
+            self._alive.begin()
         return await answer(ctx, services)
 
     async def _reply(self, reply: Reply) -> None:
@@ -126,7 +133,10 @@ class _Exchange:
 
     async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
         send = self._send
-        await start_events(send, headers)
+        if self._alive is not None and await self._alive.stopped():
+            events = self._alive.events(events)
+        else:
+            await start_events(send, headers)
         self._started = True
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
         async with contextlib.aclosing(events):
@@ -147,6 +157,10 @@ class _Exchange:
     async def _fail(self, error: ApiError) -> None:
         self.ledger.error = error.code or error.type
         if self._started:
+            return
+        if self._alive is not None and await self._alive.stopped():
+            self.ledger.status = 200
+            await self._alive.fail(error)
             return
         self.ledger.status = error.status
         before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None

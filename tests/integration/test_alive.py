@@ -1,0 +1,210 @@
+"""Signs of life before a stream's answer is there, over real sockets and through the official SDK."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tests.integration.test_path import traced
+from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.store import LocalStore
+from tests.support.upstream import Reply, Upstream, error_reply
+from tests.support.wait import until
+
+TEXT = "Paris is the capital of France, as everybody knows."
+SLOW = Reply(text=TEXT, before_headers_s=0.3)
+
+
+def policy(surface: str, alive: str) -> str:
+    """`CHAT`, for this surface, with signs of life."""
+    return (
+        CHAT.replace("surface: chat", f"surface: {surface}")
+        .replace("models: [chat, gpt-4o-mini]", "models: []")
+        .replace("hold_max: 250ms", f"hold_max: 250ms, alive: {alive}")
+        .replace("slo: {deadline: 20s}", "slo: {deadline: 20s, ttft: {p99: 10s}}")
+    )
+
+
+@pytest.fixture(scope="module")
+def _alive(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    local, hosted = _upstreams
+    policies = {name: policy(name, name) for name in ("none", "comments", "role")}
+    settings = {"default_surface": "none"}
+    folder = tmp_path_factory.mktemp("alive")
+    with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def alive(_alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore) -> Gateway:
+    """A surface for each kind of sign, over scripts and a store that begin anew."""
+    local_upstream.default = SLOW
+    return _alive
+
+
+_prompts = itertools.count()
+
+
+class Answer:
+    """A stream as it came: when its head was there, in seconds since the request went out; its lines; its end."""
+
+    def __init__(self, gateway: Gateway, surface: str, prompt: str = "") -> None:
+        asked = prompt or f"capital {next(_prompts)}"
+        body = {"model": surface, "stream": True, "messages": [{"role": "user", "content": asked}]}
+        raw, self.ended = b"", True
+        began = time.monotonic()
+        with httpx2.stream("POST", f"{gateway.url}/chat/completions", json=body, timeout=15) as response:
+            self.head_s = time.monotonic() - began
+            self.status, self.headers = response.status_code, response.headers
+            try:
+                for part in response.iter_raw():
+                    raw += part
+            except httpx2.RemoteProtocolError:
+                self.ended = False
+        self.lines = raw.decode().split("\n")
+
+    @property
+    def comments(self) -> list[str]:
+        return [line for line in self.lines if line.startswith(":")]
+
+    @property
+    def data(self) -> list[str]:
+        return [line[6:] for line in self.lines if line.startswith("data: ")]
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(one) for one in self.data if one != "[DONE]"]
+
+    @property
+    def text(self) -> str:
+        return "".join(c["choices"][0]["delta"].get("content") or "" for c in self.chunks if c["choices"])
+
+
+def test_without_it_nothing_goes_out_early(alive: Gateway) -> None:
+    """By default the head waits for the answer, and says who gives it."""
+    answer = Answer(alive, "none")
+    assert answer.head_s >= 0.3
+    assert answer.headers["x-tierline-tier"] == "local"
+    assert len(answer.comments) == 1
+
+
+def test_a_comment_comes_early(alive: Gateway) -> None:
+    """The head and a comment come long before the answer; what the head could not say is in the last comment."""
+    answer = Answer(alive, "comments")
+    assert answer.comments[0] == ": waiting"
+    assert {name for name in answer.headers if name.startswith("x-tierline")} == {
+        "x-tierline-surface",
+        "x-tierline-policy",
+    }
+    assert answer.headers["x-request-id"]
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.lines[0] == ": waiting"
+    assert answer.lines[1].startswith("data: {"), "no blank line follows a comment"
+    assert answer.text == TEXT
+    last = answer.comments[-1].split()
+    told = dict(one.split("=", 1) for one in last[1:])
+    assert (told["x-tierline-path"], told["x-tierline-tier"], told["x-tierline-attempts"]) == ("direct", "local", "1")
+    assert float(told["x-tierline-confidence"]) > 0.9
+    assert answer.data[-1] == "[DONE]"
+    assert answer.ended
+
+
+def test_a_quick_answer_has_its_headers(alive: Gateway, local_upstream: Upstream) -> None:
+    """Within a tenth of a second nothing is different: the headers say it all, and no comment waits."""
+    local_upstream.default = Reply(text=TEXT)
+    for surface in ("comments", "role"):
+        answer = until(lambda surface=surface: (one := Answer(alive, surface)).head_s < 0.1 and one, 10)
+        assert isinstance(answer, Answer)
+        assert answer.headers["x-tierline-tier"] == "local"
+        assert len(answer.comments) == 1
+        assert answer.text == TEXT
+
+
+def test_a_long_wait_has_more_than_one(alive: Gateway, local_upstream: Upstream) -> None:
+    """Every two seconds there is another sign."""
+    local_upstream.default = Reply(text=TEXT, before_headers_s=2.5)
+    assert Answer(alive, "comments").comments[:-1] == [": waiting"] * 2
+
+
+def test_a_role_comes_early(alive: Gateway) -> None:
+    """The first chunk is ours, with the role; every later one has its id, model and time, and none has a role."""
+    answer = Answer(alive, "role")
+    assert answer.head_s < 0.3
+    first = answer.chunks[0]
+    assert first["choices"] == [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]
+    assert first["model"] == "role"
+    assert {(c["id"], c["model"], c["created"], c["object"]) for c in answer.chunks} == {
+        (first["id"], "role", first["created"], "chat.completion.chunk")
+    }
+    assert sum("role" in choice["delta"] for c in answer.chunks for choice in c["choices"]) == 1
+    assert answer.text == TEXT
+
+
+def test_an_escalation_behind_it(alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """A draft is turned down behind the early head as before it."""
+    local_upstream.default = Reply(text="Rome, I should think, or so.", logprob=-3.0, before_headers_s=0.3)
+    hosted_upstream.default = Reply(text=TEXT)
+    answer = Answer(alive, "role")
+    assert answer.text == TEXT
+    assert "x-tierline-path=escalated x-tierline-tier=hosted" in answer.comments[-1]
+
+
+@pytest.mark.parametrize("surface", ["comments", "role"])
+def test_an_error_is_an_event(
+    alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore, surface: str
+) -> None:
+    """When nobody answers after all, the error is an event, and the stream does not end cleanly."""
+    local_upstream.default = Reply(status=400, body=error_reply(400, "no").body, before_headers_s=0.3)
+    answer = Answer(alive, surface)
+    assert answer.status == 200
+    assert json.loads(answer.data[-1])["error"]["message"] == "no"
+    assert not answer.ended
+    assert "x-tierline-attempts=1" in answer.comments[-1]
+    ledger = traced(store, answer)["ledger"]
+    assert (ledger["status"], ledger["error"]) == (200, "server_error")
+
+
+@pytest.mark.parametrize("surface", ["comments", "role"])
+def test_the_sdk_takes_it_for_any_stream(alive: Gateway, surface: str) -> None:
+    """The official client skips what it must, and adds up the rest."""
+    client = openai.OpenAI(base_url=alive.url, api_key="any", max_retries=0)
+    with client.chat.completions.stream(model=surface, messages=[{"role": "user", "content": "capital"}]) as stream:
+        completion = stream.get_final_completion()
+    assert completion.choices[0].message.content == TEXT
+    assert completion.choices[0].message.role == "assistant"
+
+
+def test_a_stored_answer_is_kept_as_the_backend_said_it(alive: Gateway, local_upstream: Upstream) -> None:
+    """What goes into the cache has the backend's own id, not the early head's."""
+    answer = Answer(alive, "role", "once more")
+    again = until(
+        lambda: (one := Answer(alive, "role", "once more")).headers.get("x-tierline-path") == "cache-exact" and one
+    )
+    assert isinstance(again, Answer)
+    assert again.text == TEXT
+    assert again.chunks[0]["id"] != answer.chunks[0]["id"]
+    assert again.chunks[0]["model"] == "small"
+
+
+def test_a_client_that_leaves_meanwhile(alive: Gateway, local_upstream: Upstream) -> None:
+    """A client that has seen the early head and leaves ends the call behind it."""
+    local_upstream.default = Reply(text=TEXT, before_headers_s=10)
+    body = json.dumps({"model": "comments", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
+    with socket.create_connection(("127.0.0.1", alive.port), 5) as connection:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        seen = b""
+        while b": waiting" not in seen:
+            seen += connection.recv(4096)
+    left = time.monotonic()
+    assert local_upstream.requests[-1].wait_gone(3) - left < 1
