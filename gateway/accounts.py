@@ -56,9 +56,11 @@ def settle(ctx: RequestContext, served: int | None) -> None:
 def replayed(ctx: RequestContext, body: bytes) -> None:
     """Notes the tokens of a stored answer, a completion as JSON: what the hit has saved is priced by them.
 
-    Only the end is looked at, where the usage stands: a body may be large, and a hit takes a tenth of a millisecond.
-    No string in JSON can hold the bytes looked for, since its quotes would be escaped.
+    A call that had begun meanwhile is wasted. Only the end of the body is looked at, where the usage stands: it may be
+    large, and a hit takes a tenth of a millisecond. No string in JSON can hold the bytes looked for, since its quotes
+    would be escaped.
     """
+    settle(ctx, None)
     start = body.rfind(b'"usage":{')
     if start < 0:
         return
