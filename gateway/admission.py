@@ -8,7 +8,7 @@ from typing import Any
 from gateway.client import Client
 from gateway.context import RequestContext
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
-from gateway.output import effective_body
+from gateway.output import effective_body, namespaced
 from gateway.services import Services
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -35,7 +35,10 @@ def admit(
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
     effective, own_limit = effective_body(body, policy.output)
+    if "prompt_cache_key" in effective:
+        effective = namespaced(effective, ledger.tenant)
     features = features_of(effective)
+    came = time.monotonic() - trace.root.seconds
     if services.deployment.telemetry.prompts:
         trace.root.attributes[names.PROMPT] = features.text
     return RequestContext(
@@ -47,10 +50,11 @@ def admit(
         wishes=wishes,
         clamp=_clamp(policy, wishes, pinned),
         own_limit=own_limit,
-        deadline=_deadline(policy, wishes),
+        deadline=came + _deadline_s(policy, wishes),
         trace=trace,
         ledger=ledger,
         client=client,
+        ttft_deadline=_ttft_deadline(policy, wishes, came) if features.stream else None,
     )
 
 
@@ -98,10 +102,15 @@ def _check_tier(policy: Policy, name: str, param: str) -> None:
     raise InvalidRequest(message, code="unsupported_value", param=param)
 
 
-def _deadline(policy: Policy, wishes: Wishes) -> float:
+def _deadline_s(policy: Policy, wishes: Wishes) -> float:
     allowed = policy.slo.deadline
     if wishes.deadline_s is not None:
         if wishes.deadline_s <= 0:
             raise UpstreamTimeout("The deadline had passed when the request came.", code="deadline_exceeded")
         allowed = min(allowed, wishes.deadline_s)
-    return time.monotonic() + allowed
+    return allowed
+
+
+def _ttft_deadline(policy: Policy, wishes: Wishes, came: float) -> float | None:
+    limits = [limit for limit in (policy.slo.ttft.p99, wishes.ttft_s) if limit is not None]
+    return came + min(limits) if limits else None

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from cache.lookup import Cache
@@ -17,15 +18,19 @@ from gateway.afterwards import Afterwards
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.quota import Quota
 from gateway.books import Books
 from gateway.embedding import EmbeddingService
 from gateway.middleware import Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.services import Services
 from gateway.settings import BackendConfig, Deployment, TierConfig
+from gateway.spending import Spending
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
+from gateway.tiers.peers import PeerExchange
+from gateway.tiers.warmth import Warmth
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty import DifficultyModel, shipped_artefact
@@ -57,19 +62,21 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         longest_question=embedder.whole_chars,
     )
     watcher = _watcher(source, policies, metrics)
-    tiers = {config.name: _tier(config) for config in deployment.tiers}
+    tiers = _tiers(deployment)
+    spending = Spending(tiers)
     return Services(
         deployment=deployment,
         policies=watcher,
         tenants=Tenants(deployment.tenants),
         tiers=tiers,
+        spending=spending,
         store=store,
         cache=cache,
         embedding=EmbeddingService(embedder, deployment.embedding.kind),
         classifier=classifier,
         telemetry=telemetry,
         metrics=metrics,
-        afterwards=Afterwards(cache, telemetry, Books(watcher, tiers)),
+        afterwards=Afterwards(cache, telemetry, Books(watcher, tiers, spending)),
         started_at=int(time.time()),
     )
 
@@ -84,9 +91,16 @@ async def running(services: Services) -> AsyncIterator[Services]:
     await services.cache.start()
     services.telemetry.start()
     services.afterwards.start()
+    endpoints = [endpoint for tier in services.tiers.values() for endpoint in tier.endpoints]
+    peers = PeerExchange(services.store, endpoints)
+    peers.start()
+    warmth = Warmth(endpoints, services.metrics.warmed)
+    warmth.start()
     try:
         yield services
     finally:
+        await warmth.aclose()
+        await peers.aclose()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -95,9 +109,8 @@ async def running(services: Services) -> AsyncIterator[Services]:
         await services.cache.aclose()
         await services.store.aclose()
         services.embedding.close()
-        for tier in services.tiers.values():
-            for endpoint in tier.endpoints:
-                await endpoint.aclose()
+        for endpoint in endpoints:
+            await endpoint.aclose()
 
 
 def _store(deployment: Deployment) -> Store:
@@ -117,15 +130,26 @@ def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Pol
     return PolicyWatcher(source, policies, reloaded, refused)
 
 
-def _tier(config: TierConfig) -> Tier:
-    return Tier(config.name, [Endpoint(backend, _backend(backend)) for backend in config.backends])
+def _tiers(deployment: Deployment) -> dict[str, Tier]:
+    waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
+    return {config.name: _tier(config, waiting) for config in deployment.tiers}
 
 
-def _backend(config: BackendConfig) -> Backend | None:
+def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:
+    endpoints = [_endpoint(backend, waiting) for backend in config.backends]
+    return Tier(config.name, endpoints, select=config.select)
+
+
+def _endpoint(config: BackendConfig, waiting: Counter[str]) -> Endpoint:
+    quota = Quota()
+    return Endpoint(config, _backend(config, quota), waiting=waiting, quota=quota)
+
+
+def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    return OpenAIBackend(_transport(config), model=config.model, key=key)
+    return OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota)
 
 
 def _transport(config: BackendConfig) -> Transport:

@@ -15,6 +15,7 @@ from gateway.accounts import cost
 from gateway.completions import Usage
 from gateway.policy_watch import PolicyWatcher
 from gateway.settings import Price
+from gateway.spending import Spending
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Hop, Trace
@@ -41,8 +42,9 @@ class _Terms:
 class Books:
     """Knows the prices and the objectives that requests are held against."""
 
-    def __init__(self, policies: PolicyWatcher, tiers: Mapping[str, Tier]) -> None:
+    def __init__(self, policies: PolicyWatcher, tiers: Mapping[str, Tier], spending: Spending) -> None:
         self._policies = policies
+        self._spending = spending
         self._tiers = tiers
         self._terms: dict[str, _Terms] = {}
 
@@ -51,6 +53,7 @@ class Books:
         ledger.calls = calls = _read(trace, ledger)
         if calls:
             _settle(ledger, calls)
+            self._spending.book(ledger)
         terms = self._terms.get(ledger.policy) or self._terms_of(ledger)
         if terms is None:
             return
@@ -128,16 +131,21 @@ def _settle(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
     """What the client got, and what nobody did."""
     if ledger.served is None:
         return
-    wasted = [call for call in calls if call.wasted]
-    ledger.wasted_usd = sum(call.cost_usd for call in wasted)
-    ledger.wasted_tokens = sum(call.tokens_in + call.tokens_out for call in wasted)
-    served = [call for call in calls if not call.wasted]
-    if not served:
+    wasted_usd, wasted_tokens, tokens = 0.0, 0, 0
+    first: CallAccount | None = None
+    for call in calls:
+        if call.wasted:
+            wasted_usd += call.cost_usd
+            wasted_tokens += call.tokens_in + call.tokens_out
+        else:
+            first = first or call
+            tokens += call.tokens_out
+            ledger.answer_estimated = ledger.answer_estimated or call.estimated
+    ledger.wasted_usd, ledger.wasted_tokens = wasted_usd, wasted_tokens
+    if first is None:
         return
     # An attempt that goes on with another's text reads that text again, which is not the answer's to pay for.
-    ledger.answer_tokens_in = served[0].tokens_in
-    ledger.answer_tokens_out = tokens = sum(call.tokens_out for call in served)
-    ledger.answer_estimated = any(call.estimated for call in served)
+    ledger.answer_tokens_in, ledger.answer_tokens_out = first.tokens_in, tokens
     if ledger.stream and ledger.ttft_ms is not None and tokens > 1:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
 

@@ -6,20 +6,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
+
+import orjson
 
 from gateway.client import Client
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 from gateway.wishes import Wishes
 from policies.model import Policy
+from routing.cascade import Left
 from routing.decide import Clamp
 from routing.features import Features
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request. `body` is the effective request: the client's, with the policy's output limits. `deadline` is in
-    `time.monotonic()` seconds. The policy is the version that held at the door, whatever is reloaded meanwhile.
+    """One request. `body` is the effective request: the client's, with the policy's output limits. `deadline` and
+    `ttft_deadline` are in `time.monotonic()` seconds. The policy is the version that held at the door, whatever is
+    reloaded meanwhile.
     """
 
     request_id: str
@@ -36,7 +41,23 @@ class RequestContext:
     trace: Trace
     ledger: Ledger
     client: Client
+    ttft_deadline: float | None = None
+    """When a stream's first token is due, by the policy's p99 and the client; None where nobody waits for one."""
 
     def budget_s(self) -> float:
         """What is left of the deadline, in seconds; negative once it has passed."""
         return self.deadline - time.monotonic()
+
+    def left(self) -> Left:
+        """What is left of the deadline, and of the time to the first token."""
+        now = time.monotonic()
+        ttft = None if self.ttft_deadline is None else self.ttft_deadline - now
+        return Left(self.deadline - now, ttft)
+
+    def affinity(self) -> int:
+        """A number that the requests of one conversation share, the same in every process: of its tenant and beginning.
+
+        The system prompt and the first word of the user are the part that no later turn changes.
+        """
+        messages = self.body["messages"][:2]
+        return crc32(orjson.dumps((self.tenant, messages), default=str)) or 1

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final, Protocol
 
 import orjson
 
 from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Completion, Saturated
+from gateway.backends.base import BackendError, BadStatus, Call, Completion, RetriesSpent
 from gateway.blame import BudgetSpent
 from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
+from gateway.continuation import Successor
 from gateway.drafting import read_draft
 from gateway.evidence import evidence_of
 from gateway.judging import UNJUDGED, alternatives_for, judge
@@ -26,10 +27,12 @@ from gateway.schemas import held_against_schemas
 from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Slot, Tier
+from gateway.tiers import Ask, Endpoint, Slot, Tier
 from routing.agreement import Cosine
 from routing.cascade import Attempt, Outcome, OutcomeKind
 from routing.confidence import Assessment, structural_fault
+
+_LEAST_S: Final = 0.001
 
 
 @dataclass(slots=True)
@@ -49,44 +52,69 @@ class Tried:
     endpoint: Endpoint | None = None
     answer: Draft | LiveStream | None = None
     error: BackendError | None = None
-    cost_usd: float = 0.0
-    """Of a whole answer; a stream's cost is booked when it ends."""
+
+
+class Standing(Protocol):
+    """How an attempt stands among the others of its request, while it is under way."""
+
+    lost: bool
+    """Another answer has gone out: the cancellation that comes with it is not the client's leaving."""
+    endpoint: Endpoint | None
+    """Where it is, once it has a place there."""
+
+    def rivals(self) -> list[Endpoint]:
+        """Where the other attempts of the request are now."""
+
+    def takes_over(self) -> bool:
+        """Whether a stronger tier would take over, were this attempt's draft turned down now."""
 
 
 async def try_attempt(
     ctx: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
+    standing: Standing,
     before: Sequence[Tried] = (),
     cosine: Cosine | None = None,
 ) -> Tried:
-    """Makes the attempt, after those `before`. Only a cancellation (the client has left) comes out as an exception.
+    """Makes the attempt, after those `before`. Only a cancellation comes out as an exception: the client has left, or
+    another answer was quicker.
 
     With `cosine`, the samples that a policy may ask for are compared by meaning too.
     """
     hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
-    endpoint = tiers[attempt.tier].pick([one.endpoint for one in before if one.error is not None])
-    if endpoint is None:
-        full = Saturated("every endpoint of the tier is full")
-        return _ended(hop, Tried(attempt, Outcome("retryable", str(full)), error=full))
+    failed = [one.endpoint for one in before if one.endpoint is not None and one.error is not None]
+    tier = tiers[attempt.tier]
+    try:
+        if attempt.retry and not tier.may_retry(failed):
+            raise RetriesSpent("too many retries have failed lately; another would only add to the load")
+        slot = await tier.acquire(_ask(ctx, tier, attempt), [*failed, *standing.rivals()])
+    except BackendError as error:
+        return _ended(hop, Tried(attempt, Outcome("retryable", str(error)), error=error))
+    except asyncio.CancelledError:
+        _cancelled(hop, standing)
+        raise
+    attempt = _less_the_queue(attempt, slot.queued_s, hop)
+    endpoint = standing.endpoint = slot.endpoint
     _describe(hop, endpoint)
     ctx.ledger.attempts += 1
-    slot = endpoint.take()
     call = call_for(ctx, attempt, endpoint, hop)
     samples = samples_for(ctx, attempt, endpoint, cosine)
     try:
         if ctx.features.stream:
-            return _ended(hop, await _stream(ctx, attempt, slot, hop, call))
-        return _ended(hop, await _complete(ctx, attempt, slot, hop, call, samples))
+            return _ended(hop, await _stream(ctx, tiers, attempt, standing, slot, hop, call))
+        return _ended(hop, await _complete(ctx, attempt, standing, slot, hop, call, samples))
     except BackendError as error:
         slot.failed(error)
         if isinstance(error, BadStatus):
             hop.attributes[names.UPSTREAM_STATUS] = error.status
         return _ended(hop, Tried(attempt, _outcome_of(error), endpoint, error=error))
     except asyncio.CancelledError:
-        slot.free()
-        hop.attributes[names.OUTCOME] = "caller_gone"
-        hop.end("client_gone")
+        if standing.lost:
+            slot.lost()
+        else:
+            slot.free()
+        _cancelled(hop, standing)
         raise
     except Exception:
         slot.free()  # a fault of ours costs this request, never the place of later ones
@@ -96,13 +124,47 @@ async def try_attempt(
             await samples.aclose()
 
 
+def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Ask:
+    load = ctx.policy.load
+    limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
+    return Ask(
+        surface=ctx.policy.surface,
+        priority=load.priority,
+        wait_s=min(load.max_wait, limit),
+        max_waiting=load.max_waiting,
+        tokens_in=ctx.features.approx_tokens,
+        affinity=ctx.affinity() if tier.sticky else 0,
+        stream=ctx.features.stream,
+    )
+
+
+def _less_the_queue(attempt: Attempt, queued_s: float, hop: Hop) -> Attempt:
+    """The attempt with what is left of its time after it has stood in line."""
+    if not queued_s:
+        return attempt
+    hop.attributes[names.QUEUE] = round(queued_s * 1000, 2)
+    return replace(
+        attempt,
+        timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),
+        ttft_timeout_s=max(_LEAST_S, attempt.ttft_timeout_s - queued_s),
+    )
+
+
+def _cancelled(hop: Hop, standing: Standing) -> None:
+    hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
+    hop.end(None if standing.lost else "client_gone")
+
+
 def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
-    return {
+    attributes = {
         names.ATTEMPT_NUMBER: attempt.number,
         names.TIER: attempt.tier,
         names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
         names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
     }
+    if attempt.role:
+        attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
+    return attributes
 
 
 def _describe(hop: Hop, endpoint: Endpoint) -> None:
@@ -133,14 +195,20 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
 
 
 async def _complete(
-    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call, samples: Samples | None
+    ctx: RequestContext,
+    attempt: Attempt,
+    standing: Standing,
+    slot: Slot,
+    hop: Hop,
+    call: Call,
+    samples: Samples | None,
 ) -> Tried:
-    answered = await _in_time(ctx, attempt, slot, hop, call)
+    answered = await _in_time(ctx, attempt, standing, slot, hop, call)
     if isinstance(answered, Rejected):
         return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
     value = answered.value
     # Booked first: the client may leave while samples are waited for.
-    cost = charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
+    charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
     verdict = await _judge(ctx, attempt, slot.endpoint, value, hop, samples)
     body = answered.raw
     if call.ask_logprobs or not body:
@@ -149,23 +217,27 @@ async def _complete(
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return Tried(attempt, outcome, slot.endpoint, Draft(body, value), cost_usd=cost)
+    return Tried(attempt, outcome, slot.endpoint, Draft(body, value))
 
 
-async def _in_time(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Completion | Rejected:
+async def _in_time(
+    ctx: RequestContext, attempt: Attempt, standing: Standing, slot: Slot, hop: Hop, call: Call
+) -> Completion | Rejected:
     try:
         with Deadline(attempt.timeout_s):
-            answered = await _answer(ctx, attempt, slot, hop, call)
+            answered = await _answer(ctx, attempt, standing, slot, hop, call)
     except TimeoutError:
         raise BudgetSpent(attempt.timeout_s) from None
     slot.succeeded()
     return answered
 
 
-async def _answer(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Completion | Rejected:
+async def _answer(
+    ctx: RequestContext, attempt: Attempt, standing: Standing, slot: Slot, hop: Hop, call: Call
+) -> Completion | Rejected:
     """The backend's whole answer; a draft that is watched may be turned down before it is whole, and has no `raw`."""
     if slot.endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-        drafted = await read_draft(ctx, attempt, slot, hop, call)
+        drafted = await read_draft(ctx, attempt, slot, hop, call, standing.takes_over)
         return drafted if isinstance(drafted, Rejected) else Completion(b"", drafted)
     try:
         return await slot.endpoint.backend.complete(call)
@@ -195,8 +267,16 @@ async def _judge(
     return judge(ctx, attempt, endpoint, hop, evidence)
 
 
-async def _stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> Tried:
-    opened = await open_stream(ctx, attempt, slot, hop, call)
+async def _stream(
+    ctx: RequestContext,
+    tiers: Mapping[str, Tier],
+    attempt: Attempt,
+    standing: Standing,
+    slot: Slot,
+    hop: Hop,
+    call: Call,
+) -> Tried:
+    opened = await open_stream(ctx, attempt, slot, hop, call, standing.takes_over, Successor(ctx, tiers))
     if isinstance(opened, Rejected):
         return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), slot.endpoint)
     kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"

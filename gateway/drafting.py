@@ -28,9 +28,11 @@ _LOOK_EVERY = 32
 
 
 async def read_draft(
-    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call
+    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call, takes_over: Callable[[], bool]
 ) -> dict[str, Any] | Rejected:
     """The whole completion, still to be judged as such, or why it was cut short. Raises BackendError.
+
+    It is cut short only if something `takes_over`, asked at that moment: else a poor answer is the best there will be.
 
     What a draft has cost that does not come to its end is booked here.
     """
@@ -43,7 +45,7 @@ async def read_draft(
         while events := await source.read():
             for event in events:
                 draft.add(event.value)
-            if (fault := draft.look()) is not None:
+            if (fault := draft.look()) is not None and takes_over():
                 hop.attributes[names.TOKENS_JUDGED] = draft.evidence.tokens
                 return Rejected(fault.reason, fault.confidence)
         if not draft.progress.finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 from policies.model import Output
@@ -29,3 +30,12 @@ def _listed(stop: object) -> list[Any]:
     if stop is None:
         return []
     return list(stop) if isinstance(stop, list) else [stop]
+
+
+def namespaced(body: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
+    """The body with a `prompt_cache_key` of this tenant's own: what two tenants call alike shares no prompt cache."""
+    key = body["prompt_cache_key"]
+    if not isinstance(key, str):
+        return body
+    named = sha256(b"%d:%s%s" % (len(tenant), tenant.encode(), key.encode("utf-8", "surrogatepass"))).hexdigest()
+    return {**body, "prompt_cache_key": f"tl-{named[:32]}"}

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,25 +28,26 @@ import orjson
 from cache.entry import Answer, Hit, Lookup
 from cache.keeping import Keep
 from cache.plan import CachePlan
+from gateway.accounts import replayed, settle
 from gateway.afterwards import Keeping
 from gateway.completions import chunks_of, wants_usage
 from gateway.context import RequestContext
-from gateway.dispatch import Draft, Tried, try_attempt
+from gateway.dispatch import Draft, Tried
 from gateway.embedding import Vector
 from gateway.errors import CacheOnlyMiss
-from gateway.failures import exhausted, no_tier
+from gateway.failures import no_tier
+from gateway.racing import Run
 from gateway.reply import Reply
 from gateway.services import Services
 from gateway.streaming import DONE_EVENT, LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.cascade import Attempt, Cascade, Serve
-from routing.decide import Decision, NoTierError, TierHealth, decide
+from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
 
 log = logging.getLogger("tierline.pipeline")
 
-_KEPT_PATHS: Final = frozenset({"direct", "escalated"})
+_KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 """Answers that came about as the policy wanted: no other is kept for others."""
 
 
@@ -56,15 +58,17 @@ async def answer(ctx: RequestContext, services: Services) -> Reply:
         return _replay(ctx, hit)
     why_not_semantic = plan.why_not_semantic()
     vector = await _embed(ctx, services, semantic=not why_not_semantic)
-    if vector is not None and not why_not_semantic and (hit := await _semantic(ctx, services, plan, vector)):
-        return _replay(ctx, hit)
+    run: Run | None = None
+    if vector is not None and not why_not_semantic:
+        run = _begun_early(ctx, services, vector)
+        if hit := await _semantic(ctx, services, plan, vector, run):
+            return _replay(ctx, hit)
     if ctx.wishes.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
-    health = {name: services.tiers[name].health() for name in ctx.policy.tiers}
-    decision, difficulty = _route(ctx, services, vector, health)
-    ctx.client.watch()
-    served = await _cascade(ctx, services, decision, health, _priors(ctx, difficulty))
-    return _reply(ctx, plan, vector, served)
+    if run is None:
+        run = _routed(ctx, services, vector)
+        ctx.client.watch()
+    return _reply(ctx, plan, vector, await _cascade(ctx, run))
 
 
 def _plan(ctx: RequestContext, services: Services) -> CachePlan:
@@ -89,9 +93,17 @@ async def _exact(ctx: RequestContext, services: Services, plan: CachePlan) -> Hi
     return _looked_up(hop, await services.cache.exact(plan, _allowed_tiers(ctx)))
 
 
-async def _semantic(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector) -> Hit | None:
+async def _semantic(
+    ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector, run: Run | None
+) -> Hit | None:
+    """The semantic cache's answer. An attempt that has begun meanwhile is ended by a hit, as by whatever goes wrong."""
     hop = ctx.trace.begin(names.CACHE_SEMANTIC)
-    found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx))
+    found: Lookup | None = None
+    try:
+        found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx))
+    finally:
+        if run is not None and (found is None or found.hit is not None):
+            await run.aclose()
     if found.similarity is not None:
         hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
     if found.neighbour is not None:
@@ -138,26 +150,71 @@ def _classified(ctx: RequestContext) -> bool:
     return ctx.policy.route.classifier != "none" and len(open_) > 1
 
 
-def _route(
-    ctx: RequestContext, services: Services, vector: Vector | None, health: Mapping[str, TierHealth]
-) -> tuple[Decision, Difficulty | None]:
+def _begun_early(ctx: RequestContext, services: Services, vector: Vector) -> Run | None:
+    """The cascade with its first attempt under way, where the policy wants that during the lookup and it is free."""
+    if not ctx.policy.escalate.speculate.during_lookup or ctx.wishes.only_if_cached:
+        return None
+    run = _routed(ctx, services, vector)
+    ctx.client.watch()
+    if services.tiers[run.first_tier].free:
+        run.begin()
+    return run
+
+
+def _routed(ctx: RequestContext, services: Services, vector: Vector | None) -> Run:
+    """The cascade of this request, decided and not begun."""
+    tokens_in, batch = ctx.features.approx_tokens, ctx.policy.load.priority == "batch"
+    health = {name: services.tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.tiers}
     hop = ctx.trace.begin(names.ROUTE)
     difficulty: Difficulty | None = None
     if vector is not None and _classified(ctx):
         difficulty = services.classifier.assess(vector, ctx.features)
         _describe_difficulty(ctx, hop, difficulty)
-    budget_s = ctx.budget_s()
+    decision = _decided(ctx, services, hop, difficulty, health)
+    both = ctx.policy.escalate.speculate.both
+    asks_both = both is not None and both.holds(rule_values(difficulty, ctx.features, ctx.budget_s()))
+    return Run(ctx, services, decision, health, _priors(ctx, difficulty), both=asks_both)
+
+
+def _decided(
+    ctx: RequestContext,
+    services: Services,
+    hop: Hop,
+    difficulty: Difficulty | None,
+    health: Mapping[str, TierHealth],
+) -> Decision:
+    left = ctx.left()
     try:
-        decision = decide(ctx.policy, difficulty, ctx.features, health, budget_s, ctx.clamp)
+        decision = decide(
+            ctx.policy,
+            difficulty,
+            ctx.features,
+            health,
+            left.total_s,
+            ctx.clamp,
+            ttft_s=left.ttft_s,
+            holdout=_held_out(ctx, hop, health[ctx.policy.tiers[-1]]),
+        )
     except NoTierError as error:
         hop.attributes[names.REASON] = str(error)
         hop.end("no_tier")
         raise no_tier(error, [services.tiers[name] for name in ctx.policy.tiers]) from error
     hop.attributes[names.DECISION] = list(decision.tiers)
     hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
-    hop.attributes[names.BUDGET_LEFT] = round(budget_s * 1000, 1)
+    hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
+    forecast = health[decision.tiers[0]].forecast
+    if forecast is not None and forecast.known:
+        hop.attributes[names.FORECAST_TTFT] = round(forecast.ttft_s * 1000, 1)
     hop.end()
-    return decision, difficulty
+    return decision
+
+
+def _held_out(ctx: RequestContext, hop: Hop, strongest: TierHealth) -> bool:
+    """Whether chance sends this request to the strongest tier, so that the others can be measured against it."""
+    if not ctx.policy.holdout or ctx.clamp is not None or len(ctx.policy.tiers) == 1 or strongest.unavailable:
+        return False
+    drawn = hop.attributes[names.HOLDOUT] = random.random() < ctx.policy.holdout  # noqa: S311
+    return drawn
 
 
 def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
@@ -177,39 +234,15 @@ def _priors(ctx: RequestContext, difficulty: Difficulty | None) -> Mapping[str, 
     return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
 
 
-async def _cascade(
-    ctx: RequestContext,
-    services: Services,
-    decision: Decision,
-    health: Mapping[str, TierHealth],
-    priors: Mapping[str, float],
-) -> Served:
-    """Drives the cascade to an answer; raises ApiError when there is none. A stream not served is closed."""
-    cascade = Cascade(decision, ctx.policy, health, ctx.wishes.ttft_s, priors)
-    tried: list[Tried] = []
+async def _cascade(ctx: RequestContext, run: Run) -> Served:
+    """The cascade's answer; raises ApiError when there is none."""
     served: Tried | None = None
     try:
-        while True:
-            step = cascade.next(ctx.budget_s())
-            if isinstance(step, Attempt):
-                tried.append(await try_attempt(ctx, services.tiers, step, tried, services.embedding.cosine))
-                cascade.observe(tried[-1].outcome)
-            elif isinstance(step, Serve):
-                ctx.ledger.path = cascade.path
-                served = tried[step.number - 1]
-                return _served(ctx, served)
-            else:
-                raise exhausted([one.error for one in tried if one.error is not None], timed_out=step.timed_out)
+        served = await run.served()
+        return _served(ctx, served)
     finally:
-        _let_go(ctx, tried, served)
-
-
-def _let_go(ctx: RequestContext, tried: list[Tried], served: Tried | None) -> None:
-    """Closes the streams that nobody gets, and counts as wasted what was spent on all but the served answer."""
-    for one in tried:
-        if one is not served and isinstance(one.answer, LiveStream):
-            one.answer.close()
-    ctx.ledger.wasted_usd = ctx.ledger.cost_usd - (served.cost_usd if served is not None else 0.0)
+        await run.aclose()
+        settle(ctx, served.attempt.number if served is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +304,7 @@ def _replay(ctx: RequestContext, hit: Hit) -> Reply:
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
     ledger.confidence = entry.confidence
     ledger.similarity = hit.similarity
+    replayed(ctx, entry.body)
     age = (b"age", b"%d" % hit.age_s)
     if not ctx.features.stream:
         return Reply(body=entry.body, extra=(age,))

@@ -12,6 +12,7 @@ from gateway.embedding import EmbeddingService
 from gateway.middleware import Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.settings import Deployment
+from gateway.spending import Spending
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
@@ -26,6 +27,7 @@ class Services:
     policies: PolicyWatcher
     tenants: Tenants
     tiers: Mapping[str, Tier]
+    spending: Spending
     store: Store
     cache: Cache
     embedding: EmbeddingService

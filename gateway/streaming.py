@@ -2,8 +2,9 @@
 
 hold      the first events are kept back until there are enough tokens, or long enough since the first one
 judge     the tokens so far are scored; a draft that is not good enough is cancelled, the client having seen nothing
-commit    what was held goes out, then every event as it comes, each in one write
-end       the finish and [DONE]; or, when the upstream breaks, an error event and no [DONE]
+commit    what was held goes out, then every event as it comes, each in one write, all under one id, model and time
+break     the upstream dies, falls silent, or goes round in circles: another goes on if it can (`continuation`)
+end       the finish and [DONE]; or, when nobody goes on, an error event and no [DONE]
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from typing import Any
 
 import orjson
 
-from gateway.accounts import charge, cost, estimate
-from gateway.backends.base import BackendError, Call, Event, EventStream, InvalidReply, Truncated
+from gateway.accounts import charge, estimate, settle
+from gateway.backends.base import BackendError, Call, Degenerate, Event, EventStream, InvalidReply, Truncated
 from gateway.blame import BudgetSpent
-from gateway.completions import Assembler, Progress, Usage, strip_logprobs, usage_of, wants_usage
+from gateway.completions import Assembler, Progress, Usage, strip_logprobs, wants_usage
 from gateway.context import RequestContext
+from gateway.continuation import Broken, Continued, GoOn
 from gateway.errors import envelope
-from gateway.evidence import StreamEvidence
-from gateway.judging import UNJUDGED, alternatives_for, judge
-from gateway.schemas import held_against_schemas
-from gateway.settings import Price
+from gateway.holding import Held, hold
+from gateway.identity import Identity
+from gateway.leg import Leg
+from gateway.said import Said
+from gateway.seam import Seam, mend
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Slot
+from gateway.tiers import Slot
 from gateway.watchdog import Watchdog
 from routing.cascade import Attempt
 from routing.confidence import Assessment
@@ -43,12 +46,24 @@ class Rejected:
     confidence: float | None
 
 
-async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> LiveStream | Rejected:
-    """Opens, holds and judges one stream. Raises BackendError while nothing is committed."""
-    held = _Held(ctx, attempt, slot.endpoint)
+async def open_stream(
+    ctx: RequestContext,
+    attempt: Attempt,
+    slot: Slot,
+    hop: Hop,
+    call: Call,
+    takes_over: Callable[[], bool],
+    go_on: GoOn | None = None,
+) -> LiveStream | Rejected:
+    """Opens, holds and judges one stream. Raises BackendError while nothing is committed.
+
+    A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. `go_on`
+    finds who goes on with the stream should it break; without, a break is its end.
+    """
+    held = Held(ctx, attempt, slot.endpoint)
     price = slot.endpoint.config.price
     try:
-        source = await _hold(ctx, held, slot.endpoint, call, attempt.ttft_timeout_s)
+        source = await hold(ctx, held, slot, hop, call, attempt.ttft_timeout_s)
     except BaseException as stopped:
         # A draft that breaks off, or whose client leaves, has cost what it said so far.
         if held.evidence.tokens or isinstance(stopped, asyncio.CancelledError):
@@ -62,85 +77,12 @@ async def open_stream(ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Ho
         source.close()
         charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
         raise
-    if verdict.accepted or attempt.final:
-        slot.began()
-        return LiveStream(ctx, slot, hop, source, held, verdict, strip=call.ask_logprobs)
+    if verdict.accepted or attempt.final or not takes_over():
+        return LiveStream(ctx, attempt, slot, hop, source, held, verdict, strip=call.ask_logprobs, go_on=go_on)
     source.close()
     slot.succeeded()
     charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
     return Rejected(verdict.reason, verdict.confidence)
-
-
-async def _hold(ctx: RequestContext, held: _Held, endpoint: Endpoint, call: Call, ttft_timeout_s: float) -> EventStream:
-    source: EventStream | None = None
-    try:
-        async with asyncio.timeout(ttft_timeout_s) as limit:
-            source = await endpoint.backend.stream(call)
-            while not held.enough:
-                events = await source.read()
-                if not events and not held.finished:
-                    raise Truncated("the stream ended before its answer")
-                first = not held.evidence.tokens
-                held.add(events)
-                if first and held.evidence.tokens:
-                    longest = min(held.hold_max_s, ctx.budget_s())
-                    limit.reschedule(asyncio.get_running_loop().time() + longest)
-                if not events:
-                    break
-    except BaseException as stopped:
-        # Time is up: with tokens in hand that is the end of the hold, without any it is a failure.
-        if source is not None and isinstance(stopped, TimeoutError) and held.evidence.tokens:
-            return source
-        if source is not None:
-            source.close()
-        raise
-    return source
-
-
-class _Held:
-    """The events kept back so far, and what they say."""
-
-    def __init__(self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> None:
-        hold = ctx.policy.escalate.stream
-        self._ctx = ctx
-        self._attempt = attempt
-        self._endpoint = endpoint
-        self._tokens_wanted = hold.hold_tokens
-        self.hold_max_s = hold.hold_max
-        self.events: list[Event] = []
-        self.evidence = StreamEvidence(alternatives=alternatives_for(endpoint) if attempt.judged else 0)
-        self.usage: Usage | None = None
-        self._progress = Progress()
-        self._begun = False
-
-    @property
-    def finished(self) -> bool:
-        return self._progress.finished
-
-    @property
-    def enough(self) -> bool:
-        """Whether to stop holding: for a judged stream at so many tokens, for any other once the answer begins."""
-        if not self._attempt.judged:
-            return self._begun
-        return self.finished or self.evidence.tokens >= self._tokens_wanted
-
-    def add(self, events: list[Event]) -> None:
-        for event in events:
-            self.events.append(event)
-            self.evidence.add(event.value)
-            self.usage = usage_of(event.value) or self.usage
-            choices = event.value["choices"]
-            self._progress.add(choices)
-            self._begun = self._begun or bool(choices)
-
-    async def judge(self, hop: Hop) -> Assessment:
-        if not self._attempt.judged:
-            return UNJUDGED
-        hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
-        evidence = self.evidence.evidence(self._ctx, complete=self.finished)
-        if evidence.complete:
-            evidence = await held_against_schemas(evidence, self._ctx, hop)
-        return judge(self._ctx, self._attempt, self._endpoint, hop, evidence)
 
 
 class LiveStream:
@@ -149,28 +91,31 @@ class LiveStream:
     def __init__(
         self,
         ctx: RequestContext,
+        attempt: Attempt,
         slot: Slot,
         hop: Hop,
         source: EventStream,
-        held: _Held,
+        held: Held,
         verdict: Assessment,
         *,
         strip: bool,
+        go_on: GoOn | None = None,
     ) -> None:
         self._ctx = ctx
-        self._slot = slot
-        self._hop = hop
-        self._source = source
+        self._attempt = attempt
         self._held = held
         self._strip = strip
+        self._go_on = go_on
         self._include_usage = wants_usage(ctx.body)
-        self._usage: Usage | None = None
-        self._usage_told: Any = None
+        self._leg = Leg(ctx, slot, hop, source, begun=held.evidence.tokens > 0)
+        self._first: Leg | None = None
+        self._seam: Seam | None = None
+        self._continued_by = ""
+        self._identity = Identity(event.value for event in held.events)
+        self._said = Said(looking=ctx.policy.escalate.when.repetition)
         self._progress = Progress()
-        self._tokens = 0
         self._broken: BackendError | None = None
-        self._closed = False
-        self._watchdog = Watchdog(ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, ctx.client.drop)
+        self._watchdog = self._watch(slot)
         self.verdict = verdict
         self._last: dict[str, Any] = {}
         self._answer: Assembler | None = None
@@ -179,80 +124,80 @@ class LiveStream:
 
     async def events(self) -> AsyncGenerator[bytes]:
         """The bytes of each event, in order, each to be sent in one write."""
-        try:
-            for event in self._held.events:
-                if data := self._take(event):
-                    yield data
-            while events := await self._watchdog.during(self._source.read()):
-                for event in events:
-                    if data := self._take(event):
-                        yield data
-            if not self._progress.finished:
-                raise Truncated("the stream ended before its answer")
-        except BackendError as error:
-            broken = self._broken or error
-            # Once its answer is whole, a stream can be late, or break, without a loss; an error event is another thing.
-            if not self._progress.finished or isinstance(broken, InvalidReply):
-                self._broken = broken
-                self.end = broken.error_type
-                yield self._error_event(broken)
-                return
+        events: list[Event] | None = self._held.events
+        while events is not None:
+            try:
+                while events:
+                    for event in events:
+                        if data := self._take(event):
+                            yield data
+                    if self._said.goes_in_circles():
+                        raise Degenerate("the same words over and over")
+                    events = await self._watchdog.during(self._leg.source.read())
+                if not self._progress.finished:
+                    raise Truncated("the stream ended before its answer")
+            except BackendError as error:
+                broken = self._broken or error
+                # Once its answer is whole, a stream can be late, or break, without a loss; an error event is a loss.
+                if not self._progress.finished or isinstance(broken, InvalidReply):
+                    events = await self._gone_on_with(broken)
+                    if events is None:
+                        yield self._error_event(broken)
+                        return
+                    continue
+            events = None
         self._broken = None
         self.end = "done"
         if usage := self._usage_event():
             yield usage
         yield self._ending()
 
+    def lose(self) -> None:
+        """Closes it, nothing of it having been sent: another answer goes out."""
+        self.end = names.LOST
+        self._leg.hop.attributes[names.OUTCOME] = names.LOST
+        self.close()
+
     def close(self) -> None:
         """Frees the endpoint and books the call; safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
         self._watchdog.stop()
-        self._source.close()
-        if self.end == "done":
-            self._slot.succeeded()
-            if not self._source.done_seen:
-                self._hop.attributes[names.DONE_SYNTHESISED] = True
-        elif self._broken is not None:
-            self._slot.failed(self._broken)
-        else:
-            self._slot.free()
-        charge(self._ctx, self._hop, self._price, self._used())
-        self._hop.attributes[names.STREAM_END] = self.end
-        self._hop.end(self._broken.error_type if self._broken else None)
-
-    @property
-    def _price(self) -> Price:
-        return self._slot.endpoint.config.price
-
-    def _used(self) -> Usage:
-        return self._usage or estimate(self._ctx, self._tokens)
+        self._leg.close(self.end, self._broken)
 
     def remember(self) -> Callable[[], dict[str, Any] | None]:
-        """Has the answer put together as it goes by; what gives it, whole, or None if the stream did not end well.
+        """Has the answer put together as it goes by; what gives it, whole, or None if it is not to be kept: the stream
+        did not end well, or is not one model's answer.
 
         To be asked for before the first event is read.
         """
         answer = self._answer = Assembler()
-        return lambda: answer.completion() if self.end == "done" else None
+        return lambda: answer.completion() if self.end == "done" and self._first is None else None
 
     def _take(self, event: Event) -> bytes:
         """Books one event; its bytes, or none when it is not the client's to see."""
         value = event.value
         choices = value["choices"]
         changed = self._strip
-        if value.get("usage") is not None:
-            if (usage := usage_of(value)) is not None:
-                self._usage, self._usage_told = usage, value["usage"]
+        if (usage := value.get("usage")) is not None:
+            self._leg.count(usage)
             if not choices:
                 return b""
             # Some send the totals with the finish: clients want them in a chunk of their own, and only on request.
             value["usage"] = None
             changed = True
+        if self._seam is not None:
+            self._identity.impose_all(value)
+            changed = True
+        elif self._identity.impose(value):
+            changed = True
+        left = self._seam is None or mend(value, self._seam)
         if choices:
-            self._tokens += 1
+            self._leg.tokens += 1
             self._progress.add(choices)
+            self._said.add(choices)
+            if self._said.begun:
+                self._leg.began()
+        if not left:
+            return b""
         if self._strip:
             strip_logprobs(value)
         self._last = value
@@ -260,28 +205,53 @@ class LiveStream:
             self._answer.add(value)
         return b"data: " + (orjson.dumps(value) if changed else event.data) + b"\n\n"
 
+    async def _gone_on_with(self, broken: BackendError) -> list[Event] | None:
+        """The first events of the call that goes on with this one; None when there is none, and the stream is over."""
+        leg = self._leg
+        whole = self._progress.finished
+        self._broken = broken
+        leg.close(broken.error_type, broken)
+        continued: Continued | None = None
+        if self._go_on is not None and self._first is None and not whole:
+            number, endpoint = self._attempt.number, leg.slot.endpoint
+            continued = await self._go_on(Broken(broken, self._attempt.tier, endpoint, number, self._said))
+        if continued is None:
+            self.end = broken.error_type
+            return None
+        ctx = self._ctx
+        settle(ctx, continued.number)
+        ctx.ledger.path = "fallback"
+        self._first, self._seam, self._continued_by = leg, continued.seam, continued.tier
+        self._leg = Leg(ctx, continued.slot, continued.hop, continued.source, begun=True, given=continued.given)
+        self._broken, self._strip = None, False
+        self._watchdog.stop()
+        self._watchdog = self._watch(continued.slot)
+        return continued.events
+
+    def _watch(self, slot: Slot) -> Watchdog:
+        return Watchdog(self._ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, self._ctx.client.drop)
+
     def _ending(self) -> bytes:
         """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""
         ledger = self._ctx.ledger
-        dollars = ledger.cost_usd + cost(self._price, self._used())
-        return f": x-tierline-cost-usd={dollars:.8f} x-tierline-attempts={ledger.attempts}\n".encode() + DONE_EVENT
+        dollars = ledger.cost_usd + self._leg.cost_usd()
+        said = f": x-tierline-cost-usd={dollars:.8f} x-tierline-attempts={ledger.attempts}"
+        if self._continued_by:
+            said += f" x-tierline-continued-by={self._continued_by}"
+        return said.encode() + b"\n" + DONE_EVENT
 
     def _usage_event(self) -> bytes:
         """The totals, last of all and once: the backend's, else, if the client wants any, our own, flagged."""
-        if self._usage is not None:
-            counted = self._usage_told
+        if self._first is not None:
+            counted = _added_up(self._first.used(), self._leg.used())
+        elif self._leg.usage is not None:
+            counted = self._leg.told
         elif self._include_usage:
-            usage = estimate(self._ctx, self._tokens)
-            counted = {
-                "prompt_tokens": usage.tokens_in,
-                "completion_tokens": usage.tokens_out,
-                "total_tokens": usage.tokens_in + usage.tokens_out,
-                "estimated": True,
-            }
+            counted = _added_up(self._leg.used())
         else:
             return b""
         chunk = {**self._last, "choices": [], "usage": counted}
-        if self._usage is not None and self._answer is not None:
+        if self._leg.usage is not None and self._answer is not None:
             self._answer.add(chunk)
         return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
@@ -292,5 +262,17 @@ class LiveStream:
     def _give_up(self, error: BackendError) -> None:
         """The watchdog's word: the call ends now, and its slot is free, however long the client takes to read."""
         self._broken = error
-        self._source.close()
-        self._slot.failed(error)
+        self._leg.source.close()
+        self._leg.slot.failed(error)
+
+
+def _added_up(*parts: Usage) -> dict[str, Any]:
+    tokens_in, tokens_out = sum(part.tokens_in for part in parts), sum(part.tokens_out for part in parts)
+    counted: dict[str, Any] = {
+        "prompt_tokens": tokens_in,
+        "completion_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
+    if any(part.estimated for part in parts):
+        counted["estimated"] = True
+    return counted

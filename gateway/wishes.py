@@ -14,6 +14,7 @@ _WISHES: Final = frozenset(
     {
         b"x-stainless-read-timeout",
         b"x-stainless-timeout",
+        b"x-llm-d-slo-ttft-ms",
         b"x-tierline-cache",
         b"x-tierline-deadline-ms",
         b"x-tierline-max-tier",
@@ -39,7 +40,8 @@ _MOST: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The request's own limits. `deadline_s` is the least of all that the client's headers say, None if none does.
+    """The request's own limits. `deadline_s` and `ttft_s` are the least of what the client's headers say, None if none
+    does.
 
     `no-cache` asks for a fresh answer, which may be stored; `no-store` for one that leaves the cache alone altogether.
     """
@@ -79,7 +81,7 @@ def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
         min_tier=_text(headers, b"x-tierline-min-tier"),
         max_tier=_text(headers, b"x-tierline-max-tier"),
         deadline_s=_deadline(headers),
-        ttft_s=_milliseconds(headers, b"x-tierline-ttft-ms"),
+        ttft_s=_first_token(headers),
     )
 
 
@@ -115,6 +117,14 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
         seconds = _number(headers[name]) if name in headers else None
         if seconds is not None and seconds > 0:
             limits.append(seconds)
+    return min(limits) if limits else None
+
+
+def _first_token(headers: dict[bytes, bytes]) -> float | None:
+    """The client's limit for the first token: in our own header, or in llm-d's, of which nonsense is passed over."""
+    own = _milliseconds(headers, b"x-tierline-ttft-ms")
+    theirs = _number(headers[b"x-llm-d-slo-ttft-ms"]) if b"x-llm-d-slo-ttft-ms" in headers else None
+    limits = [limit for limit in (own, theirs / 1000 if theirs else None) if limit is not None]
     return min(limits) if limits else None
 
 

@@ -81,6 +81,25 @@ def _hold_fits(policy: Rules) -> Iterator[Finding]:
         yield at, "not less than slo.ttft.p95: holding alone uses up the time to the first token"
 
 
+def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
+    escalate = policy.escalate
+    if escalate.max_attempts == 1 and (escalate.hedge is not None or escalate.speculate.both is not None):
+        at = "hedge" if escalate.hedge is not None else "speculate"
+        yield ("escalate", at), "max_attempts is 1, so nothing ever runs beside the first attempt"
+    elif len(policy.tiers) == 1 and escalate.speculate.both is not None:
+        yield ("escalate", "speculate", "both"), "this policy has one tier, so there is no second one to ask"
+    if escalate.speculate.during_lookup and policy.cache.semantic is None:
+        yield ("escalate", "speculate", "during_lookup"), "there is no semantic cache, so there is no lookup"
+
+
+def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
+    if policy.holdout > 0.1:
+        yield (
+            ("holdout",),
+            f"{policy.holdout:.0%} of all requests go to the dearest tier to measure the others; 1% does",
+        )
+
+
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     objectives: tuple[tuple[str, Quantiles], ...] = (("ttft", policy.slo.ttft), ("total", policy.slo.total))
     for name, quantiles in objectives:
@@ -109,5 +128,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _samples_are_used,
     _schemas_imply_json,
     _hold_fits,
+    _races_have_a_rival,
+    _holdout_is_a_sample,
     _caches_build_on_each_other,
 )

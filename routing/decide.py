@@ -7,7 +7,7 @@ rule that holds names the tier that is wanted; tiers that cannot answer now are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from policies.model import Policy
@@ -81,19 +81,59 @@ def decide(
     health: Mapping[str, TierHealth],
     budget_s: float,
     clamp: Clamp | None = None,
+    *,
+    ttft_s: float | None = None,
+    holdout: bool = False,
 ) -> Decision:
-    """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds."""
+    """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds.
+
+    `ttft_s` is what is left for the first token of a stream; None where nothing limits it. With `holdout` the strongest
+    tier starts, whatever the difficulty.
+    """
     ladder = policy.tiers if clamp is None else clamp.of(policy.tiers)
     if not ladder:
         raise NoTierError("no tier lies within the request's own limits", capable=False)
     capable = _capable(ladder, features, health)
     if len(capable) == 1:
         return _with_health(capable[0], capable, health, f"{capable[0]} alone is open to it")
+    if holdout:
+        return _with_health(capable[-1], capable, health, f"{capable[-1]}: held out, to measure the others against")
     wanted, reason = _wanted(policy, difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
     if start != wanted:
         reason += f"; {wanted} is not open to this request"
-    return _with_health(start, capable, health, reason)
+    limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
+    quick = _in_time(capable[capable.index(start) :], health, features.stream, limit)
+    if quick == start or health[start].unavailable:
+        return _with_health(start, capable, health, reason)
+    decision = _with_health(quick, capable, health, reason)
+    return replace(decision, stand_in=_too_slow(start, health[start], features.stream, limit))
+
+
+def _in_time(adequate: tuple[str, ...], health: Mapping[str, TierHealth], stream: bool, limit_s: float) -> str:
+    """The cheapest of the adequate tiers that is expected to answer in time; where none is, the fastest of them."""
+    open_ = [name for name in adequate if not health[name].unavailable] or list(adequate)
+    expected = {name: _expected_s(health[name], stream) for name in open_}
+    return next((name for name in open_ if expected[name] <= limit_s), min(open_, key=expected.__getitem__))
+
+
+def _expected_s(health: TierHealth, stream: bool) -> float:
+    """What the client would wait: for the first token of a stream, for the whole of JSON; 0 where it is not known."""
+    forecast = health.forecast
+    if forecast is None or not forecast.known:
+        return 0.0
+    return forecast.ttft_s if stream else forecast.whole_s
+
+
+def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> str:
+    forecast = health.forecast
+    if forecast is None:
+        raise AssertionError("a tier is found too slow by its forecast")
+    what = "a first token" if stream else "an answer"
+    why = "cold" if forecast.cold else "slow now"
+    expected = _expected_s(health, stream) * 1000
+    queued = f", {forecast.queue_s * 1000:.0f} ms of it in line" if forecast.queue_s else ""
+    return f"{name} is {why}: {expected:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"
 
 
 def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, TierHealth]) -> tuple[str, ...]:

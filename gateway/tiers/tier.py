@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import time
 import zlib
-from collections.abc import Callable, Container, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 
 from gateway.backends.base import Saturated
 from gateway.tiers.endpoint import Endpoint
@@ -23,6 +23,8 @@ from routing.latency import Forecast
 from routing.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
 
 _FRESH_S = 0.25
+_LOOKS = 20
+_UNTRIED_S = 5.0
 
 Clock = Callable[[], float]
 
@@ -45,26 +47,46 @@ class Tier:
         self._selection = _selection(select)
         self._retries = RetryBudget()
         self._configured = tuple(endpoint for endpoint in self.endpoints if endpoint.config.configured)
-        self._candidates = {endpoint: _candidate(i, endpoint) for i, endpoint in enumerate(self._configured)}
         configs = [endpoint.config for endpoint in self._configured or self.endpoints]
         self._capabilities: frozenset[str] = frozenset.intersection(*(frozenset[str](c.capabilities) for c in configs))
         self.free = all(config.price.input == 0 == config.price.output for config in configs)
         """Whether its calls cost nothing."""
+        self.price = configs[0].price
+        """Of its first backend; what its calls are compared by."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
+        self._candidates: dict[int, tuple[float, Mapping[Endpoint, Candidate]]] = {}
+        self._looked = 0
+        self._called_at = 0.0
         for endpoint in self.endpoints:
             endpoint.retries = self._retries
             endpoint.siblings = tuple(other for other in self._configured if other is not endpoint)
 
     def health(self, tokens_in: int = 0, batch: bool = False) -> TierHealth:
-        """What routing may know of it now; the forecast is for a prompt of so many tokens."""
+        """What routing may know of it now; the forecast is for a prompt of so many tokens.
+
+        A forecast that keeps everyone away would never be proved wrong: of twenty requests that look at a tier which
+        has had no call for five seconds, one is told nothing.
+        """
         now = self._clock()
-        if not batch and self._configured and _all_unhindered(self._configured):
-            bucket = tokens_in.bit_length()
-            cached = self._well.get(bucket)
-            if cached is None or now >= cached[0]:
-                cached = self._well[bucket] = (now + _FRESH_S, self._health(tokens_in, now, batch=False))
-            return cached[1]
-        return self._health(tokens_in, now, batch=batch)
+        self._looked += 1
+        if self._looked > _LOOKS and now - self._called_at > _UNTRIED_S:
+            self._looked = 0
+            return replace(self._health(tokens_in, now, batch=batch), forecast=None)
+        for endpoint in self._configured:
+            if not endpoint.unhindered or (batch and not endpoint.has_room(batch=True, now=now)):
+                return self._health(tokens_in, now, batch=batch)
+        bucket = tokens_in.bit_length()
+        cached = self._well.get(bucket)
+        if cached is None or now >= cached[0]:
+            cached = self._well[bucket] = (now + _FRESH_S, self._health(tokens_in, now, batch=False))
+        return cached[1]
+
+    def quantile_s(self, q: float, tokens_in: int, *, whole: bool) -> float | None:
+        """That quantile of the time to a first token, or to a whole answer, of its fastest backend; None if unknown."""
+        now = self._clock()
+        models = [endpoint.latency for endpoint in self._configured]
+        known = [model.whole(q, tokens_in, now) if whole else model.ttft(q, tokens_in, now) for model in models]
+        return min((seconds for seconds in known if seconds is not None), default=None)
 
     async def acquire(self, ask: Ask, failed: Container[Endpoint] = ()) -> Slot:
         """A place for one call, at once where there is room, else after a wait in the line of one endpoint.
@@ -73,44 +95,38 @@ class Tier:
         place for this request or it would wait there for longer than it may, and when it has waited that long. Safe to
         cancel: no place is lost.
         """
-        now = self._clock()
+        now = self._called_at = self._clock()
+        self._looked = 0
         batch = ask.priority == "batch"
         if not failed:
             self._retries.request(now)
-        usable: Sequence[Endpoint] = [e for e in self._configured if e.breaker.rest is None or not e.unavailable()]
-        if not usable:
-            usable = [endpoint for endpoint in self._configured if endpoint.failing]
+            if not batch and (open_ := [endpoint for endpoint in self._configured if endpoint.unhindered]):
+                return self._choose(open_, ask, now).place(ask, now, 0.0, retry=False)
+        usable = self._usable(ask.tokens_in)
         roomy = [endpoint for endpoint in usable if endpoint.has_room(batch=batch, now=now)]
         if roomy:
-            chosen = roomy[0] if len(roomy) == 1 else self._choose(_fresh_first(roomy, failed), ask, now)
-            return chosen.take(ask, retry=bool(failed))
+            return self._choose(_fresh(roomy, failed), ask, now).place(ask, now, 0.0, retry=bool(failed))
         if not usable:
-            raise Saturated(f"no backend of {self.name} may be called now", self.pause_s())
-        nearest = min(_fresh_first(usable, failed), key=lambda one: one.predicted_wait_s(batch=batch))
+            raise Saturated(f"no backend of {self.name} may be called now", self.pause_s(ask.tokens_in))
+        nearest = min(_fresh(usable, failed), key=lambda endpoint: endpoint.predicted_wait_s(batch=batch))
         return await nearest.wait(ask, retry=bool(failed))
-
-    def pick(self, failed: Container[Endpoint | None] = ()) -> Endpoint | None:
-        """An endpoint with room; None when there is none."""
-        now = self._clock()
-        usable = [e for e in self._configured if not e.unavailable()] or [e for e in self._configured if e.failing]
-        roomy = [endpoint for endpoint in usable if not endpoint.full]
-        return self._choose(_fresh_first(roomy, failed), Ask(), now) if roomy else None
 
     def may_retry(self, failed: Container[Endpoint]) -> bool:
         """Whether a request that others have `failed` may be tried here; a yes counts, so ask only if it will be."""
         healthy = any(one.well and one not in failed and not one.unavailable() for one in self._configured)
         return self._retries.may_retry(healthy, self._clock())
 
-    def pause_s(self) -> float | None:
-        """How long until an endpoint that asked for a pause may be called again; None if none did."""
-        return min((pause for endpoint in self.endpoints if (pause := endpoint.pause_s()) is not None), default=None)
+    def pause_s(self, tokens_in: int = 0) -> float | None:
+        """How long until an endpoint that asked for a pause, or is out of quota, may be called; None if none is."""
+        pauses = [endpoint.pause_s(tokens_in) for endpoint in self.endpoints]
+        return min((pause for pause in pauses if pause is not None), default=None)
 
     def _health(self, tokens_in: int, now: float, *, batch: bool) -> TierHealth:
         count = max(1, len(self._configured))
         reason = ""
         best: Forecast | None = None
         for endpoint in self.endpoints:
-            if why := endpoint.unavailable():
+            if why := endpoint.unavailable(tokens_in):
                 reason = why
                 continue
             forecast = endpoint.forecast(tokens_in, batch=batch, now=now)
@@ -121,25 +137,36 @@ class Tier:
         failing = any(endpoint.failing for endpoint in self.endpoints)
         return TierHealth(self.name, self._capabilities, count, reason, failing)
 
+    def _usable(self, tokens_in: int) -> list[Endpoint]:
+        """The available ones; where there is none, those that rest for their failures alone."""
+        available = [endpoint for endpoint in self._configured if not endpoint.unavailable(tokens_in)]
+        return available or [endpoint for endpoint in self._configured if endpoint.failing]
+
     def _choose(self, among: Sequence[Endpoint], ask: Ask, now: float) -> Endpoint:
         if len(among) == 1:
             return among[0]
+        known = self._known(ask.tokens_in, now)
         candidates = []
         for endpoint in among:
-            forecast = endpoint.forecast(ask.tokens_in, batch=False, now=now)
-            candidate = self._candidates[endpoint]
-            candidate.weight, candidate.load = endpoint.weight, endpoint.load
-            candidate.ttft_s = _first_s(forecast) if forecast.known else None
-            candidate.slope_s = endpoint.latency.slope(now) if self.sticky else None
+            candidate = known[endpoint]
+            candidate.load = (endpoint.in_flight + endpoint.line.size) / endpoint.capacity
             candidates.append(candidate)
         return among[self._selection.choose(candidates, ask.affinity, ask.tokens_in)]
 
+    def _known(self, tokens_in: int, now: float) -> Mapping[Endpoint, Candidate]:
+        """What is known of each endpoint for prompts of this length, but for its load."""
+        bucket = tokens_in.bit_length()
+        cached = self._candidates.get(bucket)
+        if cached is None or now >= cached[0]:
+            known = {one: self._candidate(i, one, tokens_in, now) for i, one in enumerate(self._configured)}
+            cached = self._candidates[bucket] = (now + _FRESH_S, known)
+        return cached[1]
 
-def _all_unhindered(endpoints: Sequence[Endpoint]) -> bool:
-    for endpoint in endpoints:  # noqa: SIM110  (a generator costs three times as much, on every request)
-        if not endpoint.unhindered:
-            return False
-    return True
+    def _candidate(self, index: int, endpoint: Endpoint, tokens_in: int, now: float) -> Candidate:
+        forecast = endpoint.forecast(tokens_in, batch=False, now=now)
+        first = max(0.0, _first_s(forecast) - forecast.queue_s)
+        slope = endpoint.latency.slope(now) if self.sticky else None
+        return Candidate(index, zlib.crc32(endpoint.config.name.encode()), endpoint.weight, 0.0, first or None, slope)
 
 
 def _first_s(forecast: Forecast) -> float:
@@ -147,7 +174,8 @@ def _first_s(forecast: Forecast) -> float:
     return forecast.ttft_s or forecast.whole_s
 
 
-def _fresh_first(endpoints: Sequence[Endpoint], failed: Container[Any]) -> Sequence[Endpoint]:
+def _fresh(endpoints: Sequence[Endpoint], failed: Container[Endpoint]) -> Sequence[Endpoint]:
+    """Those that have not failed the request; all of them where there are none."""
     if not failed:
         return endpoints
     return [endpoint for endpoint in endpoints if endpoint not in failed] or endpoints
@@ -160,7 +188,3 @@ def _selection(select: str) -> Selection:
         "sticky": Sticky,
     }
     return kinds[select](random.Random())  # noqa: S311
-
-
-def _candidate(index: int, endpoint: Endpoint) -> Candidate:
-    return Candidate(index, zlib.crc32(endpoint.config.name.encode()), endpoint.config.weight, 0.0, None)

@@ -11,6 +11,7 @@ from gateway.completions import Usage
 from gateway.context import RequestContext
 from gateway.policy_watch import PolicyWatcher
 from gateway.settings import Price
+from gateway.spending import Spending
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, Trace
@@ -58,7 +59,7 @@ def _books(*prices: Price | None, slo: dict[str, Any] | None = None, version: st
     watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}))
     configs = [SimpleNamespace(configured=price is not None, price=price) for price in prices or (LARGE,)]
     hosted = SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in configs])
-    return Books(cast(PolicyWatcher, watcher), cast("dict[str, Tier]", {"hosted": hosted}))
+    return Books(cast(PolicyWatcher, watcher), cast("dict[str, Tier]", {"hosted": hosted}), Spending({}))
 
 
 def test_every_call_has_its_account() -> None:

@@ -7,10 +7,23 @@ import asyncio
 import pytest
 
 from gateway.dispatch import try_attempt
-from gateway.tiers import Tier
+from gateway.tiers import Endpoint, Tier
 from routing.cascade import Attempt
 from tests.gateway.test_streaming import Run
 from tests.support.upstream import Upstream
+
+
+class Alone:
+    """The standing of an attempt that nothing runs beside, and that a stronger tier would take over from."""
+
+    lost = False
+    endpoint: Endpoint | None = None
+
+    def rivals(self) -> list[Endpoint]:
+        return []
+
+    def takes_over(self) -> bool:
+        return True
 
 
 async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
@@ -26,7 +39,7 @@ async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
     monkeypatch.setattr("gateway.dispatch.held_against_schemas", never)
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
-    task = asyncio.create_task(try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt))
+    task = asyncio.create_task(try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt, Alone()))
     await asyncio.wait_for(judging.wait(), 5)
     task.cancel()
     await asyncio.wait([task])
@@ -46,6 +59,6 @@ async def test_a_fault_of_our_own_gives_the_place_back(upstream: Upstream, monke
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt)
+        await try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt, Alone())
     assert run.endpoint.in_flight == 0
     await run.endpoint.aclose()

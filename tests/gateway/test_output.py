@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.output import effective_body
+from gateway.output import effective_body, namespaced
 from policies.model import Output
 
 
@@ -42,3 +42,18 @@ def test_without_a_cap_the_body_is_the_clients() -> None:
 def test_the_policys_stops_come_after_the_clients(given: dict[str, Any], sent: list[str]) -> None:
     """Both end the answer."""
     assert effective_body(given, Output(stop=("END",)))[0]["stop"] == sent
+
+
+def test_a_prompt_cache_key_is_the_tenants_own() -> None:
+    """What two tenants call alike is another key for each, the same again for the same; the prompt is left alone."""
+    body = {"prompt_cache_key": "support", "messages": [{"role": "user", "content": "hi"}]}
+    ours, again, theirs = (namespaced(body, tenant) for tenant in ("ours", "ours", "theirs"))
+    assert ours == again
+    assert ours["prompt_cache_key"] != theirs["prompt_cache_key"] != "support"
+    assert ours["messages"] is body["messages"]
+    assert namespaced(body | {"prompt_cache_key": None}, "ours")["prompt_cache_key"] is None
+
+
+def test_tenant_and_key_do_not_run_into_each_other() -> None:
+    """`a` with `bc` is not `ab` with `c`."""
+    assert namespaced({"prompt_cache_key": "bc"}, "a") != namespaced({"prompt_cache_key": "c"}, "ab")

@@ -80,9 +80,8 @@ class Run:
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
         slot = self.endpoint.take()
         try:
-            return await open_stream(
-                self.ctx, attempt, slot, self.hop, call_for(self.ctx, attempt, self.endpoint, self.hop)
-            )
+            call = call_for(self.ctx, attempt, self.endpoint, self.hop)
+            return await open_stream(self.ctx, attempt, slot, self.hop, call, lambda: True)
         except BaseException:
             slot.free()
             raise
@@ -199,7 +198,7 @@ async def test_cancelled_while_it_is_judged(begin: Begin, upstream: Upstream, mo
         judging.set()
         await _never()
 
-    monkeypatch.setattr("gateway.streaming._Held.judge", never)
+    monkeypatch.setattr("gateway.holding.Held.judge", never)
     upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=8)
     run = begin()
     task = asyncio.create_task(run.open())
@@ -372,3 +371,68 @@ async def test_a_client_that_leaves(begin: Begin, upstream: Upstream) -> None:
     assert run.ctx.ledger.usage_estimated
     assert run.ctx.ledger.tokens_out >= 4
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
+
+
+async def test_a_loop_ends_a_stream(begin: Begin, upstream: Upstream) -> None:
+    """A text that goes round in circles for long ends the upstream call; it is held against no endpoint."""
+    upstream.default = Reply(text="All is well. " + "I said so and I say so. " * 200, between_s=0.001)
+    run = begin()
+    writes = await written(await run.committed())
+    assert orjson.loads(writes[-1][6:])["error"]["code"] == "repetition"
+    assert len(text(writes[:-1]).split()) < 200
+    assert run.hop.attributes[names.STREAM_END] == "repetition"
+    assert not run.endpoint.unavailable()
+    await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "| - | - | - | - | - | - | - | - |\n" + "".join(f"| {n} | {n * n} | {n**3} | x | y |\n" for n in range(40)),
+        " ".join(f"{n} is not {n + 1} and" for n in range(60)),
+        "0 " * 40 + " ".join(map(str, range(200))),
+    ],
+)
+async def test_what_only_looks_like_a_loop_goes_on(begin: Begin, upstream: Upstream, said: str) -> None:
+    """A row of a table, a list, a line of zeros: what repeats itself for a while is no loop."""
+    upstream.default = Reply(text=said)
+    stream = await begin().committed(judged=False)
+    assert text(await written(stream)) == said
+    assert stream.end == "done"
+
+
+async def test_a_loop_that_the_policy_allows(begin: Begin, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the policy does not look for repetition, nobody does."""
+    monkeypatch.setitem(RULES["escalate"]["when"], "repetition", False)
+    upstream.default = Reply(text="word " * 300)
+    assert text(await written(await begin().committed())) == "word " * 300
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ['"id":"a","created":1,"model":"m"', '"id":"b","created":2,"model":"n"'],
+        ['"id":"","created":0,"model":""', '"id":"a","created":1,"model":"m"'],
+        ['"id":"a","created":1,"model":"m"', '"created":1'],
+    ],
+)
+async def test_the_identity_never_changes(begin: Begin, named: list[str]) -> None:
+    """Whatever the upstream says of its id, model and time later, every chunk has the first ones."""
+    first, later = named
+    events = ["{%s,%s" % (first, part(0, "a")[len('{"id":"x",') :])]  # noqa: UP031
+    events += ["{%s,%s" % (later, one[len('{"id":"x",') :]) for one in (part(0, "b"), finish(0))]  # noqa: UP031
+    with raw_upstream(sse(*events, "[DONE]")) as server:
+        stream = await begin(server.url).committed(judged=False)
+        kept = stream.remember()
+        writes = await written(stream)
+    assert {(c["id"], c["created"], c["model"]) for c in chunks(writes)} == {("a", 1, "m")}
+    assert text(writes) == "ab"
+    assert (kept() or {})["id"] == "a"
+
+
+async def test_an_unchanged_chunk_is_passed_byte_for_byte(begin: Begin) -> None:
+    """What needs no change is sent as it came, its odd spacing and all."""
+    odd = '{"id" : "x",  "choices": [{"index":0, "delta":{"content":"a"}}]}'
+    with raw_upstream(sse(odd, finish(0), "[DONE]")) as server:
+        writes = await written(await begin(server.url).committed(judged=False))
+    assert writes[0] == f"data: {odd}\n\n".encode()

@@ -25,7 +25,10 @@ HARD = (
     "Let G be a finite group of order 2p^2, where p is an odd prime. Which of the following must be true of the number "
     "of Sylow p-subgroups of G, and why?\nA. It is 1\nB. It is 2\nC. It is p\nD. It is p + 1"
 )
-SHIPPED_POLICIES = {file.stem: file.read_text() for file in SHIPPED.glob("*.yaml")}
+# Nothing is held out: chance has no place in a test.
+SHIPPED_POLICIES = {
+    file.stem: file.read_text().replace("holdout: 1%", "holdout: 0%") for file in SHIPPED.glob("*.yaml")
+}
 # As its own comment suggests for a better local model than the one that ships: what is out of domain starts there too.
 _STRONGER = "local: (p_adequate >= 0.7 or not in_domain) and"
 SHIPPED_POLICIES["chat"] = SHIPPED_POLICIES["chat"].replace("local: p_adequate >= 0.7 and", _STRONGER)

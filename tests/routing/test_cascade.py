@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from policies.model import Policy
-from routing.cascade import Attempt, Cascade, Fail, Outcome, Serve
+from routing.cascade import Attempt, Cascade, Fail, Left, Outcome, Racing, Serve, Wait
 from routing.decide import Decision, TierHealth
+from routing.latency import Forecast
 
 ACCEPTED = Outcome("accepted", kept=True)
 RETRYABLE = Outcome("retryable", "upstream_unreachable")
@@ -40,8 +41,28 @@ def cascade(
     return Cascade(decision, policy(**changes), health)
 
 
+def racing(run_policy: dict[str, Any] | None = None, *, endpoints: int = 1, **more: Any) -> Cascade:
+    """A cascade of two tiers, beside whose first attempt something may run."""
+    health = {name: TierHealth(name, frozenset(), endpoints) for name in ("local", "hosted")}
+    rules = policy(**(run_policy or {}))
+    return Cascade(Decision(("local", "hosted"), (), "test"), rules, health, stream=True, racing=Racing(**more))
+
+
+def forecasting(
+    forecasts: dict[str, Forecast], *tiers: str, stream: bool = True, fallbacks: tuple[str, ...] = (), **changes: Any
+) -> Cascade:
+    """A cascade that knows how long its tiers would take."""
+    names = (*tiers, *fallbacks)
+    health = {name: TierHealth(name, frozenset(), 1, forecast=forecasts.get(name)) for name in names}
+    return Cascade(Decision(tiers, fallbacks, "test"), policy(**changes), health, stream=stream)
+
+
+def forecast(ttft_s: float, whole_s: float = 0.0, least_s: float = 0.0) -> Forecast:
+    return Forecast(ttft_s, 2 * ttft_s, whole_s, 0.0, known=True, least_s=least_s)
+
+
 def attempt(run: Cascade, budget_s: float = 10.0) -> Attempt:
-    step = run.next(budget_s)
+    step = run.next(Left(budget_s))
     assert isinstance(step, Attempt)
     return step
 
@@ -56,7 +77,7 @@ def test_an_accepted_answer_goes_out() -> None:
     first = attempt(run)
     assert (first.tier, first.judged, first.final) == ("local", True, False)
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(1)
+    assert run.next(Left(5)) == Serve(1)
     assert run.path == "direct"
 
 
@@ -78,7 +99,7 @@ def test_low_confidence_escalates_to_the_next_tier() -> None:
     second = attempt(run)
     assert (second.tier, second.judged, second.final) == ("hosted", False, True)
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(2)
+    assert run.next(Left(5)) == Serve(2)
     assert run.path == "escalated"
 
 
@@ -89,7 +110,7 @@ def test_the_best_draft_is_served_when_the_stronger_tier_fails() -> None:
     run.observe(low(0.3))
     attempt(run)
     run.observe(RETRYABLE)
-    assert run.next(5) == Serve(1)
+    assert run.next(Left(5)) == Serve(1)
     assert run.path == "degraded"
 
 
@@ -103,7 +124,7 @@ def test_a_dropped_stream_draft_is_asked_for_again() -> None:
     third = attempt(run)
     assert (third.tier, third.final) == ("local", True)
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(3)
+    assert run.next(Left(5)) == Serve(3)
     assert run.path == "degraded"
 
 
@@ -114,7 +135,7 @@ def test_a_failed_tier_is_followed_by_the_next() -> None:
     run.observe(RETRYABLE)
     assert attempt(run).tier == "hosted"
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(2)
+    assert run.next(Left(5)) == Serve(2)
     assert run.path == "fallback"
 
 
@@ -135,7 +156,7 @@ def test_weaker_tiers_answer_when_all_stronger_ones_fail() -> None:
     run.observe(RETRYABLE)
     assert attempt(run).tier == "local"
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(2)
+    assert run.next(Left(5)) == Serve(2)
     assert run.path == "fallback"
 
 
@@ -145,7 +166,7 @@ def test_nothing_is_tried_after_the_callers_own_fault() -> None:
     attempt(run)
     fault = Outcome("caller_fault", "status 400")
     run.observe(fault)
-    assert run.next(5) == Fail()
+    assert run.next(Left(5)) == Fail()
 
 
 def test_three_attempts_are_the_most() -> None:
@@ -154,17 +175,17 @@ def test_three_attempts_are_the_most() -> None:
     for _ in range(3):
         attempt(run)
         run.observe(RETRYABLE)
-    assert run.next(5) == Fail()
+    assert run.next(Left(5)) == Fail()
 
 
 def test_no_attempt_starts_without_budget() -> None:
     """Past the deadline the best answer in hand goes out, or the request has timed out."""
     run = cascade("local", "hosted")
-    assert run.next(0.0) == Fail(timed_out=True)
+    assert run.next(Left(0.0)) == Fail(timed_out=True)
     run = cascade("local", "hosted")
     attempt(run)
     run.observe(low(0.3))
-    assert run.next(0.0) == Serve(1)
+    assert run.next(Left(0.0)) == Serve(1)
 
 
 def test_on_miss_fail_serves_no_draft_after_the_deadline() -> None:
@@ -172,13 +193,14 @@ def test_on_miss_fail_serves_no_draft_after_the_deadline() -> None:
     run = cascade("local", "hosted", slo={"deadline": "10s", "on_miss": "fail"})
     attempt(run)
     run.observe(low(0.3))
-    assert run.next(0.0) == Fail(timed_out=True)
+    assert run.next(Left(0.0)) == Fail(timed_out=True)
 
 
 def test_a_judged_attempt_leaves_budget_for_the_tier_above() -> None:
-    """The first tier gets half of what is left, and the surface's own p99 for its first token; the last gets it all."""
+    """The first tier gets half of what is left, and what there is for a first token; the last one gets it all."""
     run = cascade("local", "hosted")
-    first = attempt(run, 10.0)
+    first = run.next(Left(10.0, 0.9))
+    assert isinstance(first, Attempt)
     assert first.timeout_s == pytest.approx(5.0)
     assert first.ttft_timeout_s == pytest.approx(0.9)
     run.observe(low(0.1))
@@ -193,7 +215,7 @@ def test_of_several_drafts_the_most_confident_goes_out() -> None:
     for outcome in (low(0.4), low(0.5), RETRYABLE):
         attempt(run)
         run.observe(outcome)
-    assert run.next(5) == Serve(2)
+    assert run.next(Left(5)) == Serve(2)
 
 
 def test_an_unconfigured_wanted_tier_is_said() -> None:
@@ -201,7 +223,7 @@ def test_an_unconfigured_wanted_tier_is_said() -> None:
     run = cascade("local", stand_in="hosted is unconfigured", weaker=True)
     attempt(run)
     run.observe(ACCEPTED)
-    run.next(5)
+    run.next(Left(5))
     assert run.path == "degraded"
 
 
@@ -210,7 +232,7 @@ def test_a_stronger_stand_in_is_a_fallback() -> None:
     run = cascade("hosted", stand_in="local is failing")
     attempt(run)
     run.observe(ACCEPTED)
-    run.next(5)
+    run.next(Left(5))
     assert run.path == "fallback"
 
 
@@ -221,7 +243,7 @@ def test_another_endpoint_of_the_tier_is_no_fallback() -> None:
     run.observe(RETRYABLE)
     attempt(run)
     run.observe(ACCEPTED)
-    run.next(5)
+    run.next(Left(5))
     assert run.path == "direct"
 
 
@@ -234,11 +256,11 @@ def test_a_draft_in_hand_outlives_the_next_tiers_refusal(kept: bool) -> None:
     attempt(run)
     run.observe(Outcome("caller_fault", "status 400"))
     if kept:
-        assert run.next(5) == Serve(1)
+        assert run.next(Left(5)) == Serve(1)
     else:
         assert attempt(run).tier == "local"
         run.observe(ACCEPTED)
-        assert run.next(5) == Serve(3)
+        assert run.next(Left(5)) == Serve(3)
     assert run.path == "degraded"
 
 
@@ -248,7 +270,7 @@ def test_an_answer_that_would_have_escalated_says_so() -> None:
     only = attempt(run)
     assert (only.judged, only.final) == (True, True)
     run.observe(low(0.3))
-    assert run.next(5) == Serve(1)
+    assert run.next(Left(5)) == Serve(1)
     assert run.path == "degraded"
 
 
@@ -257,7 +279,7 @@ def test_a_good_answer_is_direct_even_with_the_stronger_tier_missing() -> None:
     run = cascade("local", missing=("hosted",))
     attempt(run)
     run.observe(ACCEPTED)
-    assert run.next(5) == Serve(1)
+    assert run.next(Left(5)) == Serve(1)
     assert run.path == "direct"
 
 
@@ -267,3 +289,142 @@ def test_a_draft_has_no_longer_than_nearly_all_answers() -> None:
     assert attempt(run, 60.0).timeout_s == pytest.approx(6.0)
     run.observe(RETRYABLE)
     assert attempt(run, 54.0).timeout_s == pytest.approx(54.0)
+
+
+def test_the_next_tiers_first_token_is_kept_free_of_the_drafts() -> None:
+    """Of the time to the first token the draft gets what the tier above is not expected to need."""
+    run = forecasting({"hosted": forecast(0.5)}, "local", "hosted")
+    first = run.next(Left(10.0, 0.9))
+    assert isinstance(first, Attempt)
+    assert first.ttft_timeout_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("on_miss", ["serve_best", "fail"])
+def test_a_tier_that_would_come_too_late_does_not_take_over(on_miss: str) -> None:
+    """The draft in hand goes out, as degraded, or the request fails, as its surface says."""
+    run = forecasting({"hosted": forecast(0.5)}, "local", "hosted", slo={"deadline": "10s", "on_miss": on_miss})
+    run.next(Left(10.0, 0.9))
+    assert run.takes_over(Left(9.4, 0.6))
+    assert not run.takes_over(Left(9.2, 0.4))
+    run.observe(low(0.3))
+    assert run.next(Left(9.2, 0.4)) == (Serve(1) if on_miss == "serve_best" else Fail(timed_out=True))
+    assert on_miss == "fail" or run.path == "degraded"
+
+
+def test_a_whole_answer_is_held_against_the_deadline() -> None:
+    """For JSON it is the expected time of the whole answer that must fit."""
+    run = forecasting({"hosted": forecast(0.1, whole_s=3.0)}, "local", "hosted", stream=False)
+    attempt(run)
+    run.observe(low(0.3))
+    assert attempt(run, 4.0).tier == "hosted"
+    run = forecasting({"hosted": forecast(0.1, whole_s=3.0)}, "local", "hosted", stream=False)
+    attempt(run)
+    run.observe(low(0.3))
+    assert run.next(Left(2.0)) == Serve(1)
+
+
+def test_no_call_begins_that_cannot_be_in_time() -> None:
+    """A tier that has hardly ever answered so fast is not asked: another is, or the request fails at once."""
+    slow = {"hosted": forecast(1.0, least_s=0.8)}
+    run = forecasting(slow, "hosted", fallbacks=("local",))
+    assert attempt(run, 0.5).tier == "local"
+    assert forecasting(slow, "hosted").next(Left(0.5)) == Fail(timed_out=True)
+    assert attempt(forecasting(slow, "hosted"), 0.9).tier == "hosted"
+
+
+def test_nothing_runs_beside_an_attempt_unless_it_may() -> None:
+    """Without hedging or speculation the driver need not watch the clock."""
+    assert attempt(cascade("local", "hosted")).alone
+    assert attempt(racing(after_s=lambda tier: None)).alone
+    assert not attempt(racing(after_s=lambda tier: 0.1)).alone
+
+
+def test_a_slow_first_tier_is_hedged_by_the_next() -> None:
+    """Once its time is over the next tier is asked too; the first answer that is good enough goes out."""
+    run = racing(after_s={"local": 0.2}.get)
+    attempt(run)
+    assert run.next(Left(9.9), waited_s=0.05) == Wait(pytest.approx(0.15))
+    hedge = run.next(Left(9.8), waited_s=0.2)
+    assert isinstance(hedge, Attempt)
+    assert (hedge.number, hedge.tier, hedge.role, hedge.retry) == (2, "hosted", "hedge", False)
+    assert run.next(Left(9.7), waited_s=0.3) == Wait()
+    run.observe(ACCEPTED, 2)
+    assert run.next(Left(9.6), waited_s=0.4) == Serve(2)
+    assert run.path == "hedged"
+
+
+def test_the_first_attempt_may_still_win() -> None:
+    """A hedge that was not needed leaves no mark on the path."""
+    run = racing(after_s=lambda tier: 0.2)
+    attempt(run)
+    run.next(Left(9.8), waited_s=0.2)
+    run.observe(ACCEPTED, 1)
+    assert run.next(Left(9.8)) == Serve(1)
+    assert run.path == "direct"
+
+
+def test_another_endpoint_of_the_tier_hedges_first() -> None:
+    """It is as good and no dearer than the next tier."""
+    run = racing(endpoints=2, after_s=lambda tier: 0.2)
+    attempt(run)
+    hedge = run.next(Left(9.8), waited_s=0.2)
+    assert isinstance(hedge, Attempt)
+    assert (hedge.tier, hedge.role) == ("local", "hedge")
+
+
+def test_no_hedge_without_money() -> None:
+    """The surface's share is asked for at the moment, and its time comes once."""
+    run = racing(after_s=lambda tier: 0.2, may_spend=lambda: False)
+    attempt(run)
+    assert run.next(Left(9.8), waited_s=0.2) == Wait()
+    assert run.next(Left(9.7), waited_s=0.3) == Wait()
+
+
+def test_a_failed_hedge_changes_nothing() -> None:
+    """The first attempt goes on, and its answer is as direct as it would have been."""
+    run = racing(after_s=lambda tier: 0.2)
+    attempt(run)
+    run.next(Left(9.8), waited_s=0.2)
+    run.observe(RETRYABLE, 2)
+    assert run.next(Left(9.7), waited_s=0.3) == Wait()
+    run.observe(ACCEPTED, 1)
+    assert run.next(Left(9.6)) == Serve(1)
+    assert run.path == "direct"
+
+
+def test_a_hedge_carries_on_when_the_first_attempt_fails() -> None:
+    """Nothing new is begun: the next tier is already at it."""
+    run = racing(after_s=lambda tier: 0.2)
+    attempt(run)
+    run.next(Left(9.8), waited_s=0.2)
+    run.observe(RETRYABLE, 1)
+    assert run.next(Left(9.7), waited_s=0.3) == Wait()
+    run.observe(ACCEPTED, 2)
+    assert run.next(Left(9.6)) == Serve(2)
+
+
+def test_speculation_asks_both_tiers_at_once() -> None:
+    """A poor draft then costs no time: the stronger tier has been at it from the start."""
+    run = racing(both=True)
+    attempt(run)
+    second = run.next(Left(10.0))
+    assert isinstance(second, Attempt)
+    assert (second.tier, second.role, second.final) == ("hosted", "speculative", True)
+    assert run.takes_over(Left(9.9))
+    run.observe(low(0.3, kept=False), 1)
+    assert run.next(Left(9.9)) == Wait()
+    run.observe(ACCEPTED, 2)
+    assert run.next(Left(9.8)) == Serve(2)
+    assert run.path == "escalated"
+
+
+def test_a_retry_is_known_as_one() -> None:
+    """An attempt after a failure is a retry, which a budget may refuse; one after a poor draft is not."""
+    run = cascade("local", "hosted")
+    assert not attempt(run).retry
+    run.observe(RETRYABLE)
+    assert attempt(run).retry
+    run = cascade("local", "hosted")
+    attempt(run)
+    run.observe(low(0.3))
+    assert not attempt(run).retry

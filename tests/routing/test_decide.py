@@ -10,6 +10,7 @@ from policies.model import Policy
 from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
 from routing.features import Features
+from routing.latency import Forecast
 
 TIERS = ("local", "middle", "hosted")
 EASY = Difficulty(p_right=(0.8, 0.9), in_domain=True, model_version="v1")
@@ -182,3 +183,53 @@ def test_a_failing_tier_is_better_than_none() -> None:
     refused = {name: TierHealth(name, frozenset(), 1, "refusing our key") for name in TIERS}
     with pytest.raises(NoTierError):
         decide(policy(), EASY, features(), refused, 5.0)
+
+
+def slow(name: str, ttft_s: float, *, whole_s: float = 0.0, cold: bool = False) -> TierHealth:
+    """A tier that can do everything, and whose next first token is expected then."""
+    forecast = Forecast(ttft_s, 2 * ttft_s, whole_s, queue_s=ttft_s / 2, known=True, cold=cold)
+    return TierHealth(name, frozenset({"tools", "json", "vision"}), 1, forecast=forecast)
+
+
+def rushed(stream: bool = True, **changes: TierHealth) -> Decision:
+    """The decision on an easy request whose first token is due in 900 ms."""
+    return decide(policy(), EASY, features(stream=stream), health() | changes, 10.0, ttft_s=0.9 if stream else None)
+
+
+def test_an_easy_request_goes_elsewhere_when_its_tier_is_slow_now() -> None:
+    """The cheapest adequate tier that is expected in time starts; the decision says what was wrong with the other."""
+    decision = rushed(local=slow("local", 2.0))
+    assert decision.tiers == ("middle", "hosted")
+    assert decision.fallbacks == ("local",)
+    expected = "2000 ms expected to a first token, 1000 ms of it in line, 900 ms left"
+    assert decision.stand_in == f"local is slow now: {expected}"
+    assert not decision.weaker
+    assert rushed(local=slow("local", 8.0, cold=True)).stand_in.startswith("local is cold: 8000 ms expected")
+
+
+def test_a_tier_in_time_starts_though_others_are_faster() -> None:
+    """Good enough in time is what the policy asks for; faster and dearer is not."""
+    decision = rushed(local=slow("local", 0.8), middle=slow("middle", 0.1))
+    assert decision.tiers[0] == "local"
+    assert decision.stand_in == ""
+
+
+def test_when_none_is_in_time_the_fastest_starts() -> None:
+    """It will be late; the least late is asked."""
+    tiers = {"local": slow("local", 5.0), "middle": slow("middle", 2.0), "hosted": slow("hosted", 3.0)}
+    assert rushed(**tiers).tiers == ("middle", "hosted")
+
+
+def test_json_is_held_against_the_time_of_the_whole_answer() -> None:
+    """Nobody sees its first token."""
+    assert rushed(stream=False, local=slow("local", 2.0, whole_s=9.0)).tiers[0] == "local"
+    assert rushed(stream=False, local=slow("local", 2.0, whole_s=11.0)).tiers[0] == "middle"
+
+
+def test_a_held_out_request_starts_at_the_strongest_tier() -> None:
+    """Whatever its difficulty; what it needs of a tier still counts."""
+    decision = decide(policy(), EASY, features(), health(), 10.0, holdout=True)
+    assert decision.tiers == ("hosted",)
+    assert "held out" in decision.reason
+    unable = health(hosted=("json",))
+    assert decide(policy(), EASY, features(has_tools=True), unable, 10.0, holdout=True).tiers == ("middle",)

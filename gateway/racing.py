@@ -1,0 +1,167 @@
+"""Drives one request's cascade: makes the attempts it asks for, one after another, or beside each other in a race.
+
+An attempt that nothing can come to run beside is awaited where it is; only a race has tasks (15 us each). The first
+answer that is good enough wins; whatever else is under way is cancelled before the winner goes out, so that no call
+outlives its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.backends.base import BackendError, RetriesSpent
+from gateway.context import RequestContext
+from gateway.dispatch import Tried, try_attempt
+from gateway.failures import exhausted
+from gateway.services import Services
+from gateway.streaming import LiveStream
+from gateway.tiers import Endpoint
+from routing.cascade import Attempt, Cascade, Racing, Serve, Wait
+from routing.decide import Decision, TierHealth
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_LOSERS_S = 0.05
+"""How long a winner waits at most for the losers' books. They are cancelled: it takes a turn of the loop."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How one attempt stands among the others, while it is under way."""
+
+    run: Run
+    lost: bool = False
+    """Another answer has gone out: the cancellation that comes with it is not the client's."""
+    endpoint: Endpoint | None = None
+
+    def rivals(self) -> list[Endpoint]:
+        """Where the other attempts of the request are now."""
+        return self.run.endpoints()
+
+    def takes_over(self) -> bool:
+        """Whether a stronger tier would take over, were the draft turned down now."""
+        return self.run.takes_over()
+
+
+@dataclass(slots=True)
+class _Running:
+    attempt: Attempt
+    standing: Standing
+
+
+class Run:
+    """One request's cascade at work. `served()` once; `aclose()` in any case."""
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        services: Services,
+        decision: Decision,
+        health: Mapping[str, TierHealth],
+        priors: Mapping[str, float],
+        *,
+        both: bool = False,
+    ) -> None:
+        """`both`: the next tier is asked at once too."""
+        self.first_tier = decision.tiers[0]
+        self._ctx = ctx
+        self._services = services
+        racing = Racing(both, self._hedge_after_s if ctx.policy.escalate.hedge else None, self._may_hedge)
+        self._cascade = Cascade(decision, ctx.policy, health, stream=ctx.features.stream, priors=priors, racing=racing)
+        self._tried: dict[int, Tried] = {}
+        self._running: dict[asyncio.Task[Tried], _Running] = {}
+        self._began = 0.0
+        self._served: Tried | None = None
+
+    def begin(self) -> None:
+        """Starts the first attempt now, while something else is still asked."""
+        step = self._cascade.next(self._ctx.left())
+        if isinstance(step, Attempt):
+            self._start(step)
+
+    async def served(self) -> Tried:
+        """The attempt whose answer goes out; raises ApiError when there is none."""
+        cascade, ctx = self._cascade, self._ctx
+        while True:
+            step = cascade.next(ctx.left(), time.monotonic() - self._began)
+            if isinstance(step, Attempt) and step.alone:
+                self._ended(await self._try(step, Standing(self)))
+            elif isinstance(step, Attempt):
+                self._start(step)
+            elif isinstance(step, Wait):
+                await self._wait(step.for_s)
+            elif isinstance(step, Serve):
+                ctx.ledger.path = cascade.path
+                self._served = self._tried[step.number]
+                return self._served
+            else:
+                raise exhausted(self._errors(), timed_out=step.timed_out)
+
+    def takes_over(self) -> bool:
+        """Whether a stronger tier would take over, were a draft turned down now."""
+        return self._cascade.takes_over(self._ctx.left())
+
+    def endpoints(self) -> list[Endpoint]:
+        """Where attempts are under way."""
+        return [one.standing.endpoint for one in self._running.values() if one.standing.endpoint is not None]
+
+    async def aclose(self) -> None:
+        """Ends what is under way, closes the streams that nobody gets, and books them."""
+        losers = tuple(self._running)
+        for task in losers:
+            self._running[task].standing.lost = not self._ctx.client.gone
+            task.cancel()
+        if losers:
+            await asyncio.wait(losers, timeout=_LOSERS_S)
+        for task in losers:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._tried[self._running[task].attempt.number] = task.result()
+        for one in self._tried.values():
+            if one is not self._served and isinstance(one.answer, LiveStream):
+                one.answer.lose()
+        self._running.clear()
+
+    async def _try(self, attempt: Attempt, standing: Standing) -> Tried:
+        before = tuple(self._tried.values())
+        services = self._services
+        return await try_attempt(self._ctx, services.tiers, attempt, standing, before, services.embedding.cosine)
+
+    def _start(self, attempt: Attempt) -> None:
+        standing = Standing(self)
+        task = asyncio.create_task(self._try(attempt, standing), name="tierline.attempt")
+        self._running[task] = _Running(attempt, standing)
+        if not attempt.role:
+            self._began = time.monotonic()
+
+    async def _wait(self, for_s: float | None) -> None:
+        done, _ = await asyncio.wait(self._running, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            del self._running[task]
+            self._ended(task.result())
+
+    def _ended(self, tried: Tried) -> None:
+        self._tried[tried.attempt.number] = tried
+        self._cascade.observe(tried.outcome, tried.attempt.number)
+
+    def _errors(self) -> list[BackendError]:
+        """What went wrong, in order. That no retry was allowed is no news to the client; the failure before it is."""
+        errors = [one.error for one in self._tried.values() if one.error is not None]
+        return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
+
+    # --- what may run beside the first attempt ------------------------------------------------------------------------
+
+    def _hedge_after_s(self, tier: str) -> float | None:
+        hedge = self._ctx.policy.escalate.hedge
+        if hedge is None:
+            return None
+        if not isinstance(hedge.after, str):
+            return hedge.after
+        features = self._ctx.features
+        return self._services.tiers[tier].quantile_s(
+            _QUANTILES[hedge.after], features.approx_tokens, whole=not features.stream
+        )
+
+    def _may_hedge(self) -> bool:
+        return self._services.spending.may_hedge(self._ctx.policy)
