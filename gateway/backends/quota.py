@@ -27,6 +27,7 @@ _LONGEST_WAIT_S = 60.0
 """As with every rest: after a minute it is tried again."""
 _LONGEST_VALUE = 256
 _SIBLING = "sibling"
+_LONG_PROMPT = 32_768
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)
 _DURATION_UNITS_S = (86400.0, 3600.0, 60.0, 1.0, 0.001)
 _ITEM = re.compile(r'"?([^";,=]*)"?((?:\s*;\s*[a-z]+=[^;,]+)+)')
@@ -91,7 +92,7 @@ class _Left:
 class Quota:
     """What one endpoint has left. The backend tells it of every reply, the endpoint asks it before each call."""
 
-    __slots__ = ("_known", "_left", "_next", "_others", "_wall")
+    __slots__ = ("_known", "_left", "_next", "_others", "_wall", "tight")
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -99,11 +100,8 @@ class Quota:
         self._others = list(_ALLOWANCES)
         self._next = 0
         self._left: dict[str, _Left] = {}
-
-    @property
-    def limited(self) -> bool:
-        """Whether anything is known to be limited: if not, `wait_s` need not be asked."""
-        return bool(self._left)
+        self.tight = False
+        """Whether so little is left, as far as was heard, that `wait_s` must be asked."""
 
     def heard(self, header: Header, now: float) -> None:
         """A reply came; `header` looks up one of its headers by name.
@@ -114,26 +112,28 @@ class Quota:
             self._next = (self._next + 1) % len(self._others)
             if header(self._others[self._next].remaining) is not None:
                 self._known.append(self._others.pop(self._next))
-        for allowance in self._known:
-            self._hear(allowance, header, now)
+        self._hear_all(header, now)
 
     def refused(self, header: Header, now: float) -> None:
         """A reply came with status 429: all headers are looked at, for one of them says why."""
         found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
         self._known += found
         self._others = [allowance for allowance in self._others if allowance not in found]
-        for allowance in self._known:
-            self._hear(allowance, header, now)
+        self._hear_all(header, now)
 
     def spent(self, tokens_in: int) -> None:
         """A call went out: until a reply says better, there is less left by that."""
+        if not self._left:
+            return
         for left in self._left.values():
             if left.unit != "tokens_out":
                 left.remaining = max(0.0, left.remaining - (tokens_in if left.unit == "tokens_in" else 1))
+        self._weigh()
 
     def pause(self, seconds: float, now: float) -> None:
         """A sibling worker has found that nothing is left for so long."""
         self._left[_SIBLING] = _Left("requests", 0.0, now, self._wall(), str(seconds), None)
+        self.tight = True
 
     def wait_s(self, now: float, tokens_in: int = 0) -> float:
         """Seconds until a call with a prompt of so many tokens may go out; 0 if it may now. A minute at most."""
@@ -143,6 +143,17 @@ class Quota:
             if left.remaining < need:
                 longest = max(longest, left.wait_s(need, now))
         return longest
+
+    def _hear_all(self, header: Header, now: float) -> None:
+        if self._known:
+            for allowance in self._known:
+                self._hear(allowance, header, now)
+            self._weigh()
+
+    def _weigh(self) -> None:
+        self.tight = any(
+            left.remaining < (_LONG_PROMPT if left.unit == "tokens_in" else 1) for left in self._left.values()
+        )
 
     def _hear(self, allowance: _Allowance, header: Header, now: float) -> None:
         value = header(allowance.remaining)

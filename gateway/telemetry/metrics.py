@@ -103,6 +103,7 @@ class Metrics:
         self.hedges = counter("hedges", "Second attempts beside slow ones, by how they ended.", "surface", "outcome")
         self.shed = counter("shed", "Requests turned away because too many wait.", "surface", "reason")
         self.slo = counter("slo", "Requests held against their surface's objectives.", "surface", "objective", "met")
+        self.warmings = counter("warmings", "Requests that keep a backend warm, by how they end.", "backend", "outcome")
         self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
@@ -160,6 +161,10 @@ class Metrics:
     def policy_reloaded(self, ok: bool) -> None:
         """A policy file has changed; `ok` says whether it took effect or was refused."""
         (self.reloads if ok else self.reload_failures).inc()
+
+    def warmed(self, backend: str, outcome: str) -> None:
+        """A request that was to keep a backend warm has ended."""
+        self.warmings.labels(backend, outcome).inc()
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """`count` traces were lost, for a stable word of a reason."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -13,13 +14,17 @@ NOW = 1000.0
 WALL = 1_800_000_000.0
 
 
+def _look_up(headers: Mapping[str, str], name: str) -> str | None:
+    return headers.get(name.lower())
+
+
 def heard(*replies: Mapping[str, str]) -> Quota:
     """A quota that has heard these headers often enough to know them."""
     quota = Quota(wall=lambda: WALL)
     for reply in replies:
         lowered = {name.lower(): value for name, value in reply.items()}
         for _ in range(20):
-            quota.heard(lambda name, has=lowered: has.get(name.lower()), NOW)
+            quota.heard(partial(_look_up, lowered), NOW)
     return quota
 
 
@@ -43,14 +48,14 @@ def test_without_any_header_nothing_is_limited_and_one_is_looked_up_per_reply() 
     for i in range(14):
         quota.heard(asked.append, NOW + i)
     assert len(asked) == 14 and len(set(asked)) == 7
-    assert not quota.limited and quota.wait_s(NOW) == 0
+    assert not quota.tight and quota.wait_s(NOW) == 0
 
 
 def test_with_something_left_a_call_may_be_made() -> None:
     """Headers alone are no reason to wait."""
     quota = heard(openai(1, 500))
-    assert quota.limited
     assert quota.wait_s(NOW, tokens_in=400) == 0
+    assert quota.tight and not heard(openai(1, 50_000)).tight
 
 
 @pytest.mark.parametrize(
