@@ -16,7 +16,7 @@ from gateway.backends.base import BackendError, Call
 from gateway.completions import usage_of
 from gateway.context import RequestContext
 from gateway.telemetry import names
-from gateway.tiers import Endpoint
+from gateway.tiers import Ask, Endpoint
 from policies.model import Agreement
 from routing.agreement import Cosine, agreement_of
 from routing.cascade import Attempt
@@ -55,11 +55,11 @@ class Samples:
 
     async def _draw(self) -> str | None:
         ctx, endpoint = self._ctx, self._endpoint
-        if endpoint.full or endpoint.unavailable():
+        if not endpoint.unhindered:
             return None  # a sample takes no place from an answer, and tries no backend that rests
         config = endpoint.config
         hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
-        slot = endpoint.take()
+        slot = endpoint.take(Ask(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens))
         try:
             call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop))
             value = (await endpoint.backend.complete(call)).value

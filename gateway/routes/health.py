@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 
 from gateway.services import Services
 from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.tiers import Endpoint
 
 router = APIRouter()
 
@@ -62,13 +63,21 @@ def _tier(services: Services, name: str) -> dict[str, Any]:
     tier = services.tiers[name]
     return {
         "state": tier.health().unavailable or "ready",
-        "backends": {
-            endpoint.config.name: {
-                "state": endpoint.unavailable() or "ready",
-                "model": endpoint.config.model,
-                "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
-                "in_flight": endpoint.in_flight,
-            }
-            for endpoint in tier.endpoints
-        },
+        "backends": {endpoint.config.name: _backend(endpoint) for endpoint in tier.endpoints},
+    }
+
+
+def _backend(endpoint: Endpoint) -> dict[str, Any]:
+    """`limit` is what this worker may have in flight now; `ttft_ms` of a short prompt, null while it is not known."""
+    now = endpoint.now()
+    quantiles = {name: endpoint.latency.ttft(q, 0, now) for name, q in (("p50", 0.5), ("p95", 0.95))}
+    return {
+        "state": endpoint.unavailable() or "ready",
+        "model": endpoint.config.model,
+        "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
+        "in_flight": endpoint.in_flight,
+        "waiting": endpoint.line.size,
+        "limit": endpoint.capacity,
+        "breaker": endpoint.breaker.state(now),
+        "ttft_ms": {name: None if s is None else round(s * 1000, 1) for name, s in quantiles.items()},
     }

@@ -2,14 +2,16 @@
 
 The baseline is the lowest median of any ten seconds, by prompt length, and rises by 2% in each ten seconds, so that a
 backend that has become slower for good is not held against its past for ever (as TCP Vegas and BBR keep a minimum).
+A few dozen milliseconds are no congestion whatever they are a multiple of: our own event loop may have taken them.
 """
 
 from __future__ import annotations
 
 _WINDOW_S = 10.0
-_ENOUGH = 5
+_ENOUGH = 30
 _MOST = 64
 _RISE = 1.02
+_SLACK_S = 0.025
 
 
 class Baseline:
@@ -27,7 +29,7 @@ class Baseline:
         if lowest is None:
             lowest = self._by_length[bucket] = _Lowest(now)
         lowest.add(seconds, now)
-        return None if lowest.median is None else seconds / lowest.median
+        return None if lowest.median is None else seconds / (lowest.median + _SLACK_S)
 
 
 class _Lowest:
@@ -41,7 +43,7 @@ class _Lowest:
     def add(self, seconds: float, now: float) -> None:
         samples = self._samples
         if now - self._since >= _WINDOW_S and len(samples) >= _ENOUGH:
-            median = max(sorted(samples)[len(samples) // 2], 1e-6)
+            median = sorted(samples)[len(samples) // 2]
             self.median = median if self.median is None else min(median, self.median * _RISE)
             samples.clear()
             self._since = now

@@ -128,8 +128,8 @@ class Breaker:
                 self._paused_until = 0.0
                 self._close(now)
             return
-        if self.rest is not None and self.rest.until >= rest.until:
-            return
+        if rest.until <= now or (self.rest is not None and self.rest.until >= rest.until):
+            return  # what is over begins nothing, though it is no word of the endpoint being well either
         if rest.cause == "pause":
             self._paused_until = max(self._paused_until, rest.until)
         self.rest = replace(rest, heard_from=worker)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Saturated, TimedOut
+from gateway.backends.quota import Quota
 from gateway.settings import BackendConfig
 from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
@@ -50,8 +51,11 @@ class Endpoint:
         backend: Backend | None,
         clock: Clock = time.monotonic,
         waiting: Counter[str] | None = None,
+        quota: Quota | None = None,
     ) -> None:
         self.config = config
+        self.quota = quota or Quota()
+        """What its rate limits leave; the backend tells it of every reply."""
         self.now = clock
         self.in_flight = 0
         self.batch_in_flight = 0
@@ -82,16 +86,22 @@ class Endpoint:
             raise RuntimeError(f"backend {self.config.name} is unconfigured")
         return self._backend
 
-    def unavailable(self) -> str:
-        """Why it may not be called now; empty if it may."""
+    def unavailable(self, tokens_in: int = 0) -> str:
+        """Why it may not be called now with a prompt of so many tokens; empty if it may."""
         if self._backend is None:
             return f"unconfigured: {self.config.unconfigured_reason}"
-        return self.breaker.reason(self.now()) if self.breaker.rest is not None else ""
+        if self.breaker.rest is not None and (reason := self.breaker.reason(self.now())):
+            return reason
+        if self.quota.tight and (wait_s := self.quota.wait_s(self.now(), tokens_in)) > 0:
+            return f"out of quota for {max(1, round(wait_s))} s"
+        return ""
 
     @property
     def unhindered(self) -> bool:
-        """Whether it is neither resting nor full: the common case, cheaply."""
-        return self.breaker.rest is None and self.in_flight < self.capacity
+        """Whether it does not rest and nobody has to wait for it: the common case, cheaply."""
+        return (
+            self.breaker.rest is None and self.in_flight < self.capacity and not self.line.size and not self.quota.tight
+        )
 
     @property
     def failing(self) -> bool:
@@ -110,24 +120,31 @@ class Endpoint:
             self._weight, self._weight_until = 1.0, 0.0
         return self.config.weight * self._weight
 
-    @property
-    def load(self) -> float:
-        """Calls in flight and waiting, per place."""
-        return (self.in_flight + len(self.line)) / self.capacity
+    def pause_s(self, tokens_in: int = 0) -> float | None:
+        """How long until a pause that it asked for is over and its quota allows such a prompt; None if it does now."""
+        now = self.now()
+        pause = self.breaker.pause_s(now)
+        if self.quota.tight and (wait_s := self.quota.wait_s(now, tokens_in)) > 0:
+            return max(wait_s, pause or 0.0)
+        return pause
 
-    def pause_s(self) -> float | None:
-        """How much is left of a pause that it asked for; None if it did not, or the pause is over."""
-        return self.breaker.pause_s(self.now())
+    def idle_s(self, now: float) -> float | None:
+        """How long ago it last answered anybody, as far as is known here; None if it never did."""
+        return self._forecasts.idle_s(now)
 
     def has_room(self, *, batch: bool, now: float) -> bool:
         """Whether a newcomer may have a place at once, none of its kind waiting for one."""
-        if self.in_flight >= self.capacity or (self.line and self.line.ahead_of(batch=batch)):
+        if self.in_flight >= self.capacity or (self.line.size and self.line.ahead_of(batch=batch)):
             return False
         return not batch or self._admits_batch(now)
 
     def take(self, ask: Ask = _NOTHING_ASKED, queued_s: float = 0.0, *, retry: bool = False) -> Slot:
-        """A place for one call, now, whether there is room or not."""
-        now = self.now()
+        """A place for one call, whether there is room or not."""
+        return self.place(ask, self.now(), queued_s, retry=retry)
+
+    def place(self, ask: Ask, now: float, queued_s: float, *, retry: bool) -> Slot:
+        """The same at a time that is known already."""
+        self.quota.spent(ask.tokens_in)
         self.in_flight += 1
         if ask.priority == "batch":
             self.batch_in_flight += 1
@@ -167,7 +184,7 @@ class Endpoint:
     def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
         """What the next call with a prompt of so many tokens may expect."""
         forecast = self._forecasts.unqueued(tokens_in, now)
-        if self.in_flight < self.capacity and not batch:
+        if self.has_room(batch=batch, now=now):
             return forecast
         return queued(forecast, self.predicted_wait_s(batch=batch))
 
@@ -182,8 +199,9 @@ class Endpoint:
         self._share(now)
         return {
             "in_flight": self.in_flight,
-            "waiting": len(self.line),
+            "waiting": self.line.size,
             "rest": rest_told(self.breaker.rest, now),
+            "quota_s": self.quota.wait_s(now) if self.quota.tight else 0.0,
             "idle_s": self._forecasts.idle_s(now),
             "latency": self.latency.report(now),
         }
@@ -199,6 +217,8 @@ class Endpoint:
         idle_s = state.get("idle_s")
         if isinstance(idle_s, int | float):
             self._forecasts.answered(now - idle_s)
+        if quota_s := state.get("quota_s"):
+            self.quota.pause(quota_s, now)
         latency = state.get("latency")
         if isinstance(latency, Mapping):
             self.latency.hear(latency, now)
@@ -238,7 +258,7 @@ class Endpoint:
         asked = error.retry_after_s if isinstance(error, BadStatus) else None
         if self._limit is not None and (status in _PAUSES or isinstance(error, TimedOut)):
             self._limit.overloaded(now)
-            self._resize(now)
+            self._resize()
         if status in (503, 529):
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
         if status in _OUR_KEY:
@@ -260,7 +280,7 @@ class Endpoint:
         self.breaker.leave(probe=probe)
         held = now - called_at
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
-        if self.line:
+        if self.line.size:
             self._admit(now)
 
     def _pause(self, asked: float | None, now: float) -> float:
@@ -276,22 +296,24 @@ class Endpoint:
         ratio = baseline.ratio(tokens_in, seconds, now)
         if ratio is not None:
             self._limit.observe(ratio, self.in_flight, now)
-            self._resize(now)
+            self._resize()
+            if self.line.size:
+                self._admit(now)
 
-    def _resize(self, now: float) -> None:
+    def _resize(self) -> None:
         most = self._peers.share
         self.capacity = most if self._limit is None else max(1, min(self._limit.limit, most))
 
     def _share(self, now: float) -> None:
         self._peers.count(now)
-        self._resize(now)
-        if self.line:
+        self._resize()
+        if self.line.size:
             self._admit(now)
 
     def _rested(self, was_well: bool, now: float) -> None:
         """Those in line are turned away when a rest has begun, unless it is one in which they may be served yet."""
         rest = self.breaker.rest
-        if rest is not None and self.line and (was_well or not self.breaker.failing(now)):
+        if rest is not None and self.line.size and (was_well or not self.breaker.failing(now)):
             left = max(0.0, rest.until - now)
             self.line.turn_all_away(Saturated(f"{self.config.name} is {rest.reason}", left))
 
@@ -300,11 +322,13 @@ class Endpoint:
         return self._reserve.admits_batch(self.capacity, self.in_flight - batch, batch, now)
 
     def _admit(self, now: float) -> None:
-        while self.line and self.in_flight < self.capacity:
+        if self.quota.tight and (wait_s := self.quota.wait_s(now)) > 0:
+            self.line.turn_all_away(Saturated(f"{self.config.name} is out of quota", wait_s))
+        while self.line.size and self.in_flight < self.capacity:
             waiter = self.line.next(batch_may=self._admits_batch(now))
             if waiter is None:
                 return
-            waiter.future.set_result(self.take(waiter.ask, now - waiter.since, retry=waiter.retry))
+            waiter.future.set_result(self.place(waiter.ask, now, now - waiter.since, retry=waiter.retry))
 
     def _overdue(self, waiter: Waiter) -> None:
         predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")

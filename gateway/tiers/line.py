@@ -51,7 +51,7 @@ class Waiter:
 class Line:
     """At most `length` waiters. `surfaces` counts those of each surface, in all lines of the worker together."""
 
-    __slots__ = ("_batch", "_interactive", "_length", "_passed_over", "_surfaces")
+    __slots__ = ("_batch", "_interactive", "_length", "_passed_over", "_surfaces", "size")
 
     def __init__(self, length: int, surfaces: Counter[str]) -> None:
         self._length = length
@@ -59,9 +59,8 @@ class Line:
         self._interactive: OrderedDict[Waiter, None] = OrderedDict()
         self._batch: OrderedDict[Waiter, None] = OrderedDict()
         self._passed_over = 0
-
-    def __len__(self) -> int:
-        return len(self._interactive) + len(self._batch)
+        self.size = 0
+        """How many wait."""
 
     def ahead_of(self, *, batch: bool) -> int:
         """How many a newcomer would have ahead of it."""
@@ -71,13 +70,14 @@ class Line:
         """The newcomer's place in line. Raises Saturated, with this hint, when there is none for it."""
         if self._surfaces[ask.surface] >= ask.max_waiting:
             raise Saturated(f"{ask.max_waiting} requests of {ask.surface} wait already", retry_after_s)
-        if len(self) >= self._length:
+        if self.size >= self._length:
             if ask.priority == "batch" or not self._batch:
-                raise Saturated(f"{len(self)} requests wait already", retry_after_s)
+                raise Saturated(f"{self.size} requests wait already", retry_after_s)
             youngest = next(reversed(self._batch))
             self.turn_away(youngest, Saturated("an interactive request took its place in line", retry_after_s))
         waiter = Waiter(ask, now, asyncio.get_running_loop().create_future(), retry=retry)
         (self._batch if ask.priority == "batch" else self._interactive)[waiter] = None
+        self.size += 1
         self._surfaces[ask.surface] += 1
         return waiter
 
@@ -85,6 +85,7 @@ class Line:
         """It waits no longer; nothing happens when it has left already."""
         line = self._batch if waiter.ask.priority == "batch" else self._interactive
         if line.pop(waiter, waiter) is None:
+            self.size -= 1
             surface = waiter.ask.surface
             self._surfaces[surface] -= 1
             if not self._surfaces[surface]:

@@ -41,7 +41,7 @@ class Reserve:
         passed = 1 + int((now - self._turns_at) / _WINDOW_S)
         recent = (self._now, self._before) if passed == 1 else (0, self._now) if passed == 2 else (0, 0)
         self._now, (self._before, self._long_before) = 0, recent
-        self._turns_at = now + _WINDOW_S
+        self._turns_at += passed * _WINDOW_S
 
 
 def floor_of(capacity: int) -> int:

@@ -1,0 +1,50 @@
+"""What the next call may expect."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.settings import Warm
+from gateway.tiers.forecasts import Forecasts, queued
+from routing.latency import LatencyModel
+
+
+def test_unknown_until_there_are_samples() -> None:
+    """Figures that nobody has measured decide nothing."""
+    forecast = Forecasts(None, LatencyModel()).unqueued(100, 10.0)
+    assert (forecast.known, forecast.ttft_s, forecast.cold) == (False, 0.0, False)
+
+
+def test_medians_of_what_was_measured() -> None:
+    """Streams give the time to the first token, JSON calls that of the whole answer."""
+    latency = LatencyModel()
+    forecasts = Forecasts(None, latency)
+    for _ in range(50):
+        latency.observe_whole(100, 2.0, 10.0)
+    forecast = forecasts.unqueued(100, 10.0)
+    assert (forecast.known, forecast.ttft_s) == (True, 0.0)
+    assert forecast.whole_s == pytest.approx(2.0, rel=0.06)
+    for _ in range(50):
+        latency.observe_ttft(100, 0.5, 10.0)
+    forecast = forecasts.unqueued(100, 11.0)
+    assert forecast.ttft_s == pytest.approx(0.5, rel=0.06)
+
+
+def test_cold_after_so_long_without_an_answer() -> None:
+    """Until a backend has answered again its first token takes what the config says."""
+    forecasts = Forecasts(Warm.model_validate({"after": "30s", "ttft": "4s"}), LatencyModel())
+    assert forecasts.unqueued(100, 100.0).cold
+    forecasts.answered(100.0)
+    assert not forecasts.unqueued(100, 129.0).cold
+    forecast = forecasts.unqueued(100, 131.0)
+    assert (forecast.cold, forecast.known, forecast.ttft_s, forecast.whole_s) == (True, True, 4.0, 4.0)
+    forecasts.answered(90.0)
+    assert forecasts.idle_s(131.0) == 31.0
+
+
+def test_a_queue_comes_on_top_and_is_known() -> None:
+    """How long the line is can be told even of a backend that has answered nobody yet."""
+    forecast = Forecasts(None, LatencyModel()).unqueued(100, 10.0)
+    assert queued(forecast, 0.0) is forecast
+    waiting = queued(forecast, 1.5)
+    assert (waiting.known, waiting.ttft_s, waiting.whole_s, waiting.queue_s) == (True, 1.5, 1.5, 1.5)

@@ -1,0 +1,31 @@
+"""The places that batch calls leave free."""
+
+from __future__ import annotations
+
+from gateway.tiers.reserve import Reserve
+
+
+def test_as_many_as_interactive_traffic_needed_lately() -> None:
+    """Its peak is remembered for ten seconds at least and fifteen at most."""
+    reserve = Reserve()
+    for interactive in range(1, 9):
+        reserve.entered(interactive, 100.0)
+    assert [reserve.kept(0, now) for now in (100.0, 109.9, 115.1)] == [8, 8, 0]
+    reserve.entered(3, 116.0)
+    assert reserve.kept(1, 116.0) == 2
+
+
+def test_batch_has_its_floor_where_there_is_a_place() -> None:
+    """One place in twenty, and one at least, however much is reserved; never one that is not there."""
+    reserve = Reserve()
+    reserve.entered(40, 100.0)
+    assert reserve.admits_batch(40, 0, 0, 100.0)
+    assert reserve.admits_batch(40, 0, 1, 100.0)
+    assert not reserve.admits_batch(40, 0, 2, 100.0)
+    assert not reserve.admits_batch(40, 40, 0, 100.0)
+    assert reserve.admits_batch(1, 0, 0, 100.0)
+
+
+def test_without_interactive_traffic_all_is_for_batch() -> None:
+    """Nothing is kept for those who never come."""
+    assert Reserve().admits_batch(8, 0, 7, 100.0)
