@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,10 @@ import pytest
 
 from tests.bench import __main__ as bench
 from tests.bench import rig
+from tests.bench.live import table
+from tests.bench.live.behaviour import Behaviour, Spread, script
+from tests.bench.live.client import Answer, Ask
+from tests.bench.live.scenario import recovery_s
 from tests.bench.load import Subject
 from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import Service
@@ -76,3 +81,56 @@ def test_figures_stand_beside_their_goals() -> None:
     assert any("full path: CPU" in line and line.endswith("OVER") for line in text.splitlines())
     assert any("bare: CPU" in line and line.endswith("  met") for line in text.splitlines())
     assert as_json(found)["cpu_to_raw"] == {"raw": 1.0, "bare": 1.25, "full": 6.0}
+
+
+@pytest.mark.timeout(60)
+def test_the_live_part_measures_real_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """Streams that are committed and streams that escalate are measured on both sides; neither takes ages."""
+    assert bench.main(["--quick", "--json", "--live", "commit", "escalated"]) == 0
+    rows = json.loads(capsys.readouterr().out)["live"]
+    assert {row["scenario"] for row in rows} == {"commit", "escalated"}
+    assert all(row["figures"]["n"] >= 5 for row in rows)
+    judged = [row for row in rows if row["target"]]
+    assert len(judged) == 4
+    assert all(-5 < row["figures"]["p50"] < 500 for row in judged)
+
+
+def test_a_row_keeps_every_limit_or_is_not_met() -> None:
+    """A row meets its target when all its limits are kept; what was not measured meets none, and says so."""
+    both = (table.most("p50", 1), table.most("p99", 5))
+    kept = table.Row("a", "kept", table.spread([0.5] * 99 + [4.0]), "ms", both)
+    broken = table.Row("a", "broken", {"p50": 0.5, "p99": 6.0}, "ms", both)
+    nothing = table.Row("a", "nothing", table.spread([]), "ms", both)
+    assert [row.met for row in (kept, broken, nothing)] == [True, False, False]
+    text = table.as_text([kept, broken, nothing, table.Row("a", "a remark", {})])
+    assert "p50 none, p99 none, n 0" in text
+    assert text.endswith("a: a remark\n1 of 3 targets met")
+    assert table.as_json([nothing])[0]["figures"] == {"p50": None, "p99": None, "n": 0}
+
+
+def test_scripted_servers_draw_what_they_are_told() -> None:
+    """Times, shares and the AUROC of the log-probabilities come out as given, the same for a prompt every time."""
+    told = Behaviour(ttft=Spread(100, 200), right=0.6, auroc=0.75, hangs=0.1)
+    assert Behaviour.of(told.told()) == told
+    scripts = [script(told, prompt, 20) for prompt in range(3000)]
+    assert scripts[7] == script(told, 7, 20)
+    assert abs(table.quantile([one.ttft_s for one in scripts], 0.5) - 0.1) < 0.01
+    assert abs(table.quantile([one.ttft_s for one in scripts], 0.95) - 0.2) < 0.02
+    assert abs(sum(one.right for one in scripts) / 3000 - 0.6) < 0.04
+    assert abs(sum(one.fate == "hangs" for one in scripts) / 3000 - 0.1) < 0.03
+    right, wrong = ([one.logprob for one in scripts if one.right is kind] for kind in (True, False))
+    above = sum(sum(a > b for b in wrong[:500]) for a in right[:500]) / 500**2
+    assert abs(above - 0.75) < 0.05
+
+
+def test_recovery_is_when_it_lasts() -> None:
+    """A good second before another bad one is no recovery."""
+    bad = {0.2, 1.5}
+    answers = []
+    for n in range(40):
+        at = n / 10
+        answer = Answer(Ask(n, "m", n), sent_ns=int(at * 1e9), status=200)
+        answer.broken = "broke" if at in bad else ""
+        answer.body = b"[DONE]"
+        answers.append(answer)
+    assert recovery_s(answers, 0, lambda answer: answer.ok) == pytest.approx(1.6)

@@ -48,7 +48,7 @@ def cancel(run: Run) -> list[Row]:
 
 
 async def _cancel(run: Run, on: Stage) -> list[Row]:
-    count = 300 if run.quick else 10_000
+    count = 200 if run.quick else 10_000
     await on.local.behave(_LOCAL)
     await on.hosted.behave(_HOSTED)
     async with on.clients(256) as clients:

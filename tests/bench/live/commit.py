@@ -33,7 +33,7 @@ def commit(run: Run) -> list[Row]:
 
 
 async def _commit(run: Run, on: Stage) -> list[Row]:
-    times = poisson(_RATE, run.seconds(40, 1.5), seed=1)
+    times = poisson(_RATE, run.seconds(40, 1), seed=1)
     run.say(f"commit: {len(times)} streams, first straight to the model server")
     await on.local.behave(_LOCAL)
     async with on.clients(port=on.local.port) as direct:
@@ -81,7 +81,7 @@ def escalated(run: Run) -> list[Row]:
 
 
 async def _escalated(run: Run, on: Stage) -> list[Row]:
-    times = poisson(_RATE, run.seconds(30, 1.5), seed=2)
+    times = poisson(_RATE, run.seconds(30, 1), seed=2)
     run.say(f"escalated: {len(times)} streams")
     async with on.clients() as clients:
         await warm_up(clients, "escalates", _LOCAL, [on.local, on.hosted])

@@ -21,7 +21,6 @@ route: {{classifier: none, start: {{local: otherwise}}}}
 holdout: 0
 """
 _HEDGE = "escalate: {hedge: {after: p95, max_extra_spend: 3%}}"
-_LOCAL = Behaviour(seed=71, ttft=Spread(100, 130, slow=0.03, slow_p50=2000), pace=4.0, length=Spread(40, 60))
 _HOSTED = Behaviour(seed=72, ttft=Spread(120, 200), pace=4.0, length=Spread(40, 60))
 _PRICES = Prices(1.0, 4.0), Prices(1.5, 6.0)
 
@@ -37,9 +36,10 @@ def hedge(run: Run) -> list[Row]:
 
 
 async def _hedge(run: Run, on: Stage) -> list[Row]:
-    await on.local.behave(_LOCAL)
+    slow = Spread(100, 130, slow=0.03, slow_p50=1000 if run.quick else 2000)
+    await on.local.behave(Behaviour(seed=71, ttft=slow, pace=4.0, length=Spread(40, 60)))
     await on.hosted.behave(_HOSTED)
-    times = poisson(_RATE, run.seconds(35, 2), seed=7)
+    times = poisson(_RATE, run.seconds(35, 1.2), seed=7)
     async with on.clients(128) as clients:
         await _ask(clients, "plain", times[: len(times) // 4])  # for the latency model to have something to go by
         await on.forget()

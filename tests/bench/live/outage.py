@@ -16,7 +16,7 @@ from tests.bench.live.table import Row, most, spread
 _RATE = 200.0
 _POLICY = """
 surface: falls
-slo: {deadline: 4s}
+slo: {deadline: 2s}
 tiers: [local, hosted]
 route: {classifier: none, start: {local: otherwise}}
 holdout: 0
@@ -42,12 +42,12 @@ class _Fall:
 
 def outage(run: Run) -> list[Row]:
     """Both tiers refuse, then come back, then hang, then come back."""
-    with stage(run.cores, Play({"falls": _POLICY}, backend={"patience": "1s"})) as on:
+    with stage(run.cores, Play({"falls": _POLICY}, backend={"patience": "500ms"})) as on:
         return uvloop.run(_outage(run, on))
 
 
 async def _outage(run: Run, on: Stage) -> list[Row]:
-    lengths = ((0.5, 1.5), (2.0, 2.5), (2.0, 0.0)) if run.quick else ((3.0, 6.0), (9.0, 12.0), (9.0, 0.0))
+    lengths = ((0.5, 1.0), (1.6, 1.5), (1.6, 0.0)) if run.quick else ((3.0, 6.0), (9.0, 12.0), (9.0, 0.0))
     times = poisson(_RATE, sum(map(sum, lengths)), seed=6)
     run.say(f"outage: {len(times):,} requests")
     async with on.clients(256) as clients:

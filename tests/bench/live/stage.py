@@ -126,6 +126,8 @@ def stage(cores: Cores, play: Play) -> Iterator[Stage]:
             _write(folder, play, (local, hosted))
             with on_core(cores.gateway):
                 gateway = stack.enter_context(running(folder, environment(HOSTED_KEY="sk-bench")))
+            for backend in (local, hosted):
+                until(lambda: listens(backend.control), 10, "a scripted model server listens")  # noqa: B023
             yield Stage(gateway, local, hosted)
     finally:
         os.sched_setaffinity(0, before)
@@ -149,7 +151,6 @@ def _upstream() -> Iterator[Backend]:
     command = [sys.executable, "-m", "tests.bench.live.upstream", str(backend.port), str(backend.control)]
     process = subprocess.Popen(command, cwd=ROOT, env=environment())
     try:
-        until(lambda: listens(backend.control), 10, "a scripted model server listens")
         yield backend
     finally:
         process.kill()

@@ -9,7 +9,7 @@ append      the draft streams at once and is judged at its end; a poor one has t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.bench.live.behaviour import Behaviour, Spread
 from tests.bench.live.client import Answer, Ask, Clients, Sender, open_loop, poisson
@@ -34,10 +34,8 @@ escalate:
   stream: {{hold_tokens: {tokens}, hold_max: {longest}}}
 holdout: 0
 """
-_LOCAL = Behaviour(
-    seed=81, ttft=Spread(60, 150), pace=4.0, length=Spread(90, 150), right=0.6, auroc=0.75, token_probability=_BAR
-)
-_HOSTED = Behaviour(seed=82, ttft=Spread(450, 900), pace=8.0, length=Spread(90, 150), right=0.9)
+_LOCAL = Behaviour(seed=81, ttft=Spread(60, 150), pace=4.0, right=0.6, auroc=0.75, token_probability=_BAR)
+_HOSTED = Behaviour(seed=82, ttft=Spread(450, 900), pace=8.0, right=0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,10 @@ def _policies() -> Mapping[str, str]:
 
 
 async def _strategies(run: Run, on: Stage) -> list[Row]:
-    await on.local.behave(_LOCAL)
-    await on.hosted.behave(_HOSTED)
-    times = poisson(_RATE, 1e9, seed=8, most=30 if run.quick else 1_000)
+    length = Spread(40, 60) if run.quick else Spread(90, 150)
+    await on.local.behave(replace(_LOCAL, length=length))
+    await on.hosted.behave(replace(_HOSTED, length=length))
+    times = poisson(60 if run.quick else _RATE, 1e9, seed=8, most=30 if run.quick else 1_000)
     found: dict[str, _Found] = {}
     async with on.clients(256) as clients:
         await open_loop(clients, [(n / 50, Ask(n, "ours", 10**6 + n)) for n in range(1, 31)])
