@@ -90,7 +90,7 @@ class OpenAIBackend:
             headers = {**self._headers, "traceparent": call.traceparent}
         response = await self._transport.send(headers, self._payload(call, stream=stream))
         if self._quota is not None:
-            hear = self._quota.refused if response.status == 429 else self._quota.heard
+            hear = self._quota.heard if response.status == 200 else self._quota.refused
             hear(response.header, monotonic())
         if response.status == 200:
             if response.header("Content-Encoding") not in (None, "identity"):

@@ -115,7 +115,7 @@ class Quota:
         self._hear_all(header, now)
 
     def refused(self, header: Header, now: float) -> None:
-        """A reply came with status 429: all headers are looked at, for one of them says why."""
+        """A reply that is no answer came: all headers are looked at, for one of them may say why."""
         found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
         self._known += found
         self._others = [allowance for allowance in self._others if allowance not in found]
