@@ -35,10 +35,10 @@ def handed_over(body: Mapping[str, Any], text: str, tokens: int, way: Way) -> di
         return changed
     # White space at the end is refused by some (Anthropic), trimmed by chat templates, and a poor start for a token.
     changed["messages"] = _with_beginning(body["messages"], text.rstrip())
-    # A grammar would begin anew, and the text has begun already.
-    changed.pop("response_format", None)
     if way == "continue_final_message":
         changed |= {"add_generation_prompt": False, "continue_final_message": True}
+        # vLLM's grammar would ask for the first bracket once more; llama.cpp leads its own through the beginning.
+        changed.pop("response_format", None)
     return changed
 
 

@@ -13,16 +13,19 @@ _LEAST: Final = 12
 
 
 class Seam:
-    """Holds back the beginning of the second half for as long as it may still turn out to repeat the end of the first.
+    """Holds back the beginning of the second half for as long as it may still turn out to repeat the first.
 
-    At most 80 characters are held, as a rule one token: the next one seldom fits the end of what was said. What is
-    dropped is the longest repetition of twelve characters or more, or of nothing but white space: a beginning is handed
-    over without the white space at its end, which tokenizers take badly, and the model then says that itself.
+    That is its end, of which at most 80 characters are looked for, or all of it: some servers send the beginning that
+    they were given before what they add (llama.cpp does, though not in streams). As a rule one token is held, for the
+    next one seldom fits either. What is dropped is the longest repetition of twelve characters or more, or of nothing
+    but white space: a beginning is handed over without the white space at its end, which tokenizers take badly, and the
+    model then says that itself.
     """
 
-    __slots__ = ("_held", "_tail", "open")
+    __slots__ = ("_held", "_said", "_tail", "open")
 
     def __init__(self, said: str) -> None:
+        self._said = said.rstrip()
         self._tail = said[-_LONGEST:]
         self._held = ""
         self.open = bool(said)
@@ -37,6 +40,8 @@ class Seam:
     def close(self) -> str:
         """What was held, without what it repeats: nothing follows that could make it longer."""
         held, self._held, self.open = self._held, "", False
+        if len(self._said) >= _LEAST and held.startswith(self._said):
+            return held[len(self._said) :]
         for length in range(min(len(held), len(self._tail)), 0, -1):
             repeated = held[:length]
             if (length >= _LEAST or repeated.isspace()) and self._tail.endswith(repeated):
@@ -46,6 +51,8 @@ class Seam:
     def _may_repeat(self) -> bool:
         """Whether what is held may be the beginning of a repetition, or one that goes on."""
         held = self._held
+        if len(held) < len(self._said) and self._said.startswith(held):
+            return True
         # It would have to stand in the tail, so far from its end that the rest of the tail is still to come.
         start = self._tail.find(held, 0, -1)
         while start >= 0:

@@ -50,10 +50,11 @@ def test_the_token_limits_shrink() -> None:
     assert "max_tokens" not in handed_over(body(), SAID, 12, "prefill")
 
 
-def test_a_grammar_does_not_begin_anew() -> None:
-    """A text that began under a response format goes on without: a grammar would start from the first bracket."""
-    found = handed_over(body(response_format={"type": "json_object"}), '{"a": ', 3, "prefill")
-    assert "response_format" not in found
+@pytest.mark.parametrize(("way", "kept"), [("prefill", True), ("continue_final_message", False)])
+def test_a_grammar_does_not_begin_anew(way: Way, kept: bool) -> None:
+    """llama.cpp leads its grammar through the beginning; vLLM's would ask for the first bracket once more."""
+    found = handed_over(body(response_format={"type": "json_object"}), '{"a": ', 3, way)
+    assert ("response_format" in found) is kept
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,9 @@ def through(seam: Seam, *pieces: str) -> str:
         (["deep, and it was"], "deep, and it was"),
         ([""], ""),
         ([SAID], ""),
+        ([SAID + " full"], " full"),
+        (["The sea", " is wide", ", and the sea is deep, and it", " is full", " of"], " full of"),
+        (["The sea", " is cold"], "The sea is cold"),
     ],
 )
 def test_a_repetition_at_the_seam_is_dropped(pieces: list[str], left: str) -> None:
