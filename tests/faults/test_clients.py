@@ -454,7 +454,7 @@ def test_our_headers_on_every_reply(rig: Rig, local_upstream: Upstream) -> None:
     """Answers, streams and errors alike say their request id, surface, policy, path, attempts and our own time."""
     lane = rig.take("lone")
     local_upstream.queue(Reply(), Reply(), error_reply(500))
-    answers = [rig.ask(lane), rig.stream(lane)]
+    answers = [rig.ask(lane), rig.stream(lane, seed=2)]
     rig.record(answers[0].headers["x-request-id"])
     answers += [rig.ask(lane), rig.ask(lane, seed=1)]
     assert [answer.status for answer in answers] == [200, 200, 200, 502]
