@@ -51,6 +51,7 @@ _COUNTED: Final = {
 }
 _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
+_OVERLOADED: Final = "server_is_overloaded"
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder through which the workers share their metrics; without it there is one worker."""
 
@@ -143,8 +144,8 @@ class Metrics:
                 tally[counter] = tally.get(counter, 0) + 1
                 if hop.attributes.get(names.HEDGE):
                     self._count(self.hedges, (series.surface, _raced(hop, ledger)))
-            elif hop.name == names.HOP_SHED:
-                self.turned_away(_stable(hop.attributes.get(names.REASON)), ledger.surface)
+        if ledger.error == _OVERLOADED:
+            self.turned_away(_why_shed(trace), ledger.surface)
 
     def turned_away(self, reason: str, surface: str = "") -> None:
         """One more request was shed, for a stable word of a reason; at the door its surface is not known yet."""
@@ -259,6 +260,12 @@ class _Series:
 def _stable(value: str | None) -> str:
     """A label of a reason: behind a colon it tells what is different each time."""
     return (value or _NONE).partition(":")[0]
+
+
+def _why_shed(trace: Trace) -> str:
+    """What the hop that turned the request away says; without one no backend of its tiers had a place for it."""
+    hop = next((hop for hop in trace.hops if hop.name == names.HOP_SHED), None)
+    return _stable(hop.attributes.get(names.REASON)) if hop is not None else "backends_full"
 
 
 def _raced(hop: Hop, ledger: Ledger) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,10 +159,15 @@ def test_a_hedge_has_won_or_lost(
 
 
 def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
-    """One turned away at its tier by the hop's reason, one at the door before its surface was known."""
-    trace, ledger = failed(status=503)
+    """By the hop that turned one away; else its backends were full; and at the door, before a surface is known."""
+    overloaded: dict[str, Any] = {"status": 503, "error": "server_is_overloaded"}
+    trace, ledger = failed(**overloaded)
     trace.begin(names.HOP_SHED, {names.REASON: "queue_full: 256 are waiting"}).end()
     metrics.observe(trace, ledger)
+    metrics.observe(*failed(**overloaded))
+    metrics.observe(*failed())
     metrics.turned_away("in_flight")
     assert read("shed_total", surface="chat", reason="queue_full") == 1
+    assert read("shed_total", surface="chat", reason="backends_full") == 1
     assert read("shed_total", surface="none", reason="in_flight") == 1
+    assert read("shed_total") == 3
