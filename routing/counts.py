@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,38 @@ _DIGIT = re.compile(r"\d")
 # Plain substrings: looking for eight of them takes a tenth of the time of one expression that means the same.
 _CODE = ("```", "#include", "def ", "import ", "function ", "return ", "SELECT ", "public static ")
 _CHARS_PER_TOKEN = 4
+# Of the range's width. In five folds each, 99.6% of routellm_mmlu's held-out prompts stay within it, 99.3% of
+# routellm_gsm8k's and 99.4% of mmlu_pro's; a twentieth leaves 99.0% of GSM8K's.
+_MARGIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CountRange:
+    """What each count was in the fitted texts: `low`, `high` and `mean`, shape (len(COUNTS),).
+
+    A head has seen nothing beyond the range and must not be led on there. A count a little beyond it (a tenth of its
+    width) is taken for the range's end. One further out makes the text unlike all that was fitted, and the mean stands
+    in for it: over 40 transfers from one public data set to another that gave a mean APGR of 0.522 and an ECE of 0.15;
+    the range's end gave 0.517 and 0.17, the count as it is 0.510 and 0.27. A count that never varied is not missed
+    where it does: labelled prompts have one turn and no tools, and a request with more is not strange for that.
+    """
+
+    low: NDArray[Any]
+    high: NDArray[Any]
+    mean: NDArray[Any]
+    lowest: NDArray[Any]
+    highest: NDArray[Any]
+
+    @classmethod
+    def between(cls, low: NDArray[Any], high: NDArray[Any], mean: NDArray[Any]) -> CountRange:
+        """The range with these ends, `low` nowhere above `high`."""
+        margin = np.where(high > low, _MARGIN * (high - low), np.inf).astype(low.dtype)
+        return cls(low, high, mean, low - margin, high + margin)
+
+    def heard(self, counts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The counts as the heads are to hear them, and which of them are far out; both of shape (..., len(COUNTS))."""
+        far = (counts < self.lowest) | (counts > self.highest)
+        return np.where(far, self.mean, np.minimum(np.maximum(counts, self.low), self.high)), far
 
 
 def _byte_classes() -> NDArray[np.intp]:

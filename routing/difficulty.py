@@ -3,9 +3,9 @@
 Logistic heads over the request's words, its vector and a few counts give P(right) of every tier; the score is what the
 strongest has over the cheapest (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to
 0.588). Each kind of task it was trained on has heads of its own, mixed by how much the request looks like that kind.
-The model knows its domain: a text unlike all it was trained on is not judged, and the policy's default takes it. What
-it says of such a text nevertheless comes from its counts alone: words and vectors do not carry over (trained on MMLU
-they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
+The model knows its domain: a text unlike all it was trained on, by its vector or by any of its counts, is not judged,
+and the policy's default takes it. What it says of such a text nevertheless comes from its counts alone: words and
+vectors do not carry over (trained on MMLU they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.training.difficulty` writes it.
@@ -22,14 +22,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.counts import COUNTS, counts_of
+from routing.counts import COUNTS, CountRange, counts_of
 from routing.embedder import Embedder, EmbedderKind, bounded
 from routing.features import Features
-from routing.lexicon import BUCKETS, read, shortened, terms_of
+from routing.lexicon import BUCKETS, Reading, read, shortened, terms_of
 
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
-FORMAT: Final = "tierline-difficulty-2"
+_FAMILY = "tierline-difficulty-"
+FORMAT: Final = f"{_FAMILY}3"
 TENSORS: Final = (
     "words.buckets",
     "words.rarity",
@@ -42,6 +43,9 @@ TENSORS: Final = (
     "domain.centroids",
     "domain.min_similarity",
     "domain.min_chars",
+    "domain.counts_low",
+    "domain.counts_high",
+    "domain.counts_mean",
 )
 
 Vector = NDArray[np.float32]
@@ -91,9 +95,9 @@ class DifficultyModel:
     the rows of `vector_weights` (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,), and the
     columns of `word_weights` (known + 1, rows). `word_places` (BUCKETS,) says which line of these and of `rarity`
     (known + 1,) a bucket has: the first, all zeros, where nothing is known of it. `centroids` (k, dimension) are unit
-    vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity` and it has at
-    least `min_chars` characters. Outside, `general_counts` (tiers, len(COUNTS)) and `general_bias` (tiers,) give the
-    logits of the tiers.
+    vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity`, it has at least
+    `min_chars` characters and no count of it is far out of `count_range`. Outside, `general_counts` (tiers,
+    len(COUNTS)) and `general_bias` (tiers,) give the logits of the tiers.
     """
 
     embedder: str
@@ -110,6 +114,7 @@ class DifficultyModel:
     centroids: Vector
     min_similarity: float
     min_chars: int
+    count_range: CountRange
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -120,9 +125,9 @@ class DifficultyModel:
 
         try:
             tensors = load(weights)
-            made = json.loads(_metadata(weights)[FORMAT])
+            made = json.loads(_made(weights, folder))
             buckets, rarity, words, heads, counts, bias, *rest = (tensors[name] for name in TENSORS)
-            general_counts, general_bias, centroids, similarity, chars = rest
+            general_counts, general_bias, centroids, similarity, chars, *ends = rest
             made_for, tiers = str(made["embedder"]), int(made["tiers"])
         except (SafetensorError, KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
@@ -146,22 +151,23 @@ class DifficultyModel:
             centroids=centroids,
             min_similarity=float(similarity[0]),
             min_chars=int(chars[0]),
+            count_range=CountRange.between(*ends),
         )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """The difficulty of the request with these features, whose text has this unit vector, shape (dimension,)."""
-        known = self._knows(vector, features)
-        return Difficulty(self._p_right(vector, features, known), known, self.version)
+        reading = read(bounded(features.text))
+        counts, far = self.count_range.heard(counts_of(features, reading))
+        if not np.count_nonzero(far) and self._knows(vector, features):
+            return Difficulty(self._of_known(vector, counts, reading), True, self.version)
+        right = 1.0 / (1.0 + np.exp(-(self.general_counts @ counts + self.general_bias)))
+        return Difficulty(tuple(right.tolist()), False, self.version)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """P(right) of each tier, cheapest first."""
-        return self._p_right(vector, features, self._knows(vector, features))
+        return self.assess(vector, features).p_right
 
-    def _p_right(self, vector: Vector, features: Features, known: bool) -> tuple[float, ...]:
-        reading = read(bounded(features.text))
-        counts = counts_of(features, reading)
-        if not known:
-            return tuple((1.0 / (1.0 + np.exp(-(self.general_counts @ counts + self.general_bias)))).tolist())
+    def _of_known(self, vector: Vector, counts: Vector, reading: Reading) -> tuple[float, ...]:
         logits = self.vector_weights @ vector + self.count_weights @ counts + self.bias
         if reading.words:
             buckets, often = terms_of(reading)
@@ -216,6 +222,19 @@ def _checked_weights(folder: Path) -> bytes:
     if hashlib.sha256(weights).hexdigest() != expected:
         raise ArtefactError(f"{folder / WEIGHTS_FILE} is not the file its data sheet describes: the SHA-256 differs")
     return weights
+
+
+def _made(weights: bytes, folder: Path) -> str:
+    """What the artefact says of its making. Raises ArtefactError where it is of an older format."""
+    metadata = _metadata(weights)
+    if FORMAT not in metadata:
+        older = [name for name in metadata if name.startswith(_FAMILY)]
+        if older:
+            raise ArtefactError(
+                f"{folder / WEIGHTS_FILE} is of format {older[0]}, which lacks the fitted range of each count; "
+                f"train it again (`command` in {SHEET_FILE} says how) to get {FORMAT}"
+            )
+    return metadata[FORMAT]
 
 
 def _metadata(weights: bytes) -> dict[str, str]:

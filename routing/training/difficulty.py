@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from routing.difficulty import FORMAT, SHEET_FILE, TENSORS, WEIGHTS_FILE
 from routing.embedder import Embedder
 from routing.evaluation.metrics import Floats, folds_of, measure
 from routing.training.difficulty_heads import Heads, fit, fit_general
+from routing.training.domain import Domain
 from routing.training.table import OnProgress, Table, tabulate
 
 _FEWEST = 10  # of each label, so that every fold has some
@@ -41,10 +41,11 @@ class TrainingUnavailable(RuntimeError):
 class Recipe:
     """Everything that decides the outcome besides the data and the encoder.
 
-    The domain is `centroids` balls whose radius leaves `outside` of the training texts out. `small_accuracy` is how
-    often the cheap tier really in use is right on such prompts, where it is another model than the one of the labels:
-    the cheap head keeps its order and is moved to that mean. `bare_questions` fits multiple-choice prompts without
-    their choices too, as people ask: nearer to traffic, at 0.007 of APGR on routellm_mmlu itself.
+    The domain is `centroids` balls whose radius leaves `outside` of the training texts out, cut to the range of their
+    counts. `small_accuracy` is how often the cheap tier really in use is right on such prompts, where it is another
+    model than the one of the labels: the cheap head keeps its order and is moved to that mean. `bare_questions` fits
+    multiple-choice prompts without their choices too, as people ask: nearer to traffic, at 0.007 of APGR on
+    routellm_mmlu itself.
     """
 
     seed: int = 0
@@ -104,19 +105,22 @@ def _trained(
     probabilities = _out_of_fold(table, fold, recipe, on_progress)
     metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, probabilities, fold)}
     every = np.ones(table.prompts, bool)
+    domain = Domain.of(table, every, recipe.centroids, recipe.outside, recipe.seed)
     heads, general = fit(table, every), fit_general(table, every)
     if recipe.small_accuracy is not None:
         heads, shift = heads.moved_to(recipe.small_accuracy, table)
         metrics["small_head_shift"] = round(shift, 4)
         general = general.moved_to(recipe.small_accuracy, table)
-    centroids, similarity = _domain(table.vectors, recipe)
     numbers = (
         *_flat(heads),
         general.counts.astype(np.float32),
         general.bias.astype(np.float32),
-        centroids.astype(np.float32),
-        np.array([similarity], np.float32),
+        domain.centroids.astype(np.float32),
+        np.array([domain.min_similarity], np.float32),
         np.array([np.quantile(table.chars, _SHORTEST)], np.int32),
+        domain.count_range.low.astype(np.float32),
+        domain.count_range.high.astype(np.float32),
+        domain.count_range.mean.astype(np.float32),
     )
     return Trained(embedder, table.tiers, dict(zip(TENSORS, numbers, strict=True)), metrics)
 
@@ -140,10 +144,11 @@ def _out_of_fold(table: Table, fold: NDArray[np.int64], recipe: Recipe, on_progr
         on_progress("cross-validating", done, len(numbers))
         held = np.flatnonzero(fold == number)
         chosen = fold != number
-        centroids, similarity = _domain(table.vectors[chosen[table.owner]], recipe)
-        known = (table.vectors[held] @ centroids.T).max(axis=1) >= similarity
-        probabilities[held[known]] = fit(table, chosen).probabilities(table, held[known])
-        probabilities[held[~known]] = fit_general(table, chosen).probabilities(table, held[~known])
+        domain = Domain.of(table, chosen, recipe.centroids, recipe.outside, recipe.seed)
+        heard, known = domain.seen(table)
+        inside, outside = held[known[held]], held[~known[held]]
+        probabilities[inside] = fit(table, chosen).probabilities(heard, inside)
+        probabilities[outside] = fit_general(table, chosen).probabilities(heard, outside)
     on_progress("cross-validating", len(numbers), len(numbers))
     return probabilities
 
@@ -182,17 +187,3 @@ def _check(examples: Sequence[Example]) -> None:
                     f"{name}: the {role} model was right on {right} of {len(some)} prompts; "
                     f"at least {_FEWEST} right and {_FEWEST} wrong answers are needed to tell them apart"
                 )
-
-
-def _domain(vectors: Floats, recipe: Recipe) -> tuple[Floats, float]:
-    """Unit centroids of the training texts, and the least cosine with the nearest that counts as near."""
-    from sklearn.cluster import KMeans
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct texts than centroids is no trouble here
-        clusters = min(recipe.centroids, len(vectors))
-        fitted = KMeans(clusters, n_init=1, max_iter=50, random_state=recipe.seed).fit(vectors)
-    centres: Floats = fitted.cluster_centers_
-    centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
-    nearest = (vectors @ centres.T).max(axis=1)
-    return centres, float(np.quantile(nearest, recipe.outside))

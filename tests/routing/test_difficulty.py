@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from safetensors.numpy import save as serialise
 
-from routing.counts import COUNTS, counts_of
+from routing.counts import COUNTS, CountRange, counts_of
 from routing.difficulty import SHEET_FILE, WEIGHTS_FILE, ArtefactError, Difficulty, DifficultyModel, shipped_artefact
 from routing.embedder import Embedder, EmbedderKind
 from routing.features import Features, features_of
@@ -51,6 +53,12 @@ def features(text: str, **changed: bool | int) -> Features:
     return Features(**{"text": text, "turns": 1, "approx_tokens": len(text) // 4 + 4, **changed})  # type: ignore[arg-type]
 
 
+def count_range(**ends: tuple[float, float]) -> CountRange:
+    """These counts were fitted between these ends, with the middle for their mean; the others never varied."""
+    low, high = (np.array([ends.get(name, (0, 0))[end] for name in COUNTS], np.float32) for end in (0, 1))
+    return CountRange.between(low, high, (low + high) / 2)
+
+
 def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
     """One kind of task, whose tiers are right with the probabilities of these logits; at home near the first axis."""
     return DifficultyModel(
@@ -68,6 +76,7 @@ def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
         centroids=np.array([[1, 0]], np.float32),
         min_similarity=0.5,
         min_chars=5,
+        count_range=count_range(),
     )
 
 
@@ -103,6 +112,44 @@ def test_it_knows_only_what_is_near_its_training_data(
 ) -> None:
     """Far texts, empty ones, scraps and pictures are out of the domain."""
     assert tiny_model((0, 0)).assess(np.array(vector, np.float32), request_features).in_domain is known
+
+
+WORKED = "Which gas do plants take in?\nA) Oxygen\nB) Neon\nC) Argon\nD) Carbon dioxide\nAnswer:\nD\n\n"
+
+
+def test_a_prompt_with_worked_examples_in_front_is_out_of_the_domain(
+    model: DifficultyModel, embedder: Embedder
+) -> None:
+    """Its vector is that of the question alone, but it has more choices than any prompt it was trained on."""
+    question = HARD[3]
+    for text, known in ((question, True), (WORKED * 5 + question, False)):
+        (vector,) = embedder.embed([text])
+        assert float((model.centroids @ vector).max()) >= model.min_similarity
+        assert model.assess(vector, features(text)).in_domain is known
+
+
+@pytest.mark.parametrize(("chars", "known"), [(11, True), (19, True), (20, True), (21, True), (22, False), (9, False)])
+def test_a_count_far_past_what_was_fitted_is_out_of_the_domain(chars: int, known: bool) -> None:
+    """A tenth of the range's width is near enough, on either side; a vector at home does not make up for more."""
+    fitted = count_range(log_chars=(float(np.log1p(10)), float(np.log1p(20))))
+    model = replace(tiny_model((0, 0)), count_range=fitted)
+    assert model.assess(np.array([1, 0], np.float32), features("a" * chars)).in_domain is known
+
+
+def test_no_head_is_led_on_past_what_was_fitted() -> None:
+    """A count a little beyond counts as the last that was seen; one far beyond, as the mean of what was."""
+    weights, longer = np.zeros((3, len(COUNTS)), np.float32), np.zeros((2, len(COUNTS)), np.float32)
+    weights[0, 0] = longer[0, 0] = -1
+    fitted = count_range(log_chars=(float(np.log1p(10)), float(np.log1p(20))))
+    model = replace(tiny_model((0, 0)), count_range=fitted, count_weights=weights, general_counts=longer)
+    at_home = np.array([1, 0], np.float32)
+    end, beyond, far, farther = (model.assess(at_home, features("a" * chars)) for chars in (20, 21, 200, 2000))
+    assert end.in_domain
+    assert beyond == end
+    assert not far.in_domain
+    assert farther == far
+    mean = (np.log1p(10) + np.log1p(20)) / 2
+    assert far.p_right[0] == pytest.approx(1 / (1 + np.exp(mean - 1)), abs=1e-6)
 
 
 def test_hard_questions_go_past_a_weak_local_tier_and_plain_ones_do_not(
@@ -167,7 +214,21 @@ def test_a_file_of_another_kind_is_refused_in_one_line(copied: Path, content: by
     """Even with a data sheet that vouches for it."""
     (copied / WEIGHTS_FILE).write_bytes(content)
     (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
-    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-2 artefact") as caught:
+    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-3 artefact") as caught:
+        DifficultyModel.load(copied)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_artefact_without_fitted_ranges_is_to_be_trained_again(copied: Path) -> None:
+    """One of the format before says what it lacks and where its command stands, in one line."""
+    tensors = load_file(copied / WEIGHTS_FILE)
+    older = {name: tensor for name, tensor in tensors.items() if not name.startswith("domain.counts_")}
+    weights = serialise(
+        older, metadata={"tierline-difficulty-2": json.dumps({"embedder": "wordllama-256", "tiers": 2})}
+    )
+    (copied / WEIGHTS_FILE).write_bytes(weights)
+    (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(weights).hexdigest()}))
+    with pytest.raises(ArtefactError, match=r"tierline-difficulty-2.*range of each count.*train it again") as caught:
         DifficultyModel.load(copied)
     assert "\n" not in str(caught.value)
 
@@ -224,7 +285,12 @@ def test_outside_the_domain_the_counts_alone_speak() -> None:
     """Neither the heads of known tasks nor the vector have a say there, and the request is not in the domain."""
     longer = np.zeros((2, len(COUNTS)), np.float32)
     longer[0, 0] = -1
-    model = replace(tiny_model((-4, 4)), general_counts=longer, general_bias=np.array([3, 2], np.float32))
+    model = replace(
+        tiny_model((-4, 4)),
+        general_counts=longer,
+        general_bias=np.array([3, 2], np.float32),
+        count_range=count_range(log_chars=(0, 8)),
+    )
     far = np.array([0, 1], np.float32)
     short, long = (model.assess(far, features(text)) for text in ("a question", "a question " * 20))
     assert not short.in_domain

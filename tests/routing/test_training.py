@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from routing.counts import COUNTS
 from routing.dataset import Answer, DataError, Example, choose_pair, label, read_rows, without_choices
 from routing.difficulty import SHEET_FILE, DifficultyModel
 from routing.embedder import Vectors
 from routing.evaluation.metrics import apgr, calibration_error, folds_of
 from routing.features import Features
-from routing.training.difficulty import Recipe, Trained, save, train
+from routing.training.difficulty import Recipe, Trained, cross_validate, save, train
 
 pytest.importorskip("sklearn", reason="the train extra is not installed")
 
@@ -98,6 +99,31 @@ def test_the_domain_leaves_out_the_share_it_was_told_to(examples: list[Example],
     texts = [example.prompt for example in examples]
     nearest = (HashedWords().embed(texts) @ trained.tensors["domain.centroids"].T).max(axis=1)
     assert (nearest < trained.tensors["domain.min_similarity"]).mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_the_range_of_counts_is_that_of_the_training_texts(examples: list[Example], trained: Trained) -> None:
+    """So few texts keep theirs whole: its ends are the shortest text's and the longest's."""
+    size = np.log1p([len(example.prompt) for example in examples])
+    low, high, mean = (trained.tensors[f"domain.counts_{part}"] for part in ("low", "high", "mean"))
+    ours = COUNTS.index("log_chars")
+    assert (low[ours], high[ours], mean[ours]) == pytest.approx((size.min(), size.max(), size.mean()), abs=1e-5)
+
+
+def test_a_trend_of_the_fitted_prompts_does_not_lead_on_to_others() -> None:
+    """The longer of the fitted prompts mostly fail; of one that is twenty times as long only the mean is said."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(20, 40, 300)
+    small = np.where(words > 30, rng.random(300) < 0.1, rng.random(300) < 0.9)
+    long = np.full(50, 800)
+    examples = [
+        Example("word " * count, "d", "g", (Answer(float(right)), Answer(float(index % 3 > 0))))
+        for index, (count, right) in enumerate(zip([*words, *long], [*small, *np.zeros(50)], strict=True))
+    ]
+    fold = np.where(np.arange(350) < 250, -1, 0)
+    said = cross_validate(examples, HashedWords(), Recipe(outside=0.0), fold, silently)[:, 0]
+    assert said[250:300].min() < 0.25
+    assert said[250:300].max() > 0.75
+    assert said[300:] == pytest.approx(np.full(50, small[:250].mean()), abs=0.1)
 
 
 def test_bare_questions_are_fitted_too_when_asked_for(examples: list[Example], trained: Trained) -> None:
