@@ -21,6 +21,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.books import Books
 from gateway.embedding import EmbeddingService
+from gateway.gate import Gate
 from gateway.middleware import Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.services import Services
@@ -66,6 +67,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     spending = Spending(tiers)
     return Services(
         deployment=deployment,
+        gate=Gate(deployment.limits.in_flight),
         policies=watcher,
         tenants=Tenants(deployment.tenants),
         tiers=tiers,
@@ -91,6 +93,7 @@ async def running(services: Services) -> AsyncIterator[Services]:
     await services.cache.start()
     services.telemetry.start()
     services.afterwards.start()
+    services.gate.start()
     endpoints = [endpoint for tier in services.tiers.values() for endpoint in tier.endpoints]
     peers = PeerExchange(services.store, endpoints)
     peers.start()
@@ -99,6 +102,7 @@ async def running(services: Services) -> AsyncIterator[Services]:
     try:
         yield services
     finally:
+        services.gate.stop()
         await warmth.aclose()
         await peers.aclose()
         watching.cancel()

@@ -9,6 +9,7 @@ from cache.lookup import Cache
 from cache.store import Store
 from gateway.afterwards import Afterwards
 from gateway.embedding import EmbeddingService
+from gateway.gate import Gate
 from gateway.middleware import Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.settings import Deployment
@@ -24,6 +25,7 @@ class Services:
     """Everything a request needs. What changes while it runs (policies, health) changes inside these."""
 
     deployment: Deployment
+    gate: Gate
     policies: PolicyWatcher
     tenants: Tenants
     tiers: Mapping[str, Tier]

@@ -39,12 +39,14 @@ class ChatCompletions:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
         exchange = _Exchange(self._services, scope, receive, send)
+        self._services.gate.enter()
         self._services.metrics.request_started()
         keeping: Keeping | None = None
         try:
             keeping = await exchange.run()
         finally:
             self._services.metrics.request_ended()
+            self._services.gate.leave()
             exchange.close()
             self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, keeping))
 
@@ -101,6 +103,7 @@ class _Exchange:
 
     async def _answer(self) -> Reply:
         services, headers = self._services, self._headers
+        services.gate.check()
         self.ledger.tenant = services.tenants.of(headers)
         raw = await read_body(self._receive, headers, services.deployment.limits.body)
         body = await parse_chat_body(raw)
