@@ -26,7 +26,6 @@ Unit = Literal["requests", "tokens_in", "tokens_out"]
 _LONGEST_WAIT_S = 60.0
 """As with every rest: after a minute it is tried again."""
 _LONGEST_VALUE = 256
-_SIBLING = "sibling"
 _LONG_PROMPT = 32_768
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)
 _DURATION_UNITS_S = (86400.0, 3600.0, 60.0, 1.0, 0.001)
@@ -75,24 +74,27 @@ class _Left:
     heard_at_wall: float
     full_in: str | None
     limit: str | None
+    spent: float = 0.0
+    """By calls that went out since."""
 
     def wait_s(self, need: float, now: float) -> float:
         """How long until there is so much."""
-        if self.remaining >= need:
+        if self.remaining - self.spent >= need:
             return 0.0
         comes_in_s = _seconds(self.full_in, self.heard_at_wall)
         if comes_in_s is None:
             return 0.0
         limit = _number(self.limit)
         if limit is not None and limit > self.remaining:
-            comes_in_s *= (min(need, limit) - self.remaining) / (limit - self.remaining)
+            lacking = min(need + self.spent, limit) - self.remaining
+            comes_in_s *= max(0.0, lacking) / (limit - self.remaining)
         return max(0.0, self.heard_at + min(comes_in_s, _LONGEST_WAIT_S) - now)
 
 
 class Quota:
     """What one endpoint has left. The backend tells it of every reply, the endpoint asks it before each call."""
 
-    __slots__ = ("_known", "_left", "_next", "_others", "_wall", "tight")
+    __slots__ = ("_known", "_left", "_next", "_others", "_paused_until", "_wall", "tight")
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -100,6 +102,7 @@ class Quota:
         self._others = list(_ALLOWANCES)
         self._next = 0
         self._left: dict[str, _Left] = {}
+        self._paused_until = 0.0
         self.tight = False
         """Whether so little is left, as far as was heard, that `wait_s` must be asked."""
 
@@ -127,20 +130,24 @@ class Quota:
             return
         for left in self._left.values():
             if left.unit != "tokens_out":
-                left.remaining = max(0.0, left.remaining - (tokens_in if left.unit == "tokens_in" else 1))
+                left.spent += tokens_in if left.unit == "tokens_in" else 1
         self._weigh()
 
     def pause(self, seconds: float, now: float) -> None:
         """A sibling worker has found that nothing is left for so long."""
-        self._left[_SIBLING] = _Left("requests", 0.0, now, self._wall(), str(seconds), None)
+        self._paused_until = now + min(seconds, _LONGEST_WAIT_S)
         self.tight = True
 
     def wait_s(self, now: float, tokens_in: int = 0) -> float:
         """Seconds until a call with a prompt of so many tokens may go out; 0 if it may now. A minute at most."""
+        return max(self.own_wait_s(now, tokens_in), self._paused_until - now)
+
+    def own_wait_s(self, now: float, tokens_in: int = 0) -> float:
+        """The same by what this worker's own replies said: what siblings said is not for us to tell them."""
         longest = 0.0
         for left in self._left.values():
             need = max(1, tokens_in) if left.unit == "tokens_in" else 1
-            if left.remaining < need:
+            if left.remaining - left.spent < need:
                 longest = max(longest, left.wait_s(need, now))
         return longest
 
@@ -148,11 +155,13 @@ class Quota:
         if self._known:
             for allowance in self._known:
                 self._hear(allowance, header, now)
+            self._paused_until = 0.0  # newer than what any sibling has heard
             self._weigh()
 
     def _weigh(self) -> None:
-        self.tight = any(
-            left.remaining < (_LONG_PROMPT if left.unit == "tokens_in" else 1) for left in self._left.values()
+        self.tight = self._paused_until > 0 or any(
+            left.remaining - left.spent < (_LONG_PROMPT if left.unit == "tokens_in" else 1)
+            for left in self._left.values()
         )
 
     def _hear(self, allowance: _Allowance, header: Header, now: float) -> None:

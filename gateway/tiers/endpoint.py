@@ -201,7 +201,7 @@ class Endpoint:
             "in_flight": self.in_flight,
             "waiting": self.line.size,
             "rest": rest_told(self.breaker.rest, now),
-            "quota_s": self.quota.wait_s(now) if self.quota.tight else 0.0,
+            "quota_s": self.quota.own_wait_s(now) if self.quota.tight else 0.0,
             "idle_s": self._forecasts.idle_s(now),
             "latency": self.latency.report(now),
         }

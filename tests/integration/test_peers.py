@@ -13,6 +13,9 @@ from tests.support.store import local_store
 from tests.support.upstream import Upstream, error_reply
 from tests.support.wait import until
 
+_SOON_S = 3.0
+"""A third of a second as a rule and one at most, on a machine that does nothing else."""
+
 
 @pytest.fixture
 def replicas(local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path) -> Iterator[tuple[Gateway, Gateway]]:
@@ -38,7 +41,7 @@ def ask(gateway: Gateway, prompt: str) -> int:
     return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).status_code
 
 
-def test_a_breaker_that_opens_in_one_is_open_in_the_other_within_a_second(
+def test_a_breaker_that_opens_in_one_is_open_in_the_other_soon_after(
     replicas: tuple[Gateway, Gateway], local_upstream: Upstream
 ) -> None:
     """The other has not called the backend once, and need not find out for itself."""
@@ -49,7 +52,7 @@ def test_a_breaker_that_opens_in_one_is_open_in_the_other_within_a_second(
         assert ask(one, f"question {number}") == 200
         number += 1
         assert number < 20
-    until(lambda: "failing" in state_of(other), 1.0, "the other's knowledge")
+    until(lambda: "failing" in state_of(other), _SOON_S, "the other's knowledge")
 
 
 def test_a_pause_that_was_asked_of_one_is_kept_by_the_other(
@@ -59,7 +62,7 @@ def test_a_pause_that_was_asked_of_one_is_kept_by_the_other(
     one, other = replicas
     local_upstream.default = error_reply(429, headers={"Retry-After": "30"})
     assert ask(one, "hello") == 200
-    until(lambda: "pause" in state_of(other), 1.0, "the other's knowledge")
+    until(lambda: "pause" in state_of(other), _SOON_S, "the other's knowledge")
     seen = len(local_upstream.requests)
     assert ask(other, "hello there") == 200
     assert len(local_upstream.requests) == seen
@@ -74,4 +77,4 @@ def test_rate_limit_headers_that_one_saw_hold_for_the_other(
     local_upstream.default = error_reply(500, headers=limits)
     assert ask(one, "hello") == 200
     assert "out of quota" in state_of(one)
-    until(lambda: "out of quota" in state_of(other), 1.0, "the other's knowledge")
+    until(lambda: "out of quota" in state_of(other), _SOON_S, "the other's knowledge")

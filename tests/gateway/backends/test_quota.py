@@ -131,12 +131,32 @@ def test_calls_that_went_out_since_the_last_reply_are_counted() -> None:
     assert quota.wait_s(NOW) == pytest.approx(4)
 
 
+def test_what_was_spent_since_comes_back_at_the_same_pace() -> None:
+    """Sixty a minute: after two calls on the word that one was left, the next may go in two seconds."""
+    quota = heard({**openai(1, 50_000, "59s"), "x-ratelimit-limit-requests": "60"})
+    quota.spent(10)
+    assert quota.wait_s(NOW) == pytest.approx(1)
+    quota.spent(10)
+    assert quota.wait_s(NOW) == pytest.approx(2)
+    assert quota.wait_s(NOW + 2) == 0
+
+
 def test_a_siblings_word_counts_until_it_is_over() -> None:
     """One worker's empty quota is every worker's."""
     quota = Quota()
     quota.pause(3, NOW)
     assert quota.wait_s(NOW + 1) == pytest.approx(2)
+    assert quota.own_wait_s(NOW) == 0
     assert quota.wait_s(NOW + 3) == 0
+
+
+def test_a_reply_of_our_own_is_newer_than_a_siblings_word() -> None:
+    """It says what is left now."""
+    quota = heard(openai(5, 50_000))
+    quota.pause(30, NOW)
+    assert quota.wait_s(NOW) > 0 and quota.tight
+    quota.refused(openai(4, 50_000).get, NOW)
+    assert quota.wait_s(NOW) == 0 and not quota.tight
 
 
 def test_a_refusal_is_understood_at_once() -> None:
