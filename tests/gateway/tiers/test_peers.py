@@ -20,7 +20,6 @@ from gateway.tiers.peers import STREAM, PeerExchange
 from tests.support.store import local_store
 from tests.support.wait import eventually
 
-
 _SOON_S = 3.0
 """A third of a second as a rule and one at most, on a machine that does nothing else."""
 
