@@ -21,6 +21,7 @@ Figures = dict[str, Any]
 _Z95: Final = 1.959964
 # A p50 or a p95 is an objective of many requests: that one of them is slower misses nothing.
 _OF_MANY: Final = ("_p50", "_p95")
+_SERVER_ERROR: Final = 500
 
 
 def figures(rows: Sequence[Ledger]) -> Figures:
@@ -127,16 +128,21 @@ def _quantiles(values: Iterable[float | None]) -> Figures:
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """How many met each objective, and goodput: the share that met every objective of a single request."""
+    """How many met each objective, and goodput: the share that met every objective of a single request.
+
+    What was refused before its surface was known has no objectives, and is no good all the same.
+    """
     held = [row["slo"] for row in rows if row.get("slo")]
+    refused = sum("slo" in row and not row["slo"] and row["status"] >= _SERVER_ERROR for row in rows)
     objectives: dict[str, list[bool]] = {}
     for slo in held:
         for name, met in slo.items():
             objectives.setdefault(name, []).append(met)
     good = sum(all(met for name, met in slo.items() if not name.endswith(_OF_MANY)) for slo in held)
     return {
-        "n": len(held),
-        "goodput": _share(good, len(held)),
+        "n": len(held) + refused,
+        "goodput": _share(good, len(held) + refused),
+        "refused": refused,
         "objectives": {name: {"n": len(met), "met": sum(met) / len(met)} for name, met in objectives.items()},
     }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gateway.telemetry.reasons import dollars, milliseconds
 
@@ -21,23 +23,24 @@ _TIMES = (
     ("queue", "queue_ms"),
     ("our overhead", "overhead_ms"),
 )
+_NAME = 17
+_PIPED = 100
 
 
 def show(said: Figures, surface: str | None) -> None:
     """Prints the figures on stdout."""
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else _PIPED, highlight=False)
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said[end])) for end in ("from", "to"))
     console.print(f"{said['requests']} requests of {surface or 'all surfaces'}, {span}\n", markup=False)
     console.print(_paths(said["paths"]))
     console.print()
     console.print(_times(said))
     console.print()
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
     for name, text in (*_money(said), *_objectives(said["slo"]), *_holdout(said["holdout"])):
-        table.add_row(name, text)
-    console.print(table)
+        first, *rest = textwrap.wrap(text, max(console.width - _NAME, 20))
+        console.print(Text.assemble((f"{name:<{_NAME}}", "bold"), first), soft_wrap=True)
+        for line in rest:
+            console.print(Text(" " * _NAME + line), soft_wrap=True)
 
 
 def _paths(paths: Mapping[str, Figures]) -> Table:
@@ -104,6 +107,8 @@ def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
     yield "goodput", f"{_percent(slo['goodput'])} of {slo['n']} requests met every limit of their surface"
     for name, of in slo["objectives"].items():
         yield f"  {name}", f"{_percent(of['met'])} of {of['n']} within it"
+    if slo["refused"]:
+        yield "  refused", f"{slo['refused']} at the gate, before their surface was known"
 
 
 def _holdout(said: Figures) -> Iterator[tuple[str, str]]:

@@ -145,11 +145,7 @@ class Metrics:
                 if hop.attributes.get(names.HEDGE):
                     self._count(self.hedges, (series.surface, _raced(hop, ledger)))
         if ledger.error == _OVERLOADED:
-            self.turned_away(_why_shed(trace), ledger.surface)
-
-    def turned_away(self, reason: str, surface: str = "") -> None:
-        """One more request was shed, for a stable word of a reason; at the door its surface is not known yet."""
-        self._count(self.shed, (surface or _NONE, reason))
+            self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
 
     def request_started(self) -> None:
         """A request has come in; `request_ended` must follow, however it ends."""
@@ -262,10 +258,14 @@ def _stable(value: str | None) -> str:
     return (value or _NONE).partition(":")[0]
 
 
-def _why_shed(trace: Trace) -> str:
-    """What the hop that turned the request away says; without one no backend of its tiers had a place for it."""
+def _why_shed(trace: Trace, ledger: Ledger) -> str:
+    """What the hop that turned the request away says; without one the gate did, which asks for no surface, or else no
+    backend of its tiers had a place for it.
+    """
     hop = next((hop for hop in trace.hops if hop.name == names.HOP_SHED), None)
-    return _stable(hop.attributes.get(names.REASON)) if hop is not None else "backends_full"
+    if hop is not None:
+        return _stable(hop.attributes.get(names.REASON))
+    return "backends_full" if ledger.surface else "gate"
 
 
 def _raced(hop: Hop, ledger: Ledger) -> str:

@@ -57,15 +57,16 @@ def test_waste_is_a_share_of_what_was_spent() -> None:
 
 
 def test_goodput_needs_every_limit_of_a_single_request() -> None:
-    """A p95 may be missed by one request in twenty, so it is told by itself; who was held to nothing is not counted."""
+    """A p95, which one request in twenty may miss, is told apart; who was refused unread counts, who erred does not."""
     rows = [
         _row(slo={"ttft_p95": False, "deadline": True}),
         _row(slo={"ttft_p95": True, "deadline": True}),
         _row(slo={"ttft_p95": True, "deadline": False}),
         _row(slo=None),
+        _row(slo=None, status=503),
     ]
     said = figures(rows)["slo"]
-    assert (said["n"], said["goodput"]) == (3, pytest.approx(2 / 3))
+    assert (said["n"], said["goodput"], said["refused"]) == (4, 0.5, 1)
     assert said["objectives"]["ttft_p95"] == {"n": 3, "met": pytest.approx(2 / 3)}
 
 

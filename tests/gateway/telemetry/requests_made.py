@@ -31,13 +31,15 @@ def escalated(request_id: str = "req-1", **ledger: Any) -> tuple[Trace, Ledger]:
     return trace, Ledger(request_id, **(record | ledger))
 
 
-def failed(request_id: str = "req-2", status: int = 502, error: str = "upstream_unreachable") -> tuple[Trace, Ledger]:
+def failed(
+    request_id: str = "req-2", status: int = 502, error: str = "upstream_unreachable", surface: str = "chat"
+) -> tuple[Trace, Ledger]:
     """A request whose only attempt could not connect."""
     trace = Trace(names.REQUEST)
     hop = trace.begin(names.ATTEMPT, {names.TIER: "local", names.BACKEND: "smollm2", names.OUTCOME: "retryable"})
     hop.end(error)
     trace.root.end(error)
-    return trace, Ledger(request_id, surface="chat", status=status, attempts=1, total_ms=5.0, error=error)
+    return trace, Ledger(request_id, surface=surface, status=status, attempts=1, total_ms=5.0, error=error)
 
 
 def _attempt(number: int, tier: str, backend: str, outcome: str, confidence: float) -> dict[str, Any]:

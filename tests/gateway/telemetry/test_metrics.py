@@ -159,15 +159,15 @@ def test_a_hedge_has_won_or_lost(
 
 
 def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
-    """By the hop that turned one away; else its backends were full; and at the door, before a surface is known."""
+    """By the hop that turned one away; else its backends were full, or the gate refused it unread."""
     overloaded: dict[str, Any] = {"status": 503, "error": "server_is_overloaded"}
     trace, ledger = failed(**overloaded)
     trace.begin(names.HOP_SHED, {names.REASON: "queue_full: 256 are waiting"}).end()
     metrics.observe(trace, ledger)
     metrics.observe(*failed(**overloaded))
     metrics.observe(*failed())
-    metrics.turned_away("in_flight")
+    metrics.observe(*failed(**overloaded, surface=""))
     assert read("shed_total", surface="chat", reason="queue_full") == 1
     assert read("shed_total", surface="chat", reason="backends_full") == 1
-    assert read("shed_total", surface="none", reason="in_flight") == 1
+    assert read("shed_total", surface="none", reason="gate") == 1
     assert read("shed_total") == 3
