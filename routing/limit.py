@@ -4,6 +4,10 @@ The signal is TCP Vegas's (Brakmo and Peterson 1995), as Netflix's concurrency-l
 much longer a call takes than it would at an idle backend. The answer to it is TCP's own, additive increase and
 multiplicative decrease (Chiu and Jain 1989), which converges to a fair share where several gateways meet at a backend.
 
+A backend may also have become slower for reasons that are not ours, and then fewer calls make it no faster: cutting on
+would turn its slowness into an outage. So there is one cut in the time of a call, that it may show; when four in a row
+have not helped, they are taken back, and what is seen is taken for normal until it gets better.
+
 After a cut the limit feels its way up in small steps. Once a second has gone by without another one it takes large
 steps, so that it is back at the most within five seconds of a backend's recovery, if there is demand.
 """
@@ -20,54 +24,105 @@ _ENOUGH = 10
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.25, 1.0
 _FEELING_S = 1.0
 _BACK_AT_MOST_S = 2.5
+_PATIENCE = 4
+_HELPED = 0.8
+_BETTER = 0.7
+_MOST_SLOW = 50.0
 
 
 class AdaptiveLimit:
     """The calls at a time that one backend may carry now. An observation costs 0.4 us."""
 
-    __slots__ = ("_busiest", "_cut_at", "_least", "_limit", "_most", "_observed", "_slow", "_window_began")
+    __slots__ = (
+        "_before",
+        "_busiest",
+        "_cut_at",
+        "_cuts",
+        "_least",
+        "_limit",
+        "_mean_then",
+        "_most",
+        "_normal",
+        "_observed",
+        "_ratios",
+        "_seconds",
+        "_slow",
+        "_window_began",
+    )
 
     def __init__(self, most: int, least: int = 1) -> None:
         self._most, self._least = most, min(least, most)
         self._limit = float(most)
         self._cut_at = -math.inf
         self._window_began = -math.inf
+        self._cuts = 0
+        self._before = self._limit
+        self._mean_then = 1.0
+        self._normal = 1.0
         self._observed = self._slow = self._busiest = 0
+        self._ratios = self._seconds = 0.0
 
     @property
     def limit(self) -> int:
         """How many calls it may carry now, between the least and the most."""
         return int(self._limit)
 
-    def observe(self, ratio: float, in_flight: int, now: float) -> None:
-        """A call went well, and took `ratio` times what it would at an idle backend.
+    def observe(self, ratio: float, in_flight: int, now: float, seconds: float = 0.0) -> None:
+        """A call went well within `seconds`, and took `ratio` times what it would at an idle backend.
 
         `in_flight` is how many calls the backend carried, this one included.
         """
         if self._observed:
             elapsed = now - self._window_began
-            if elapsed >= _SHORTEST_WINDOW_S and (self._observed >= _ENOUGH or elapsed >= _LONGEST_WINDOW_S):
+            shortest = max(_SHORTEST_WINDOW_S, self._seconds / self._observed)
+            if elapsed >= shortest and (self._observed >= _ENOUGH or elapsed >= max(shortest, _LONGEST_WINDOW_S)):
                 self._close(min(elapsed, _LONGEST_WINDOW_S), now)
         if not self._observed:
             self._window_began = now
         self._observed += 1
-        self._slow += ratio > _TOLERANCE
+        self._seconds += seconds
+        self._ratios += min(ratio, _MOST_SLOW)
+        self._slow += ratio > _TOLERANCE * self._normal
         self._busiest = max(self._busiest, in_flight)
 
     def overloaded(self, now: float) -> None:
         """The backend said that it has too much to do (429, 503), or let a call time out."""
         if now - self._cut_at >= _SHORTEST_WINDOW_S:
-            self._limit = max(self._least, self._limit * _CUT)
-            self._cut_at = now
-            self._observed = self._slow = self._busiest = 0
+            self._cut(now)
+            self._forget()
 
     def _close(self, elapsed: float, now: float) -> None:
         """More than half of the calls being slow is the same as a slow median."""
+        mean = self._ratios / self._observed
         if self._slow * 2 > self._observed:
-            self.overloaded(now)
-        elif self._busiest >= _IN_USE * self.limit:
-            step = max(1.0, _STEP * self._limit)
-            if now - self._cut_at >= _FEELING_S:
-                step = max(step, self._most * elapsed / _BACK_AT_MOST_S)
-            self._limit = min(self._most, self._limit + step)
+            self._slowed(mean, now)
+        else:
+            self._cuts = 0
+            if mean < _BETTER * self._normal:
+                self._normal = max(1.0, mean)
+            if self._busiest >= _IN_USE * self.limit:
+                self._grow(elapsed, now)
+        self._forget()
+
+    def _slowed(self, mean: float, now: float) -> None:
+        if not self._cuts or mean < _HELPED * self._mean_then:
+            self._cuts, self._mean_then, self._before = 0, mean, self._limit
+        if self._cuts == _PATIENCE:
+            self._cuts, self._normal, self._limit = 0, mean, self._before
+        else:
+            self._cuts += 1
+            self._cut(now)
+
+    def _cut(self, now: float) -> None:
+        self._limit = max(self._least, self._limit * _CUT)
+        self._cut_at = now
+
+    def _grow(self, elapsed: float, now: float) -> None:
+        step = max(1.0, _STEP * self._limit)
+        if now - self._cut_at >= _FEELING_S:
+            step = max(step, self._most * elapsed / _BACK_AT_MOST_S)
+        self._limit = min(self._most, self._limit + step)
+
+    def _forget(self) -> None:
         self._observed = self._slow = self._busiest = 0
+        self._ratios = self._seconds = 0.0

@@ -64,7 +64,6 @@ def test_it_never_falls_under_the_least(least: int) -> None:
     limit = AdaptiveLimit(50, least)
     for i in range(1000):
         limit.overloaded(float(i))
-    drive(limit, 50.0, start=1000, seconds=20)
     assert limit.limit == least
 
 
@@ -128,3 +127,33 @@ def test_it_settles_near_what_the_backend_can_carry(capacity: int) -> None:
         seen.append(carried)
     settled = sorted(seen[1000:])
     assert capacity <= settled[len(settled) // 2] <= 2.6 * capacity
+
+
+def test_slowness_that_fewer_calls_do_not_mend_is_not_ours() -> None:
+    """Cuts that have not helped are taken back: the backend is slow for everybody, and starving it helps nobody."""
+    limit = AdaptiveLimit(100)
+    end = drive(limit, 5.0, start=0, seconds=1.2)
+    assert limit.limit <= 62
+    end = drive(limit, 5.0, start=end, seconds=20)
+    assert limit.limit == 100
+    end = drive(limit, 1.0, start=end, seconds=5)
+    drive(limit, 5.0, start=end, seconds=1.2)
+    assert limit.limit <= 62  # it had been well meanwhile: this is another trouble
+
+
+def test_cuts_that_help_are_kept() -> None:
+    """A backend that queues what is beyond its capacity gets no more than it can carry at twice its own time."""
+    limit = AdaptiveLimit(100)
+    now, capacity = 0.0, 10
+    for _ in range(4000):
+        limit.observe(max(1.0, limit.limit / capacity), limit.limit, now)
+        now += 0.01
+    assert capacity <= limit.limit <= 2.5 * capacity
+
+
+def test_one_cut_in_the_time_of_a_call() -> None:
+    """Calls that take two seconds show only then what the last cut has done."""
+    limit = AdaptiveLimit(100)
+    for i in range(390):
+        limit.observe(4.0, 100, i / 100, seconds=2.0)
+    assert limit.limit == 85
