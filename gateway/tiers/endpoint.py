@@ -295,7 +295,7 @@ class Endpoint:
             return
         ratio = baseline.ratio(tokens_in, seconds, now)
         if ratio is not None:
-            self._limit.observe(ratio, self.in_flight, now)
+            self._limit.observe(ratio, self.in_flight, now, seconds)
             self._resize()
             if self.line.size:
                 self._admit(now)
@@ -335,9 +335,9 @@ class Endpoint:
         self.line.turn_away(waiter, Saturated(f"no place at {self.config.name} in time", predicted))
 
     def _turn_s(self, *, batch: bool) -> float:
-        """How long it takes until a place becomes free for one of these."""
+        """How long it takes until a place becomes free for those in line, of which some may be for batch alone."""
         places = self.capacity
-        if batch:
+        if batch and not self.line.interactive:
             interactive = self.in_flight - self.batch_in_flight
             kept = self._reserve.kept(interactive, self.now())
             places = max(floor_of(places), places - interactive - kept)

@@ -1,7 +1,8 @@
 """The line in front of an endpoint that carries all it may: who waits, and who gets the place that becomes free.
 
 Interactive requests go ahead of batch ones, first come first served within each. A batch request gets at least every
-twentieth place that becomes free. A full line takes an interactive request in place of its youngest batch request.
+twentieth place that becomes free, unless batch calls hold their part of the places already (see `reserve`). A full line
+takes an interactive request in place of its youngest batch request, but for one place in line in twenty.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from gateway.backends.base import Saturated
 if TYPE_CHECKING:
     from gateway.tiers.slot import Slot
 
-_PASSED_OVER_MOST = 19
+EVERY = 20
+"""A batch request gets one place in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,11 @@ class Waiter:
 class Line:
     """At most `length` waiters. `surfaces` counts those of each surface, in all lines of the worker together."""
 
-    __slots__ = ("_batch", "_interactive", "_length", "_passed_over", "_surfaces", "size")
+    __slots__ = ("_batch", "_interactive", "_kept", "_length", "_passed_over", "_surfaces", "size")
 
     def __init__(self, length: int, surfaces: Counter[str]) -> None:
         self._length = length
+        self._kept = length // EVERY
         self._surfaces = surfaces
         self._interactive: OrderedDict[Waiter, None] = OrderedDict()
         self._batch: OrderedDict[Waiter, None] = OrderedDict()
@@ -62,21 +65,29 @@ class Line:
         self.size = 0
         """How many wait."""
 
+    @property
+    def interactive(self) -> int:
+        """How many interactive requests wait."""
+        return len(self._interactive)
+
     def ahead_of(self, *, batch: bool) -> int:
-        """How many a newcomer would have ahead of it."""
-        return len(self._interactive) + (len(self._batch) if batch else 0)
+        """How many places must become free before the one that a newcomer would get, as things are now."""
+        if not batch:
+            return len(self._interactive)
+        return min(len(self._interactive) + len(self._batch), (len(self._batch) + 1) * EVERY - 1)
 
     def join(self, ask: Ask, now: float, retry_after_s: float, *, retry: bool = False) -> Waiter:
         """The newcomer's place in line. Raises Saturated, with this hint, when there is none for it."""
         if self._surfaces[ask.surface] >= ask.max_waiting:
             raise Saturated(f"{ask.max_waiting} requests of {ask.surface} wait already", retry_after_s)
-        if self.size >= self._length:
-            if ask.priority == "batch" or not self._batch:
+        batch = ask.priority == "batch"
+        if self.size >= self._length - (0 if batch else max(0, self._kept - len(self._batch))):
+            if batch or len(self._batch) <= self._kept:
                 raise Saturated(f"{self.size} requests wait already", retry_after_s)
             youngest = next(reversed(self._batch))
             self.turn_away(youngest, Saturated("an interactive request took its place in line", retry_after_s))
         waiter = Waiter(ask, now, asyncio.get_running_loop().create_future(), retry=retry)
-        (self._batch if ask.priority == "batch" else self._interactive)[waiter] = None
+        (self._batch if batch else self._interactive)[waiter] = None
         self.size += 1
         self._surfaces[ask.surface] += 1
         return waiter
@@ -103,14 +114,11 @@ class Line:
             self.turn_away(waiter, error)
 
     def next(self, *, batch_may: bool) -> Waiter | None:
-        """Who gets a place that became free, out of line by then; None leaves it free.
-
-        Unless `batch_may`, a batch request gets it only when as many as may be were given past it.
-        """
+        """Who gets a place that became free, out of line by then; None: only batch ones wait, and none may have it."""
         for line in (self._interactive, self._batch):
             while line and (first := next(iter(line))).future.done():
                 self.leave(first)  # cancelled, and not run since
-        if self._batch and (self._passed_over >= _PASSED_OVER_MOST or (batch_may and not self._interactive)):
+        if self._batch and batch_may and (self._passed_over >= EVERY - 1 or not self._interactive):
             self._passed_over = 0
             return self._first_of(self._batch)
         self._passed_over += bool(self._batch)

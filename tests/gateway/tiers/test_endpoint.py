@@ -210,18 +210,22 @@ def test_overload_shrinks_what_it_carries(clock: Clock) -> None:
 
 
 def test_slowing_down_shrinks_what_it_carries(clock: Clock) -> None:
-    """First tokens that take several times as long as they did without load are a sign of too much of it."""
+    """A backend whose first tokens take longer the more it carries is given less until they do not."""
     endpoint = endpoint_of(clock, max_in_flight=20)
-    for seconds in (0.2, 1.0):
-        for _ in range(400):
-            slot = endpoint.take(CHAT)
-            slot.called_at = clock.now - seconds
-            clock.now += 0.05
-            slot.began()
-            slot.succeeded()
-        if seconds == 0.2:
-            assert endpoint.capacity == 20
-    assert endpoint.capacity < 10
+
+    def called(seconds: float) -> None:
+        slot = endpoint.take(CHAT)
+        slot.called_at = clock.now - seconds
+        clock.now += 0.05
+        slot.began()
+        slot.succeeded()
+
+    for _ in range(400):
+        called(0.2)
+    assert endpoint.capacity == 20
+    for _ in range(400):
+        called(0.2 * max(1.0, endpoint.capacity / 4))
+    assert endpoint.capacity <= 12
 
 
 async def test_waits_for_a_place(clock: Clock, endpoint: Endpoint) -> None:

@@ -28,13 +28,40 @@ async def test_interactive_goes_first_and_first_come_first_served() -> None:
 
 
 async def test_a_batch_request_is_passed_over_nineteen_times_at_most() -> None:
-    """The twentieth place that becomes free is its own, whether or not batch may have places otherwise."""
+    """The twentieth place that becomes free is its own, unless batch may have none at all."""
     line = line_of()
     waiter = join(line, BATCH)
     chats = [join(line) for _ in range(30)]
-    assert [line.next(batch_may=False) for _ in range(20)] == [*chats[:19], waiter]
-    alone = join(line := line_of(), BATCH)
-    assert [line.next(batch_may=False) for _ in range(20)] == [None] * 19 + [alone]
+    assert [line.next(batch_may=True) for _ in range(20)] == [*chats[:19], waiter]
+    join(line, BATCH)
+    assert [line.next(batch_may=False) for _ in range(12)] == [*chats[19:], None]
+
+
+async def test_batch_keeps_one_place_in_line_in_twenty() -> None:
+    """However many interactive requests come, a few batch ones may wait for their turn."""
+    line = line_of(length=40)
+    for _ in range(38):
+        join(line)
+    with pytest.raises(Saturated):
+        join(line)
+    batch = [join(line, BATCH) for _ in range(2)]
+    with pytest.raises(Saturated):
+        join(line, BATCH)
+    with pytest.raises(Saturated):
+        join(line)
+    assert not any(waiter.future.done() for waiter in batch)
+
+
+async def test_how_long_a_line_is_for_a_batch_request() -> None:
+    """All who wait are ahead of it, but no more than get a place before its twentieth."""
+    line = line_of(length=1000)
+    for _ in range(5):
+        join(line)
+    assert (line.ahead_of(batch=False), line.ahead_of(batch=True)) == (5, 5)
+    for _ in range(95):
+        join(line)
+    join(line, BATCH)
+    assert (line.ahead_of(batch=False), line.ahead_of(batch=True)) == (100, 39)
 
 
 async def test_a_full_line_takes_an_interactive_request_for_its_youngest_batch_one() -> None:
