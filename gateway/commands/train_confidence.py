@@ -32,7 +32,10 @@ Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "gro
 log-probability, only whole answers are judged; with `agreement` alone (0..1), second samples. 100 to 200 labels make
 probabilities and keep the order of the raw log-probability; more may also improve the order. Printed are figures by
 5-fold cross-validation, for whole answers and for the first tokens of a stream. AUROC is the chance that a right answer
-is thought surer than a wrong one."""
+is thought surer than a wrong one.
+
+The head judges by the answer alone. How far the difficulty classifier's word on the prompt should move it (`prior` in
+the artefact) is not fitted here: its weight is 0."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
