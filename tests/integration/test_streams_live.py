@@ -36,6 +36,7 @@ escalate:
   no_signal: accept
   stream: {{hold_tokens: 4, hold_max: 200ms{rules}}}
 cache: {{exact: {{ttl: 1h}}}}
+holdout: 0
 """
 KINDS = {
     **{way: (("first", way), "first", "") for way in WAYS},

@@ -24,6 +24,7 @@ escalate:
   when: {confidence_below: 0.5}
   no_signal: accept
   stream: {hold_tokens: 4, hold_max: 250ms}
+holdout: 0
 """
 
 
