@@ -11,7 +11,7 @@ from tests.bench.live.scenario import Run, lag_ms, share
 from tests.bench.live.stage import Play, Stage, stage, uvloop
 from tests.bench.live.table import Row, most, quantile, spread
 
-_RATE = 350.0
+_RATE = 300.0
 _TOLERANCE_MS = 50.0
 _POLICY = """
 surface: {name}
@@ -19,13 +19,13 @@ slo: {{deadline: 10s, on_miss: {on_miss}}}
 tiers: [local, hosted]
 route: {{classifier: none, start: {{local: otherwise}}}}
 escalate:
-  when: {{uncalibrated_below: 0.85}}
-  stream: {{hold_tokens: 8, hold_max: 250ms}}
+  when: {{uncalibrated_below: 0.8}}
+  stream: {{hold_tokens: 4, hold_max: 250ms}}
 holdout: 0
 """
 _TAILS = {"hangs": 0.04, "stalls": 0.03, "fails": 0.01}
-_LOCAL = Behaviour(seed=21, ttft=Spread(60, 600), pace=8.0, length=Spread(12, 30), right=0.6, **_TAILS)
-_HOSTED = Behaviour(seed=22, ttft=Spread(150, 900), pace=8.0, length=Spread(12, 30), right=0.9, **_TAILS)
+_LOCAL = Behaviour(seed=21, ttft=Spread(60, 600), pace=8.0, length=Spread(6, 14), right=0.6, **_TAILS)
+_HOSTED = Behaviour(seed=22, ttft=Spread(150, 900), pace=8.0, length=Spread(6, 14), right=0.9, **_TAILS)
 
 
 def deadlines(run: Run) -> list[Row]:

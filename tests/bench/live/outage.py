@@ -47,7 +47,7 @@ def outage(run: Run) -> list[Row]:
 
 
 async def _outage(run: Run, on: Stage) -> list[Row]:
-    lengths = ((0.5, 1.0), (1.6, 1.5), (1.6, 0.0)) if run.quick else ((3.0, 6.0), (9.0, 12.0), (9.0, 0.0))
+    lengths = ((0.5, 1.0), (2.5, 1.5), (2.5, 0.0)) if run.quick else ((3.0, 6.0), (9.0, 12.0), (9.0, 0.0))
     times = poisson(_RATE, sum(map(sum, lengths)), seed=6)
     run.say(f"outage: {len(times):,} requests")
     async with on.clients(256) as clients:
