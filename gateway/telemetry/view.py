@@ -88,7 +88,7 @@ def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[t
         times.append(f"TTFT {milliseconds(ledger['ttft_ms'])}")
     times.append(f"overhead {milliseconds(ledger['overhead_ms'])}")
     if ledger.get("tpot_ms"):
-        times.append(f"{milliseconds(ledger['tpot_ms'])} a token")
+        times.append(f"{milliseconds(ledger['tpot_ms'])}/token")
     if ledger.get("queue_ms"):
         times.append(f"queue {milliseconds(ledger['queue_ms'])}")
     lines = [("  ".join(first), _status_style(ledger["status"])), ("  ".join(times), ""), (_money(ledger), "")]

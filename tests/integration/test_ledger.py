@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import orjson
 import pytest
 
 from gateway.cli import main
-from tests.support.gateway import Gateway
+from tests.support.gateway import CHAT, ROOT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until
 
 IN, OUT = 2.5e-6, 10e-6
 """What a token of the hosted tier costs."""
+
+
+README = (ROOT / "README.md").read_text()
 
 
 def ask(gateway: Gateway, question: str, **more: Any) -> httpx2.Response:
@@ -86,3 +90,39 @@ def test_a_streams_pace_and_feedback_are_kept(
     capsys.readouterr()
     assert main(["trace", "show", request_id, "--store", store.url]) == 0
     assert "feedback 1" in capsys.readouterr().out
+
+
+def _printed(store: LocalStore, capsys: pytest.CaptureFixture[str]) -> str:
+    """The table, once all 16 requests are in it."""
+    capsys.readouterr()
+    main(["ledger", "--store", store.url])
+    said = capsys.readouterr().out
+    return said if said.startswith("16 requests") else ""
+
+
+def _rows_of(table: str) -> list[str]:
+    """What each row is about; paths come in the order of how often they were taken, so sorted."""
+    _, *lines = table.strip().splitlines()
+    return sorted(name for line in lines if (name := line[:17].rstrip()))
+
+
+def test_the_readmes_ledger_is_what_is_printed(
+    tmp_path: Path,
+    store: LocalStore,
+    local_upstream: Upstream,
+    hosted_upstream: Upstream,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Line by line it has the rows that the README shows, in their order, for a surface with such objectives."""
+    objectives = "slo: {ttft: {p95: 400ms, p99: 900ms}, total: {p99: 6s}, deadline: 20s}\nholdout: 0%"
+    policy = CHAT.replace("slo: {deadline: 20s}", objectives)
+    with serve(
+        tmp_path, local_upstream.url, hosted_upstream.url, store_url=store.url, policies={"chat": policy}
+    ) as live:
+        local_upstream.on("hard").reply(logprob=-3.0)
+        for number in range(16):
+            kind = "hard" if number % 2 else "simple"
+            ask(live, f"A {kind} question, no. {number // 4}", stream=number >= 8)
+        shown = until(lambda: _printed(store, capsys), 5, "the records")
+    (example,) = re.findall(r"\$ tierline ledger --since 1h\n(.*?)```", README, re.DOTALL)
+    assert _rows_of(shown) == _rows_of(example)

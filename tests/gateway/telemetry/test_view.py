@@ -77,7 +77,7 @@ def test_money_and_time_are_told() -> None:
     said = Feedback("req-1", "acme", "chat", 0.5, "wrong year\x1b[2J", 1.0)
     text = " ".join(_piped([record], partial(draw, feedback=said), width=140))
     for phrase in (
-        "20.0 ms a token  queue 12.5 ms",
+        "20.0 ms/token  queue 12.5 ms",
         "wasted $0.0001 and 124 tokens  the strongest tier alone $0.0004  hedged  held out",
         "feedback 0.5: wrong year?[2J",
     ):
