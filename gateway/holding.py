@@ -18,11 +18,11 @@ from routing.cascade import Attempt
 from routing.confidence import Assessment
 
 
-async def hold(ctx: RequestContext, held: Held, slot: Slot, hop: Hop, call: Call, ttft_timeout_s: float) -> EventStream:
+async def hold(ctx: RequestContext, held: Held, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> EventStream:
     """The open stream, once enough of it is held. Raises BackendError, and TimeoutError without a token in time."""
     source: EventStream | None = None
     try:
-        async with asyncio.timeout(ttft_timeout_s) as limit:
+        async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
             source = await slot.endpoint.backend.stream(call)
             while not held.enough:
                 events = await source.read()
@@ -32,7 +32,9 @@ async def hold(ctx: RequestContext, held: Held, slot: Slot, hop: Hop, call: Call
                 held.add(events)
                 if first and held.evidence.tokens:
                     begun(slot, hop)
-                    longest = min(held.hold_max_s, max(0.0, ctx.left().first_token_s))
+                    # What takes over must find time for a first token of its own.
+                    left_s = ctx.left().first_token_s - attempt.reserved_s
+                    longest = min(held.hold_max_s, max(0.0, left_s))
                     limit.reschedule(asyncio.get_running_loop().time() + longest)
                 if not events:
                     break

@@ -63,7 +63,7 @@ async def open_stream(
     held = Held(ctx, attempt, slot.endpoint)
     price = slot.endpoint.config.price
     try:
-        source = await hold(ctx, held, slot, hop, call, attempt.ttft_timeout_s)
+        source = await hold(ctx, held, attempt, slot, hop, call)
     except BaseException as stopped:
         # A draft that breaks off, or whose client leaves, has cost what it said so far.
         if held.evidence.tokens or isinstance(stopped, asyncio.CancelledError):

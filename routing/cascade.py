@@ -55,7 +55,8 @@ class Attempt:
 
     `prior` is the classifier's probability that this tier answers rightly; None where it does not know. `role` says why
     it runs beside another attempt, if it does; `alone`, that nothing will ever run beside it; `retry`, that it is made
-    because another one failed.
+    because another one failed. `reserved_s` is what the tier that would take over is expected to need for its own first
+    token: a draft is judged early enough for that.
     """
 
     number: int
@@ -68,6 +69,7 @@ class Attempt:
     role: Role = ""
     alone: bool = True
     retry: bool = False
+    reserved_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,8 @@ class Cascade:
             self._degraded = True
         # With every stronger tier out of reach the answer goes out as it is, but not without saying so.
         judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
-        timeout, ttft_timeout = self._limits(tier, left, can_escalate=can_escalate)
+        reserved = self._reserved_s(tier) if can_escalate and left.ttft_s is not None else 0.0
+        timeout, ttft_timeout = self._limits(left, reserved, can_escalate=can_escalate)
         attempt = Attempt(
             number,
             tier,
@@ -278,6 +281,7 @@ class Cascade:
             role=role,
             alone=not role and not self._may_race(tier),
             retry=self._last is not None and self._last.kind == "retryable" and not role,
+            reserved_s=reserved,
         )
         self._tried[tier] = self._tried.get(tier, 0) + 1
         self._attempts.append(attempt)
@@ -291,7 +295,13 @@ class Cascade:
         position = self._stronger.index(tier) + 1
         return self._stronger[position] if position < len(self._stronger) else None
 
-    def _limits(self, tier: str, left: Left, *, can_escalate: bool) -> tuple[float, float]:
+    def _reserved_s(self, tier: str) -> float:
+        """What the tier above is expected to need for its first token; nothing where that is not known."""
+        above = self._above(tier)
+        forecast = self._health[above].forecast if above is not None else None
+        return forecast.ttft_s if forecast is not None and forecast.known else 0.0
+
+    def _limits(self, left: Left, reserved: float, *, can_escalate: bool) -> tuple[float, float]:
         """Seconds for the whole and for the first token. What takes over must find something left."""
         if not can_escalate:
             return left.total_s, left.total_s
@@ -301,9 +311,6 @@ class Cascade:
         timeout = min(left.total_s / 2, total.p95 or total.p99 or left.total_s)
         if left.ttft_s is None or left.ttft_s <= 0:
             return timeout, timeout  # no limit, or one that has passed: the next best thing is an answer
-        above = self._above(tier)
-        forecast = self._health[above].forecast if above is not None else None
-        reserved = forecast.ttft_s if forecast is not None and forecast.known else 0.0
         first = left.ttft_s - reserved if left.ttft_s > reserved else left.ttft_s
         return timeout, min(timeout, max(first, _MIN_ATTEMPT_S))
 
