@@ -28,6 +28,7 @@ _DEBIAN_SBIN = "/usr/sbin"
 BARE = """
 surface: bare
 slo: {deadline: 20s}
+holdout: 0
 tiers: [local, hosted]
 route: {classifier: none, start: {local: otherwise}}
 """
@@ -36,6 +37,7 @@ route: {classifier: none, start: {local: otherwise}}
 FULL = """
 surface: full
 slo: {deadline: 20s}
+holdout: 0
 tiers: [local, hosted]
 route:
   classifier: default
@@ -51,6 +53,7 @@ cache:
 JUDGED = """
 surface: judged
 slo: {deadline: 20s}
+holdout: 0
 tiers: [local, hosted]
 route: {classifier: none, start: {local: otherwise}}
 escalate:

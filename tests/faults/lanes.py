@@ -47,6 +47,7 @@ ENDPOINTS = {"pair": 2, "quad": 4}
 POLICY = """
 surface: {name}
 slo: {{ttft: {{p99: 800ms}}, total: {{p99: 800ms}}, deadline: {deadline}}}
+holdout: 0
 tiers: [{tiers}]
 route: {{classifier: none, start: {{{first}: otherwise}}}}
 escalate:

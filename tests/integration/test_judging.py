@@ -20,6 +20,7 @@ from tests.support.wait import until
 POLICY = """
 surface: {surface}
 slo: {{deadline: 20s}}
+holdout: 0
 tiers: [{surface}, hosted]
 route: {{classifier: none, start: {{{surface}: otherwise}}}}
 escalate:

@@ -114,7 +114,7 @@ def test_the_readmes_ledger_is_what_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Line by line it has the rows that the README shows, in their order, for a surface with such objectives."""
-    objectives = "slo: {ttft: {p95: 400ms, p99: 900ms}, total: {p99: 6s}, deadline: 20s}\nholdout: 0%"
+    objectives = "slo: {ttft: {p95: 400ms, p99: 900ms}, total: {p99: 6s}, deadline: 20s}"
     policy = CHAT.replace("slo: {deadline: 20s}", objectives)
     with serve(
         tmp_path, local_upstream.url, hosted_upstream.url, store_url=store.url, policies={"chat": policy}

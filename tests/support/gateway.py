@@ -32,6 +32,7 @@ CHAT = """
 surface: chat
 match: {models: [chat, gpt-4o-mini]}
 slo: {deadline: 20s}
+holdout: 0%  # chance has no place in a test
 tiers: [local, hosted]
 route:
   classifier: none
