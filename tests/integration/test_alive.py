@@ -30,7 +30,7 @@ def policy(surface: str, alive: str) -> str:
         .replace("models: [chat, gpt-4o-mini]", "models: []")
         .replace("hold_max: 250ms", f"hold_max: 250ms, alive: {alive}")
         .replace("slo: {deadline: 20s}", "slo: {deadline: 20s, ttft: {p99: 10s}}")
-    ) + ("" if "holdout" in CHAT else "holdout: 0\n")
+    )
 
 
 @pytest.fixture(scope="module")
