@@ -389,6 +389,47 @@ def test_b14_a_stream_ends_at_its_deadline(rig: Rig, local_upstream: Upstream) -
     assert rig.states(lane)["weak"] == "ready"
 
 
+def trickle(step_s: float, times: int) -> list[bytes | float]:
+    """A stream that begins well, and then sends the bytes of one more event so far apart; the event never ends."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    begun = b"".join(b"data: " + PART.encode() + b"\n\n" for _ in range(6))
+    return [head + begun, *(part for _ in range(times) for part in (step_s, b"d"))]
+
+
+def test_b14_bytes_alone_are_no_progress(rig: Rig, raw: RawUpstream) -> None:
+    """A stream that goes on a byte at a time, without an event in its idle timeout, has fallen silent."""
+    lane = rig.take("raw")
+    raw.parts = trickle(0.05, 60)
+    answer = rig.stream(lane)
+    assert answer.broken["code"] == "upstream_timeout"
+    assert answer.text == "word" * 6
+    attempt = rig.hops(answer)[0]
+    assert attempt["attributes"]["tierline.stream.end"] == "upstream_timeout"
+    assert not rig.cached(lane, stream=True)
+
+
+def test_b14_comments_are_no_progress(rig: Rig, raw: RawUpstream) -> None:
+    """Nor do comments keep a stream alive that says nothing."""
+    raw.parts = [trickle(0, 0)[0], *(part for _ in range(60) for part in (0.05, b": ping\n\n"))]
+    assert rig.stream(rig.take("raw")).broken["code"] == "upstream_timeout"
+
+
+def test_b14_a_byte_at_a_time_does_not_outlive_the_deadline(rig: Rig, raw: RawUpstream) -> None:
+    """Whatever trickles in, the request is over when its deadline is."""
+    raw.parts = trickle(0.02, 200)
+    answer = rig.stream(rig.take("raw"), {"x-tierline-deadline-ms": "250"})
+    assert answer.broken["code"] == "deadline_exceeded"
+
+
+@json_and_stream
+def test_b14_a_byte_at_a_time_from_the_start(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """Before the client has anything, the next tier takes over when the first one's time is over."""
+    local_upstream.default = Reply(text=LONG, fault=Fault.SLOW_LORIS, between_s=0.05)
+    answer = ask(rig, rig.take("lane"), stream)
+    assert_fell_back(rig, answer, "upstream_timeout")
+    local_upstream.requests[0].wait_gone(1)
+
+
 def test_b17_streams_that_break_off_make_an_endpoint_rest(rig: Rig, local_upstream: Upstream) -> None:
     """Beginning well does not make up for breaking off: five times in a row, and the endpoint rests."""
     lane = rig.take("lone")

@@ -1,0 +1,200 @@
+"""More work than there is room for, and backends that cannot be had (the rows O of the catalogue of faults).
+
+Over real sockets, with a gateway and with surfaces of its own; who came first, and how many, is asserted: not how fast.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.faults.lanes import Answer, Rig
+from tests.support.gateway import serve
+from tests.support.store import LocalStore
+from tests.support.upstream import Fault, Reply, Upstream, error_reply
+from tests.support.wait import until
+
+POLICY = """
+surface: {name}
+slo: {{deadline: 10s}}
+tiers: [{tiers}]
+route: {{classifier: none, start: {{{first}: otherwise}}}}
+load: {{{load}}}
+"""
+SURFACES = {
+    "line": (("narrow",), "max_waiting: 3, max_wait: 700ms"),
+    "beside": (("narrow",), "max_waiting: 3, max_wait: 5s"),
+    "fast": (("wide",), "max_wait: 5s"),
+    "bulk": (("wide",), "priority: batch, max_wait: 2s"),
+    "crowd": (("few",), "max_wait: 8s"),
+    "sheaf": (("few",), "priority: batch, max_wait: 8s"),
+    "storm": (("first", "second"), "max_wait: 1s"),
+}
+PLACES = {"narrow": 1, "wide": 8, "few": 4, "first": 64, "second": 64}
+
+
+def _tier(name: str, places: int, local: str, hosted: str) -> dict[str, Any]:
+    url = hosted if name == "second" else local
+    backends = [
+        {"base_url": url, "model": name, "max_in_flight": places, "adaptive": False, "queue": {"wait": "10s"}}
+        for _ in range(2 if name in ("first", "second") else 1)
+    ]
+    return {"name": name, "backends": backends}
+
+
+@pytest.fixture(scope="module")
+def _rig(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rig]:
+    local, hosted = _upstreams
+    policies = {
+        name: POLICY.format(name=name, tiers=", ".join(tiers), first=tiers[0], load=load)
+        for name, (tiers, load) in SURFACES.items()
+    }
+    settings = {
+        "tiers": [_tier(name, places, local.url, hosted.url) for name, places in PLACES.items()],
+        "default_surface": "fast",
+    }
+    folder = tmp_path_factory.mktemp("overload")
+    with serve(folder, local.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
+        yield Rig(gateway, _store.url)
+
+
+@pytest.fixture
+def rig(_rig: Rig, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream) -> Iterator[Rig]:
+    yield _rig
+    _rig.idle()
+
+
+@contextmanager
+def flood(threads: int, one: Callable[[], Answer]) -> Iterator[list[Answer]]:
+    """So many clients that each ask again and again, until the end of the block; what they got so far."""
+    answers: list[Answer] = []
+    over = threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            answers.append(one())
+            if answers[-1].status != 200:
+                over.wait(0.02)
+
+    clients = [threading.Thread(target=client) for _ in range(threads)]
+    for thread in clients:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        for thread in clients:
+            thread.join(20)
+
+
+def assert_refused(answer: Answer) -> None:
+    """The envelope of a gateway that is full, and when to come again."""
+    assert (answer.status, answer.error["code"]) == (503, "server_is_overloaded")
+    assert answer.error["type"] == "service_unavailable_error"
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+def waiting(rig: Rig, tier: str) -> int:
+    """How many wait for a place at a tier."""
+    return sum(backend["waiting"] for backend in rig.readyz()["tiers"][tier]["backends"].values())
+
+
+def test_o1_a_line_is_bounded_in_length_and_wait(rig: Rig, local_upstream: Upstream) -> None:
+    """Who finds a full line is refused while the others still wait, and who has waited long enough is refused too."""
+    local_upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    headers = {"x-tierline-deadline-ms": "4000"}
+    with ThreadPoolExecutor(6) as pool:
+        holder = pool.submit(rig.ask, "line", headers)
+        local_upstream.wait_for(1)
+        line = [pool.submit(rig.ask, "line", headers, seed=seed) for seed in range(3)]
+        until(lambda: waiting(rig, "narrow") == 3, 5, "three in line")
+        refused = [rig.ask("line", headers, seed=seed) for seed in range(10, 16)]
+        assert waiting(rig, "narrow") == 3, "the refusals took longer than those in line wait"
+        neighbour = pool.submit(rig.ask, "beside", headers)
+        until(lambda: waiting(rig, "narrow") == 4, 5, "another surface has a line of its own")
+        waited = [one.result() for one in line]
+        assert not holder.done(), "they are turned away by their wait, not by the end of the call before them"
+        local_upstream.default = Reply()
+        assert holder.result().status == 504
+        assert neighbour.result().status == 200
+    for answer in refused + waited:
+        assert_refused(answer)
+        assert answer.headers["x-tierline-attempts"] == "0"
+    assert len(local_upstream.requests) == 2
+    record = rig.record(refused[0].headers["x-request-id"])
+    assert (record["ledger"]["status"], record["ledger"]["error"]) == (503, "server_is_overloaded")
+
+
+def medians(rig: Rig, rounds: int) -> float:
+    """The median time of an answer to three interactive clients."""
+    times: list[float] = []
+
+    def client() -> None:
+        for _ in range(rounds):
+            began = time.monotonic()
+            answer = rig.ask("fast")
+            times.append(time.monotonic() - began)
+            assert answer.status == 200, answer.body
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(client) for _ in range(3)]:
+            done.result()
+    return statistics.median(times)
+
+
+def test_o2_a_flood_of_batch_does_not_hold_up_interactive_requests(rig: Rig, local_upstream: Upstream) -> None:
+    """None of them is refused nor stands in line behind batch, which gets what they leave."""
+    local_upstream.default = Reply(before_headers_s=0.5)
+    alone = medians(rig, 3)
+    with flood(24, lambda: rig.ask("bulk")) as batch:
+        until(lambda: any(request.body["model"] == "wide" for request in local_upstream.requests), 5, "batch")
+        beside = medians(rig, 5)
+    assert beside <= 1.2 * alone
+    assert sum(answer.status == 200 for answer in batch) > 0
+    assert {answer.status for answer in batch} <= {200, 503}
+    for answer in batch:
+        if answer.status != 200:
+            assert_refused(answer)
+
+
+def test_o2_batch_keeps_its_floor(rig: Rig, local_upstream: Upstream) -> None:
+    """Under a flood of interactive requests a batch request gets every twentieth place, and no more than that."""
+    local_upstream.default = Reply(before_headers_s=0.04)
+    with flood(16, lambda: rig.ask("crowd", seed=1)) as crowd:
+        until(lambda: waiting(rig, "few") >= 8, 5, "a line")
+        local_upstream.requests.clear()
+        with flood(6, lambda: rig.ask("sheaf", seed=2)) as sheaf:
+            until(lambda: len(local_upstream.requests) >= 200, 30, "two hundred calls")
+            seeds = [request.body["seed"] for request in local_upstream.requests[:200]]
+    assert 8 <= seeds.count(2) <= 30
+    assert {answer.status for answer in [*crowd, *sheaf]} == {200}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["json", "stream"])
+def test_o4_an_outage_is_not_made_worse(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, stream: bool
+) -> None:
+    """With every backend failing there is hardly more than one call a request; when they are back, so are we."""
+    local_upstream.default = hosted_upstream.default = error_reply(500)
+    requests, clients = 400, 8
+    with ThreadPoolExecutor(clients) as pool:
+        answers = list(pool.map(lambda _: rig.ask("storm", stream=stream), range(requests)))
+    calls = len(local_upstream.requests) + len(hosted_upstream.requests)
+    # Those who were on their way when it began still took the second tier for well.
+    assert calls <= 1.10 * requests + 3 + clients
+    assert {answer.status for answer in answers} <= {502, 503}
+    for answer in answers:
+        assert answer.error["code"] in ("upstream_http_error", "upstream_unreachable", "server_is_overloaded")
+    local_upstream.default = hosted_upstream.default = Reply()
+    until(lambda: rig.ask("storm", stream=stream).status == 200, 5, "an answer")
+    again = [rig.ask("storm", stream=stream) for _ in range(20)]
+    assert [answer.status for answer in again] == [200] * 20
