@@ -6,8 +6,9 @@ import asyncio
 import random
 from collections.abc import Iterable
 
+from tests.bench.live.arrivals import fixed, open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, Ask, Clients, open_loop, poisson
+from tests.bench.live.client import Answer, Ask, Clients
 from tests.bench.live.scenario import Run, ms
 from tests.bench.live.stage import Play, Seen, Stage, stage, uvloop
 from tests.bench.live.table import Row, least, most, spread
@@ -126,8 +127,6 @@ async def _full_house(on: Stage, clients: Clients) -> tuple[int, int]:
     await on.local.behave(_FULL_HOUSE)
     await on.local.forget()
     await clients.open(_PLACES)
-    answers = await open_loop(
-        clients,
-        [(0.0, Ask(n, "leaves", n, headers={"x-tierline-max-tier": "local"})) for n in range(1, _PLACES + 1)],
-    )
+    asks = [Ask(n, "leaves", n, headers={"x-tierline-max-tier": "local"}) for n in range(1, _PLACES + 1)]
+    answers = await fixed(clients, asks, _PLACES)
     return sum(answer.ok for answer in answers), (await on.local.seen()).peak

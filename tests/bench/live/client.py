@@ -1,20 +1,15 @@
-"""The clients: raw sockets, kept alive, that ask when they please and note when what came.
-
-Open loop: requests leave at times fixed beforehand, however many are still unanswered, so that a slow answer delays no
-later request and is not left out of the figures (coordinated omission). Times are `time.monotonic_ns()`.
-"""
+"""The clients: raw sockets, kept alive, that note when what came. Times are `time.monotonic_ns()`."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import random
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 
@@ -271,46 +266,3 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finish("the connection broke")
-
-
-def poisson(rate: float, seconds: float, seed: int, start_s: float = 0.0, most: int | None = None) -> list[float]:
-    """Arrival times of a Poisson process of `rate` per second, for so many seconds or until there are `most`."""
-    chance = random.Random(seed)
-    times: list[float] = []
-    at = chance.expovariate(rate)
-    while at < seconds and len(times) != most:
-        times.append(start_s + at)
-        at += chance.expovariate(rate)
-    return times
-
-
-class Sender(Protocol):
-    """Whatever can have a request answered."""
-
-    async def send(self, ask: Ask, due_ns: int = 0) -> Answer:
-        """Asks, and gives the answer when it is there."""
-        ...
-
-
-async def open_loop(clients: Sender, offers: Iterable[tuple[float, Ask]]) -> list[Answer]:
-    """Sends each request at its time (seconds from now, ascending), and gives all answers when the last is there."""
-    started = time.monotonic_ns()
-    sent: list[asyncio.Task[Answer]] = []
-    loop = asyncio.get_running_loop()
-    for at, ask in offers:
-        due = started + int(at * 1e9)
-        if (wait := due - time.monotonic_ns()) > 0:
-            await asyncio.sleep(wait / 1e9)
-        sent.append(loop.create_task(clients.send(ask, due)))
-    return list(await asyncio.gather(*sent))
-
-
-async def fixed(clients: Clients, asks: Sequence[Ask], concurrent: int) -> list[Answer]:
-    """Keeps so many requests under way until all are answered."""
-    left = iter(asks)
-
-    async def one() -> list[Answer]:
-        return [await clients.send(ask) for ask in left]
-
-    groups = await asyncio.gather(*(one() for _ in range(concurrent)))
-    return [answer for group in groups for answer in group]

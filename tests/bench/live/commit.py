@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.bench.live.arrivals import open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, open_loop, poisson
+from tests.bench.live.client import Answer
 from tests.bench.live.scenario import Run, lag_ms, ms, paired, streams, warm_up
 from tests.bench.live.stage import Play, Stage, stage, uvloop
 from tests.bench.live.table import Row, most, spread

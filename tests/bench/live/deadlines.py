@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
+from tests.bench.live.arrivals import open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, Ask, open_loop, poisson
+from tests.bench.live.client import Answer, Ask
 from tests.bench.live.scenario import Run, lag_ms, share
 from tests.bench.live.stage import Play, Stage, stage, uvloop
 from tests.bench.live.table import Row, most, quantile, spread
@@ -23,9 +25,9 @@ escalate:
   stream: {{hold_tokens: 4, hold_max: 250ms}}
 holdout: 0
 """
-_TAILS = {"hangs": 0.04, "stalls": 0.03, "fails": 0.01}
-_LOCAL = Behaviour(seed=21, ttft=Spread(60, 600), pace=8.0, length=Spread(6, 14), right=0.6, **_TAILS)
-_HOSTED = Behaviour(seed=22, ttft=Spread(150, 900), pace=8.0, length=Spread(6, 14), right=0.9, **_TAILS)
+_TAILS = Behaviour(pace=8.0, length=Spread(6, 14), hangs=0.04, stalls=0.03, fails=0.01)
+_LOCAL = replace(_TAILS, seed=21, ttft=Spread(60, 600), right=0.6)
+_HOSTED = replace(_TAILS, seed=22, ttft=Spread(150, 900), right=0.9)
 
 
 def deadlines(run: Run) -> list[Row]:

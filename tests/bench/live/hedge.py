@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tests.bench.live.arrivals import open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, Ask, Clients, open_loop, poisson
+from tests.bench.live.client import Answer, Ask, Clients
 from tests.bench.live.scenario import Run
 from tests.bench.live.stage import Play, Prices, Stage, stage, uvloop
 from tests.bench.live.table import Row, most, quantile

@@ -7,8 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tests.bench.live.arrivals import open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Outage, Spread
-from tests.bench.live.client import Answer, Ask, open_loop, poisson
+from tests.bench.live.client import Answer, Ask
 from tests.bench.live.scenario import Run, recovery_s, warm_up
 from tests.bench.live.stage import Play, Stage, stage, uvloop
 from tests.bench.live.table import Row, most, spread

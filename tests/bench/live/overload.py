@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.bench.live.arrivals import open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, Ask, Clients, open_loop, poisson
+from tests.bench.live.client import Answer, Ask, Clients
 from tests.bench.live.scenario import Run, lag_ms, recovery_s, share, warm_up
 from tests.bench.live.stage import Play, Stage, stage, uvloop
 from tests.bench.live.table import Row, least, most, quantile, spread
@@ -105,6 +106,7 @@ def _rows(
     kept = goodput[_LEVELS[-1]] / max(goodput.values())
     return [
         Row("overload", f"goodput by load, answers/s ({_CAPACITY:g} is the capacity)", levels),
+        Row("overload", "goodput's peak, of the capacity", {"value": max(goodput.values()) / _CAPACITY}, "%"),
         Row("overload", "goodput at 10x, of its peak", {"value": kept}, "%", (least("value", 0.95),)),
         Row(
             "overload",

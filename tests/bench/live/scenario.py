@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tests.bench.live.arrivals import open_loop
 from tests.bench.live.behaviour import Behaviour
-from tests.bench.live.client import Answer, Ask, Clients, open_loop
+from tests.bench.live.client import Answer, Ask, Clients
 from tests.bench.live.stage import Backend
 from tests.bench.live.upstream import Record
 from tests.bench.rig import Cores

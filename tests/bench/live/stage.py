@@ -16,11 +16,12 @@ from typing import Any
 import uvloop
 import yaml
 
+from gateway.supervisor.state import free_port
 from tests.bench.live.behaviour import Behaviour
 from tests.bench.live.client import Clients
 from tests.bench.live.upstream import Record
 from tests.bench.rig import Cores, listens, on_core
-from tests.support.gateway import ROOT, Gateway, config, environment, free_port, running, write_policies
+from tests.support.gateway import ROOT, Gateway, config, environment, running, write_policies
 from tests.support.wait import until
 
 __all__ = ["Backend", "Play", "Prices", "Seen", "Stage", "stage", "uvloop"]
@@ -86,7 +87,7 @@ class Backend:
     async def seen(self) -> Seen:
         """The calls since it was last made to forget."""
         told = await Clients(self.control).fetch("GET", "/stats")
-        calls = [Record(*fields[:-1], failed=bool(fields[-1])) for fields in told["calls"]]
+        calls = [Record(*fields) for fields in told["calls"]]
         return Seen(calls, told["peak"], told["busy"])
 
 

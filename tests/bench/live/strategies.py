@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tests.bench.live.arrivals import Sender, open_loop, poisson
 from tests.bench.live.behaviour import Behaviour, Spread
-from tests.bench.live.client import Answer, Ask, Clients, Sender, open_loop, poisson
+from tests.bench.live.client import Answer, Ask, Clients
 from tests.bench.live.scenario import Run, share
 from tests.bench.live.stage import CHEAP, DEAR, Play, Stage, stage, uvloop
 from tests.bench.live.table import Limit, Row, least, most, quantile

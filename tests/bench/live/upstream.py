@@ -49,7 +49,7 @@ class Record:
     ended_ns: int = 0
     gone_ns: int = 0
     tokens_out: int = 0
-    failed: bool = False
+    failed: int = 0
 
     def told(self) -> list[int]:
         """As JSON holds it."""
@@ -62,7 +62,7 @@ class Record:
             self.ended_ns,
             self.gone_ns,
             self.tokens_out,
-            int(self.failed),
+            self.failed,
         ]
 
 
@@ -119,20 +119,22 @@ class Server:
         self._records.append(record)
         plan = script(behaviour, int(body.get("bench_prompt", 0)), tokens_in)
         if behaviour.outage == "error" or plan.fate == "fails":
-            return self._refused(connection, record, error(500))
+            self._refuse_call(connection, record, error(500))
+            return None
         call = Call(self, connection, body, behaviour, plan, record)
         if behaviour.outage == "hang" or plan.fate == "hangs":
             return call
         if not behaviour.capacity or self._busy < behaviour.capacity:
             self._begin(call)
         elif behaviour.line and len(self._waiting) >= behaviour.line:
-            return self._refused(connection, record, error(503, f"retry-after: {behaviour.retry_after_s:g}\r\n"))
+            self._refuse_call(connection, record, error(503, f"retry-after: {behaviour.retry_after_s:g}\r\n"))
+            return None
         else:
             self._waiting.append(call)
         return call
 
-    def _refused(self, connection: Connection, record: Record, whole: bytes) -> None:
-        record.failed = True
+    def _refuse_call(self, connection: Connection, record: Record, whole: bytes) -> None:
+        record.failed = 1
         record.ended_ns = time.monotonic_ns()
         connection.transport.write(whole)
 
