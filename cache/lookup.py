@@ -19,8 +19,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from cache import eligibility, guards
+from cache import eligibility
 from cache.codec import CorruptEntry, decode, encode
+from cache.decision import choose, decide_by, default_threshold
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
 from cache.fingerprint import SCHEMA, Fingerprint
 from cache.index import Neighbour, ReplicaIndex, Vector
@@ -185,18 +186,15 @@ class Cache:
         if semantic is None or question is None:
             return None, "no_neighbour"
         near = self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
-        if not near:
-            return None, "no_neighbour"
-        first_reason = ""
-        for candidate in near:
-            if candidate.similarity < semantic.min_similarity:
-                break
-            # What the index says of a key is not yet proof that the key is in this scope.
-            refused = guards.difference(candidate.question, question, semantic.guards)
-            if refused is None and candidate.key.startswith(keys.scope):
-                return candidate, ""
-            first_reason = first_reason or f"guard: {refused or 'scope'}"
-        return near[0], first_reason or "similarity"
+        # What the index says of a key is not yet proof that the key is in this scope.
+        own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
+        chosen = choose(decide_by(semantic), question, [(one.question, one.similarity) for one in own])
+        if chosen is None:
+            return (near[0], "guard: scope") if near else (None, "no_neighbour")
+        place, verdict = chosen
+        if verdict.served(default_threshold(semantic)):
+            return own[place], ""
+        return own[place], verdict.refused or "similarity"
 
     async def _back_fill(self, key: str, entry: CacheEntry, ttl_s: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
