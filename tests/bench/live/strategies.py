@@ -20,11 +20,15 @@ from tests.bench.live.table import Limit, Row, least, most, quantile
 
 _RATE = 28.0
 _BAR = 0.85
+_BAR_OF_A_PREFIX = 0.858
+_HOLD = 40
+"""A prefix says less than the whole answer. With this bar for so many tokens, judging prefixes lets no more wrong answers
+through than judging whole ones with the other: chosen on prompts 5,000 to 11,000, of which none is asked here."""
 _TTFT_P95_MS = 1500.0
 _QUALITY_GIVEN_UP = 0.12
-_QUALITY_OF_A_PREFIX = 0.03
-"""What the policy allows: a TTFT p95 (its slo), and so many points of the share right that always-large has, and that
-judging whole answers has."""
+_COST_TAKEN_ON = 0.10
+"""What the policy allows: a TTFT p95 (its slo), so many points of the share right that always-large has, and so much
+more than judging whole answers costs."""
 _POLICY = """
 surface: {name}
 slo: {{deadline: 60s, ttft: {{p95: 1500ms}}}}
@@ -66,7 +70,7 @@ def _policies() -> Mapping[str, str]:
         return _POLICY.format(name=name, tiers=tiers, start=start, bar=bar, tokens=tokens, longest=longest)
 
     return {
-        "ours": one("ours", "local, hosted", _BAR, 24, "400ms"),
+        "ours": one("ours", "local, hosted", _BAR_OF_A_PREFIX, _HOLD, "400ms"),
         "buffered": one("buffered", "local, hosted", _BAR, 256, "60s"),
         "large": one("large", "hosted", 0, 1, "60s"),
         "draft": one("draft", "local", 0, 1, "60s"),
@@ -154,13 +158,19 @@ def _rows(found: Mapping[str, _Found]) -> list[Row]:
         row("TTFT p95", "ms", lambda f: f.ttft_p95, not_the_worse(lambda f: f.ttft_p95), most("ours", _TTFT_P95_MS)),
         row("final answer p50", "ms", lambda f: f.final_p50),
         row("final answer p95", "ms", lambda f: f.final_p95),
-        row("cost of 1,000", "$", lambda f: f.cost, not_the_worse(lambda f: f.cost)),
+        row(
+            "cost of 1,000",
+            "$",
+            lambda f: f.cost,
+            not_the_worse(lambda f: f.cost),
+            most("ours", buffered.cost * (1 + _COST_TAKEN_ON)),
+        ),
         row("of it for tokens that are in no final answer", "%", lambda f: f.wasted),
         row(
             "right",
             "%",
             lambda f: f.right,
-            least("ours", buffered.right - _QUALITY_OF_A_PREFIX),
+            least("ours", min(buffered.right, large.right)),
             least("ours", large.right - _QUALITY_GIVEN_UP),
         ),
         row("clients that were shown a draft and then another answer", "%", lambda f: f.withdrawn),
