@@ -22,7 +22,7 @@ _RATE = 28.0
 _BAR = 0.85
 _BAR_OF_A_PREFIX = 0.858
 _HOLD = 40
-"""A prefix says less than the whole answer. With this bar for so many tokens, judging prefixes lets no more wrong answers
+"""A prefix says less than the whole answer. With this bar for so many tokens, judging prefixes lets no more wrong ones
 through than judging whole ones with the other: chosen on prompts 5,000 to 11,000, of which none is asked here."""
 _TTFT_P95_MS = 1500.0
 _QUALITY_GIVEN_UP = 0.12
