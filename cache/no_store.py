@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cache.store import Append, StoreState, StoreUnavailable, Write
+from cache.store import Append, Claim, StoreState, StoreUnavailable, Write
 
 _REASON = "unconfigured"
 
@@ -25,6 +25,18 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
+        raise StoreUnavailable(_REASON)
+
+    async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
+        raise StoreUnavailable(_REASON)
+
+    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
+        raise StoreUnavailable(_REASON)
+
+    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
+        raise StoreUnavailable(_REASON)
+
+    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
         raise StoreUnavailable(_REASON)
 
     async def ping(self) -> None:

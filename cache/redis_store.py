@@ -29,7 +29,7 @@ from cache import resp
 from cache.breaker import Breaker
 from cache.connections import AllInUse, Connections
 from cache.deadline import Deadline
-from cache.store import Append, StoreState, StoreUnavailable, Write
+from cache.store import Append, Claim, StoreState, StoreUnavailable, Write
 
 _SOCKET_S = 0.05
 _READ_S = 0.02
@@ -119,6 +119,24 @@ class RedisStore:
         command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", stream.encode(), last_id.encode())
         (reply,) = await self._exchange(self._blocking, command, 1, block_ms / 1000 + _BLOCKING_MARGIN_S)
         return self._entries(reply, of_stream=stream.encode())
+
+    async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
+        (mine, found, written) = await self._request(
+            resp.claim(lease.encode(), holder, ttl_s, beside.encode()), 3, _READ_S
+        )
+        if mine is not None or not isinstance(found, bytes):
+            found = holder
+        return Claim(found, written == 1)
+
+    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
+        await self._request(resp.prolong(lease.encode(), holder, ttl_s), 1, _WRITE_S)
+
+    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
+        commands = b"".join(resp.let_go(lease.encode(), holder) for lease, holder in leases)
+        await self._request(commands, len(leases), _WRITE_S)
+
+    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
+        await self._request(resp.publication(stream.encode(), values, ttl_s), len(values) + 1, _WRITE_S)
 
     async def ping(self) -> None:
         """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""

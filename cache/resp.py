@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from cache.store import Append, Write
+
+_IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
+_PROLONG: Final = _IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
+_LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
 
 
 def command(*words: bytes) -> bytes:
@@ -15,10 +20,34 @@ def command(*words: bytes) -> bytes:
 def operation(what: Write | Append) -> bytes:
     """One write or append as a command."""
     if isinstance(what, Write):
-        milliseconds = b"%d" % max(1, round(what.ttl_s * 1000))
-        return command(b"SET", what.key.encode(), what.value, b"PX", milliseconds)
+        return command(b"SET", what.key.encode(), what.value, b"PX", _milliseconds(what.ttl_s))
     stream, keep = what.stream.encode(), b"%d" % what.keep
     return command(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", what.value)
+
+
+def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> bytes:
+    """Three commands: take the lease unless it is held, say who holds it, and whether `beside` is there.
+
+    `SET ... NX GET` would be one less, and Redis 6 does not know it.
+    """
+    take = command(b"SET", lease, holder, b"NX", b"PX", _milliseconds(ttl_s))
+    return take + command(b"GET", lease) + command(b"EXISTS", beside)
+
+
+def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
+    """Has a lease last from now, if it is still this holder's."""
+    return command(b"EVAL", _PROLONG, b"1", lease, holder, _milliseconds(ttl_s))
+
+
+def let_go(lease: bytes, holder: bytes) -> bytes:
+    """Deletes a lease, if it is still this holder's."""
+    return command(b"EVAL", _LET_GO, b"1", lease, holder)
+
+
+def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> bytes:
+    """One command for each value, and one that has the stream go when it is old."""
+    appends = b"".join(command(b"XADD", stream, b"*", b"v", value) for value in values)
+    return appends + command(b"PEXPIRE", stream, _milliseconds(ttl_s))
 
 
 def part_of(reply: Any, stream: bytes) -> list[Any]:
@@ -32,3 +61,7 @@ def entries(reply: list[Any]) -> list[tuple[str, bytes]]:
     TypeError, ValueError, LookupError or AttributeError when the reply is not entries at all.
     """
     return [(name.decode(), fields[1] if fields[0] == b"v" else b"") for name, fields in reply]
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % max(1, round(seconds * 1000))

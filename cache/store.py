@@ -45,6 +45,14 @@ class Append:
     keep: int
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who has a lease now, and whether there is a value under the key it was looked at together with."""
+
+    holder: bytes
+    written: bool
+
+
 class Store(Protocol):
     """See the module's docstring. All verbs are coroutines that never block the event loop."""
 
@@ -60,6 +68,18 @@ class Store(Protocol):
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """(id, value) of the entries after `last_id` ("0" is the beginning), oldest first, waiting up to `block_ms`."""
+
+    async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
+        """Takes the lease unless somebody has it, and looks whether `beside`, a key of its slot, has a value."""
+
+    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
+        """Has the lease last from now, if this holder still has it."""
+
+    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
+        """Gives up each (lease, holder), if the holder still has it."""
+
+    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
+        """Appends the values to a stream that is gone so many seconds after the last of them."""
 
     async def ping(self) -> None: ...
 
