@@ -20,11 +20,18 @@ class Answer:
     model: str
     confidence: float | None = None
     cost_usd: float | None = None
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    """How fast it came, where it was streamed: what a paced replay goes by."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A kept answer. `body` is the completion as JSON; times are seconds since 1970; `question` is what it answers."""
+    """A kept answer. `body` is the completion as JSON; times are seconds since 1970; `question` is what it answers.
+
+    `similarity` is set where the answer was another question's, and a semantic hit put it under this key too; `origin`
+    is then that other entry's id. `tags` name the sources it was drawn from, each with the version it then had.
+    """
 
     body: bytes
     tier: str
@@ -37,6 +44,11 @@ class CacheEntry:
     expires_at: float
     question: str
     cost_usd: float | None
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    similarity: float | None = None
+    origin: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pickle
 import random
+import struct
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -27,7 +29,8 @@ ENTRY = CacheEntry(
 def test_an_entry_comes_back_as_it_was() -> None:
     """Every field survives."""
     assert decode("k", encode("k", ENTRY)) == ENTRY
-    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)))
+    tags = (("doc:42", ""), ("doc:43", "18c"))
+    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)), similarity=0.9, origin="abc", tags=tags)
     assert decode("k", encode("k", full)) == full
 
 
@@ -56,7 +59,7 @@ def test_every_flipped_bit_is_seen() -> None:
             decode("k", bytes(broken))
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 200, pickle.dumps({"a": 1}), b'{"a":1}', b"TLC\x02" + b"\0" * 40])
+@pytest.mark.parametrize("data", [b"", b"x" * 200, pickle.dumps({"a": 1}), b'{"a":1}', b"TLC\x07" + b"\0" * 40])
 def test_foreign_bytes_are_refused(data: bytes) -> None:
     """Other formats, and versions of ours that are not this one."""
     with pytest.raises(CorruptEntry):
@@ -73,3 +76,30 @@ def test_records_and_entries_are_not_confused() -> None:
         decode("k", encode_record(record))
     with pytest.raises(CorruptEntry):
         decode_record(encode("k", ENTRY))
+
+
+@pytest.mark.parametrize("body", [b"all the same " * 1000, bytes(random.Random(4).randbytes(20_000)), b"x" * 4096])
+def test_a_long_answer_comes_back_as_it_was_and_never_takes_more_room(body: bytes) -> None:
+    """It is deflated where that helps, and left alone where it does not."""
+    entry = replace(ENTRY, body=body)
+    assert decode("k", encode("k", entry)) == entry
+    assert len(encode("k", entry)) <= len(encode("k", ENTRY)) - len(ENTRY.body) + len(body) + 8
+
+
+def test_a_short_answer_is_kept_as_it_is() -> None:
+    """Nearly all hits cost no inflating."""
+    assert ENTRY.body in encode("k", ENTRY)
+
+
+@pytest.mark.parametrize("said", [1, 12_999, 13_001, 1 << 40, -5])
+def test_an_answer_inflates_to_what_it_said_or_to_nothing(said: int) -> None:
+    """Whoever can write to the store cannot have a few bytes become gigabytes here."""
+    data = encode("k", replace(ENTRY, body=b"all the same " * 1000))
+    with pytest.raises(CorruptEntry):
+        decode("k", _resealed(data.replace(b'["k",13000,', b'["k",%d,' % said)))
+
+
+def _resealed(data: bytes) -> bytes:
+    """A changed entry whose checksum and length are right again, as a stranger could write it."""
+    rest = data[12:]
+    return struct.pack(">3sBII", b"TLC", data[3], zlib.crc32(rest), rest.index(b"]x") + 1) + rest
