@@ -1,10 +1,11 @@
-"""Which requests may be answered from the cache, by which cache, and which answers may be kept. Rules, no sockets.
+"""Which requests may be answered from the cache, and by which cache? Rules, no sockets.
 
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
            day: no tools, images, seed, logprobs or n > 1; no follow-up (`and the second one?`); nothing volatile
            (today, latest, price); no text to work on (`translate ...`, quotes, code); not too long.
-kept       an answer of which every choice ended by `stop`, says something, refuses nothing and calls no tool.
+
+Which answers may be kept is the matter of `cache.answers`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 from cache import payload, words
 from policies.model import CachePolicy
 
-MAX_BODY_BYTES = 1 << 20
 LONGEST_QUESTION = 2_000
 """Characters. Longer texts are documents, not questions that somebody else asks too."""
 
@@ -129,24 +129,3 @@ def _why_not_asked(question: str, in_conversation: bool) -> str:
     if not said.isdisjoint(words.VOLATILE) or not words.VOLATILE_PAIRS.isdisjoint(pairs):
         return "volatile"
     return "payload" if payload.carried(question, found, said, pairs) else ""
-
-
-def why_not_kept(completion: Mapping[str, Any]) -> str:
-    """Why an answer must not be kept, or ''."""
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices:
-        return "no_choices"
-    for choice in choices:
-        if not isinstance(choice, Mapping) or not isinstance(choice.get("message") or {}, Mapping):
-            return "malformed"
-        if choice.get("finish_reason") != "stop":
-            return f"finish: {choice.get('finish_reason')}"
-        message = choice.get("message") or {}
-        if message.get("refusal"):
-            return "refusal"
-        if message.get("tool_calls") or message.get("function_call"):
-            return "tool_calls"
-        content = message.get("content")
-        if not isinstance(content, str) or not content.strip():
-            return "empty"
-    return ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from cache import eligibility
+from cache import answers
 from cache.codec import IndexRecord, encode, encode_record
 from cache.entry import Answer, CacheEntry
 from cache.fingerprint import Fingerprint
@@ -24,6 +24,10 @@ class Keep:
     plan: CachePlan
     answer: Answer
     vector: Vector | None = None
+    contested: bool = False
+    """The request passed over what is stored, so a better answer may be there."""
+    fault: str = ""
+    """What the caller found wrong with the whole answer; such a one is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,14 @@ class Keeper:
     def prepared(self, keep: Keep) -> Prepared:
         """What it takes to keep this answer, or why it is not kept."""
         plan, answer = keep.plan, keep.answer
-        reason = plan.reason or ("" if plan.write else "no-store") or eligibility.why_not_kept(answer.completion)
+        reason = plan.reason or ("" if plan.write else "no-store") or keep.fault
+        reason = reason or answers.why_not_kept(
+            answer.completion, plan.body.get("n") or 1, tool_calls=plan.policy.store_tool_calls
+        )
         if reason or plan.keys is None:
             return Prepared(refused=reason or "policy")
         body = orjson.dumps(answer.completion)
-        if len(body) > eligibility.MAX_BODY_BYTES:
+        if len(body) > answers.MAX_BODY_BYTES:
             return Prepared(refused="size")
         findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
         return self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
@@ -79,6 +86,8 @@ class Keeper:
             expires_at=now + ttl,
             question=keys.question or "",
             cost_usd=answer.cost_usd,
+            ttft_s=answer.ttft_s,
+            tokens_per_s=answer.tokens_per_s,
         )
         write = Write(keys.key, encode(keys.key, entry), ttl)
         if semantic is None or vector is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
@@ -26,7 +27,7 @@ from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOut
 from cache.fingerprint import SCHEMA, Fingerprint
 from cache.index import Neighbour, ReplicaIndex, Vector
 from cache.keeping import Keep, Keeper, Prepared
-from cache.plan import CachePlan, Planner
+from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.store import Store, StoreUnavailable, Write
 from policies.model import CachePolicy, Policy
 
@@ -82,12 +83,13 @@ class Cache:
         model: str | None = None,
         read: bool = True,
         write: bool = True,
+        demands: Demands = NO_DEMANDS,
     ) -> CachePlan:
         """What may be done for one checked request. `model`, when given, counts in the keys instead of the body's.
 
         `read` False is a client's no-cache, `write` False its no-store.
         """
-        return self._planner.plan(body, policy, tenant, facts, model=model, read=read, write=write)
+        return self._planner.plan(body, policy, tenant, facts, model=model, read=read, write=write, demands=demands)
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
         """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""
@@ -95,7 +97,7 @@ class Cache:
             return Lookup("bypass", reason=plan.reason or "no-cache")
         if plan.policy.exact is None:
             return Lookup("bypass", reason="policy")
-        found = await self._entry(plan.keys.key, plan.policy.exact.ttl, allowed_tiers)
+        found = await self._entry(plan.keys.key, plan.policy.exact.ttl, allowed_tiers, plan.demands)
         if isinstance(found, Lookup):
             return found
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
@@ -111,15 +113,18 @@ class Cache:
         near, refused = self._judge(keys, vector, plan.policy)
         if near is None or refused:
             return _miss(refused, near)
-        found = await self._entry(near.key, semantic.ttl, allowed_tiers)
+        if near.similarity < plan.demands.min_similarity:
+            return _miss("min-similarity", near)
+        found = await self._entry(near.key, semantic.ttl, allowed_tiers, plan.demands)
         if isinstance(found, CacheEntry) and found.question != near.question:
             found = Lookup("miss", reason="index_disagrees")
         if isinstance(found, Lookup):
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 self.index.forget(keys.partition, near.key)
             return _beside(near, found)
-        if plan.write:
-            self._later(self._back_fill(keys.key, found, semantic.ttl))
+        if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
+            # Otherwise the exact key may hold a better answer, which this request alone would not have.
+            self._later(self._back_fill(keys.key, found, semantic.ttl, near.similarity))
         hit = self._hit("semantic", near.key, found, near.similarity)
         return _beside(near, Lookup("hit", hit))
 
@@ -129,10 +134,20 @@ class Cache:
 
     async def write_all(self, keeps: Sequence[Keep]) -> list[WriteOutcome]:
         """Keeps several answers in one round trip; the outcome of each, in order."""
-        prepared = [self._prepared(keep) for keep in keeps]
+        prepared = [
+            Prepared(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
+            for keep in keeps
+        ]
         failure = await self._applied(prepared)
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
+
+    async def _outranked(self, keep: Keep) -> bool:
+        """Whether a stronger tier's answer is stored still."""
+        if keep.plan.keys is None:
+            return False
+        found = await self._entry(keep.plan.keys.key, math.inf, None, NO_DEMANDS)
+        return isinstance(found, CacheEntry) and keep.plan.outranks(found.tier, keep.answer.tier)
 
     def _prepared(self, keep: Keep) -> Prepared:
         try:
@@ -156,7 +171,9 @@ class Cache:
                 self.index.add(one.record)
         return ""
 
-    async def _entry(self, key: str, ttl_s: float, allowed_tiers: Set[str] | None) -> CacheEntry | Lookup:
+    async def _entry(
+        self, key: str, ttl_s: float, allowed_tiers: Set[str] | None, demands: Demands
+    ) -> CacheEntry | Lookup:
         """The entry under `key` when it may be served, else how the lookup ends."""
         try:
             data = await self._store.get(key)
@@ -170,8 +187,12 @@ class Cache:
             entry = decode(key, data)
         except CorruptEntry:
             return self._corrupt(key)
-        if self._clock() >= min(entry.expires_at, entry.created_at + ttl_s):
+        now = self._clock()
+        left_s = min(entry.expires_at, entry.created_at + ttl_s) - now
+        if left_s <= 0:
             return Lookup("miss", reason="expired")
+        if demands is not NO_DEMANDS and (unmet := demands.unmet(now - entry.created_at, left_s, entry.similarity)):
+            return Lookup("miss", reason=unmet)
         if allowed_tiers is not None and entry.tier not in allowed_tiers:
             return Lookup("miss", reason="tier")
         return entry
@@ -196,12 +217,13 @@ class Cache:
             return own[place], ""
         return own[place], verdict.refused or "similarity"
 
-    async def _back_fill(self, key: str, entry: CacheEntry, ttl_s: float) -> None:
+    async def _back_fill(self, key: str, entry: CacheEntry, ttl_s: float, similarity: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
         expires_at = min(entry.expires_at, entry.created_at + ttl_s)
         left = expires_at - self._clock()
         if left > 0:
-            await self._store.apply([Write(key, encode(key, replace(entry, expires_at=expires_at)), left)])
+            copy = replace(entry, expires_at=expires_at, similarity=similarity)
+            await self._store.apply([Write(key, encode(key, copy), left)])
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         """Does something small for the store off the request's path; dropped when too much is waiting."""

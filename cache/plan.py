@@ -5,13 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from cache import eligibility
 from cache.fingerprint import Fingerprint, fingerprint, scope_of
 from policies.model import CachePolicy, Policy
 
 _SECRET_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What one request asks of a stored answer beyond its policy: no older, fresh for longer, of a nearer question.
+
+    Seconds. It can only narrow what the policy allows.
+    """
+
+    max_age_s: float | None = None
+    min_fresh_s: float = 0.0
+    min_similarity: float = 0.0
+
+    def unmet(self, age_s: float, left_s: float, similarity: float | None) -> str:
+        """Which of them an answer does not meet, or ''. `similarity` is None for this very question's own answer."""
+        if self.max_age_s is not None and age_s > self.max_age_s:
+            return "max-age"
+        if left_s < self.min_fresh_s:
+            return "min-fresh"
+        return "min-similarity" if similarity is not None and similarity < self.min_similarity else ""
+
+
+NO_DEMANDS: Final = Demands()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +51,13 @@ class CachePlan:
     write: bool = True
     keys: Fingerprint | None = None
     longest: int = eligibility.LONGEST_QUESTION
+    tiers: tuple[str, ...] = ()
+    demands: Demands = NO_DEMANDS
+
+    def outranks(self, tier: str, other: str) -> bool:
+        """Whether `tier` is the stronger of the two, as the policy lists them."""
+        tiers = self.tiers
+        return tier in tiers and (other not in tiers or tiers.index(tier) > tiers.index(other))
 
     def why_not_semantic(self) -> str:
         """Why a neighbour's answer is out of the question for this request, or ''; then an embedding is worth its cost.
@@ -57,6 +87,7 @@ class Planner:
         model: str | None = None,
         read: bool = True,
         write: bool = True,
+        demands: Demands = NO_DEMANDS,
     ) -> CachePlan:
         """See `Cache.plan`."""
         reason = eligibility.why_not_any(policy.cache, body, facts)
@@ -66,4 +97,17 @@ class Planner:
             return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
         scope = scope_of(tenant, policy.surface, policy.version, self._secret)
         keys = fingerprint(body, scope, self._secret, model, self._embedder)
-        return CachePlan(policy.cache, policy.surface, policy.label, body, facts, "", read, write, keys, self._longest)
+        return CachePlan(
+            policy.cache,
+            policy.surface,
+            policy.label,
+            body,
+            facts,
+            "",
+            read,
+            write,
+            keys,
+            self._longest,
+            policy.tiers,
+            demands,
+        )

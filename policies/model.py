@@ -277,11 +277,20 @@ class SemanticCache(Section):
 
 
 class CachePolicy(Section):
-    """What may be answered from the store, and what never is."""
+    """What may be answered from the store, and what never is.
+
+    `coalesce`: where there is an exact cache, equal requests that come while one of them is being answered share its
+    answer.
+    """
 
     exact: ExactCache | None = None
     semantic: SemanticCache | None = None
     never: tuple[CacheRule, ...] = ()
+    store_tool_calls: bool = False
+    """Whether answers that call tools are kept: what a call does may not be what it did before."""
+    replay: Literal["at_once", "paced"] = "at_once"
+    """How a stored answer is streamed: as one piece, or at the pace at which it came first."""
+    coalesce: bool = True
 
 
 class Output(Section):

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cache.eligibility import rule_values, why_not_any, why_not_kept, why_not_semantic, why_not_the_question
+from cache.eligibility import rule_values, why_not_any, why_not_semantic, why_not_the_question
 from policies.model import CACHE_VALUES
-from tests.cache.samples import Facts, answer, body, policy
+from tests.cache.samples import Facts, body, policy
 
 
 def test_rules_can_ask_for_what_a_policy_may_name() -> None:
@@ -107,33 +107,3 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
 def test_a_question_must_stand_alone_and_last(question: str, turns: int, reason: str) -> None:
     """Follow-ups, volatile questions and texts to work on are never answered by another question's answer."""
     assert why_not_the_question(question, turns) == reason
-
-
-def test_a_good_answer_is_kept() -> None:
-    """Finished by `stop`, with text."""
-    assert why_not_kept(answer().completion) == ""
-
-
-@pytest.mark.parametrize(
-    ("completion", "reason"),
-    [
-        ({}, "no_choices"),
-        ({"choices": []}, "no_choices"),
-        ({"choices": None}, "no_choices"),
-        (answer(finish_reason="length").completion, "finish: length"),
-        (answer(finish_reason=None).completion, "finish: None"),
-        (answer(finish_reason="tool_calls").completion, "finish: tool_calls"),
-        (answer("").completion, "empty"),
-        (answer(" \n").completion, "empty"),
-        (answer(message={"role": "assistant", "content": None}).completion, "empty"),
-        (answer(message=None).completion, "empty"),
-        (answer(message="Rome.").completion, "malformed"),
-        ({"choices": ["Rome."]}, "malformed"),
-        (answer(message={"content": "x", "refusal": "I cannot"}).completion, "refusal"),
-        (answer(message={"content": "x", "tool_calls": [{"id": "1"}]}).completion, "tool_calls"),
-        ({"choices": [*answer().completion["choices"], *answer("").completion["choices"]]}, "empty"),
-    ],
-)
-def test_a_broken_or_unfinished_answer_is_not_kept(completion: dict[str, Any], reason: str) -> None:
-    """Every choice must be whole."""
-    assert why_not_kept(completion) == reason
