@@ -16,6 +16,7 @@ from gateway.routes import health, models
 from gateway.routes.chat import ChatCompletions
 from gateway.routes.feedback import feedback_router
 from gateway.services import Services
+from gateway.stopping import shared_with_server
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
@@ -42,7 +43,7 @@ class App:
             else:
                 await self._others(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _lifespan(self._services, receive, send)
+            await _lifespan(self._services, scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
@@ -53,7 +54,8 @@ class App:
             await self._fastapi(scope, receive, send)
 
 
-async def _lifespan(services: Services, receive: Any, send: Any) -> None:
+async def _lifespan(services: Services, scope: Any, receive: Any, send: Any) -> None:
+    scope["state"].update(shared_with_server(services.gate, services.deployment.limits))
     await receive()
     async with running(services):
         await send({"type": "lifespan.startup.complete"})

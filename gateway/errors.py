@@ -126,6 +126,14 @@ class Overloaded(ApiError):
     code = "server_is_overloaded"
 
 
+class Draining(ApiError):
+    """503: the process stops, and the time that what was in flight had to end is over."""
+
+    status = 503
+    type = "service_unavailable_error"
+    code = "draining"
+
+
 class UpstreamFailed(ApiError):
     """502: codes upstream_unreachable, upstream_http_error, upstream_invalid_response."""
 

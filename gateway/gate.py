@@ -25,6 +25,9 @@ class Gate:
 
     def __init__(self, most: int) -> None:
         self.in_hand = 0
+        self.draining = False
+        self.keeps_alive = True
+        """Whether a connection may stay open for another request."""
         self._lags = deque([0.0] * _LOOKS, _LOOKS)
         self._most = most
         self._due = 0.0
@@ -45,6 +48,11 @@ class Gate:
         """Ends that."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def drain(self) -> None:
+        """The process is to stop: newcomers are still served, but no connection waits for another request."""
+        self.draining = True
+        self.keeps_alive = False
 
     def enter(self) -> None:
         """Counts a request in; it is to be counted out again even if it is then refused."""

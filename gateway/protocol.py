@@ -12,6 +12,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import envelope
+from gateway.gate import Gate
 from gateway.middleware import request_id_of
 
 _MAX_HEAD: Final = 64 << 10
@@ -32,6 +33,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._gate: Gate = self.app_state["gate"]
         self._in_head = False
         self._read = 0
         self._late = 0
@@ -65,6 +67,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refusal = fault
             raise ValueError(fault)  # to the parser, which gives up, and so to send_400_response
         super().on_headers_complete()
+        if not self._gate.keeps_alive:
+            self.cycle.keep_alive = False
 
     def _fault(self, head: int) -> _Refusal | None:
         if len(self.url) > _MAX_URL:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -15,17 +16,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import multiprocess
 
 from gateway.app import App
 from gateway.assembly import build
 from gateway.launch import CannotServe, Launch
 from gateway.services import Services
 from gateway.settings import Deployment
+from gateway.stopping import Server
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from policies.errors import ConfigError
 from routing.difficulty import ArtefactError
@@ -33,7 +36,8 @@ from routing.embedder import EmbedderUnavailable
 
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75
-_DRAIN_S: Final = 20
+_CUT_OFF_S: Final = 2
+"""What they have for it who are cut off at the end of `limits.finish`."""
 _BACKLOG: Final = 2048
 _GC_THRESHOLD: Final = 20_000
 _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
@@ -48,27 +52,58 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     listening = listen(deployment.host, deployment.port)
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
-            return _serve_by_workers(launch, listening)
+            return _serve_by_workers(launch, deployment, listening)
         return _serve_here(_built(launch, deployment), listening)
 
 
 def _serve_here(services: Services, listening: socket.socket) -> int:
-    server = uvicorn.Server(_config(App(services)))
-    _stop_quietly()
+    server = Server(_config(App(services), services.deployment.limits.finish))
     server.run([listening])
-    return 0 if server.started else 1
+    return 0 if server.started and not server.force_exit else 1
 
 
-def _serve_by_workers(launch: Launch, listening: socket.socket) -> int:
+def _serve_by_workers(launch: Launch, deployment: Deployment, listening: socket.socket) -> int:
     os.environ[_LAUNCH] = launch.to_text()
-    _stop_quietly()
-    workers = _Workers(_config("gateway.server:worker", factory=True, workers=launch.workers), sockets=[listening])
+    config = _config("gateway.server:worker", deployment.limits.finish, factory=True, workers=launch.workers)
+    workers = _Workers(config, sockets=[listening])
     workers.run()
-    return 1 if any(process.exitcode == STARTUP_FAILURE for process in workers.processes) else 0
+    failed = any(process.exitcode == STARTUP_FAILURE for process in workers.processes)
+    return 1 if failed or workers.forced else 0
 
 
-class _Workers(Multiprocess):
+class _Worker(multiprocess.Process):
+    """One of uvicorn's worker processes, stopping as a server of ours does."""
+
+    @property
+    def server(self) -> Server:
+        """Made in the worker process, when it is first asked for."""
+        if not isinstance(self._server, Server):
+            self._server = Server(self.config)
+        return self._server
+
+
+# The one place where the class of a worker can be named: they are made at the start, for the dead and at every reload.
+multiprocess.Process = _Worker  # type: ignore[misc]
+
+
+class _Workers(multiprocess.Multiprocess):
     """uvicorn's worker processes; a dead one's gauges go with it."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.forced = False
+        self._stops = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_stop)
+
+    def _on_stop(self, number: int, _: FrameType | None) -> None:
+        """The first one is passed on by uvicorn's loop, half a second later at most; any other here, at once."""
+        self._stops += 1
+        self.signal_queue.append(number)
+        if self._stops > 1:
+            self.forced = True
+            for process in self.processes:
+                process.terminate()
 
     def keep_subprocess_alive(self) -> None:
         before = {process.pid for process in self.processes}
@@ -116,12 +151,6 @@ def worker() -> App:
         sys.exit(STARTUP_FAILURE)
 
 
-def _stop_quietly() -> None:
-    """uvicorn raises the signal that stopped it once more; a clean stop is an exit code of 0."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-
-
 def _settle() -> None:
     """Takes what was built out of the garbage collector's sight, and has it look less often.
 
@@ -166,7 +195,7 @@ def configure_logging() -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
 
 
-def _config(app: Any, **more: Any) -> uvicorn.Config:
+def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
@@ -178,6 +207,6 @@ def _config(app: Any, **more: Any) -> uvicorn.Config:
         server_header=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_DRAIN_S,
+        timeout_graceful_shutdown=math.ceil(finish_s) + _CUT_OFF_S,
         **more,
     )

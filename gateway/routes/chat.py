@@ -13,7 +13,8 @@ from gateway.admission import admit
 from gateway.afterwards import Finished, Keeping
 from gateway.alive import Alive
 from gateway.client import Client, ClientGone
-from gateway.errors import ApiError, InternalError, RequestTooLarge
+from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge
+from gateway.failures import retry_after
 from gateway.middleware import linger, read_body, request_id_of
 from gateway.pipeline import answer
 from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
@@ -28,6 +29,7 @@ from gateway.wishes import known_headers
 log = logging.getLogger("tierline.chat")
 
 CLIENT_GONE = 499
+_CUT_OFF_S = 0.5
 
 
 class ChatCompletions:
@@ -77,12 +79,12 @@ class _Exchange:
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:
-            if not self._client.gone:
-                self.ledger.error = "drain"
-                raise
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
-            self._client_left()
+            if self._client.gone:
+                self._client_left()
+            else:
+                await self._cut_off()
         except Exception:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self._fail(InternalError())
@@ -169,6 +171,17 @@ class _Exchange:
         before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None
         self._started = True
         await send_error(self._send, error, self._explained(), before_end)
+
+    async def _cut_off(self) -> None:
+        """The gateway stops, and the time that this request had to end is over: its client is told, if it listens."""
+        error = Draining("The gateway is stopping. Send the request again.", headers=retry_after(1))
+        begun = self._started
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_OFF_S):
+                await self._fail(error)
+                if begun and self.ledger.stream:
+                    event = b"data: " + error.body() + b"\n\n"
+                    await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     def _client_left(self) -> None:
         self.ledger.status = CLIENT_GONE

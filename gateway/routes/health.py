@@ -23,10 +23,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """200 while at least one tier can answer (degraded parts are named), 503 when none can."""
+    """200 while at least one tier can answer (degraded parts are named), 503 when none can or the process stops."""
     services: Services = request.app.state.services
     report = readiness(services)
-    return JSONResponse(report, status_code=503 if report["status"] == "unavailable" else 200)
+    return JSONResponse(report, status_code=503 if report["status"] in ("unavailable", "draining") else 200)
 
 
 @router.get("/metrics")
@@ -37,7 +37,9 @@ async def metrics(request: Request) -> Response:
 
 
 def readiness(services: Services) -> dict[str, Any]:
-    """What `/readyz` says: `status` is ready, degraded or unavailable; `degraded` says in words what is not well."""
+    """What `/readyz` says: `status` is ready, degraded, unavailable or draining; `degraded` says in words what is not
+    well.
+    """
     tiers = {name: _tier(services, name) for name in services.tiers}
     store = services.store.state()
     failure = services.policies.failure
@@ -47,8 +49,9 @@ def readiness(services: Services) -> dict[str, Any]:
     if failure is not None:
         degraded.append(f"policies: the last good ones are in force; {failure}")
     usable = any(tier["state"] == "ready" for tier in tiers.values())
+    status = "unavailable" if not usable else "degraded" if degraded else "ready"
     return {
-        "status": "unavailable" if not usable else "degraded" if degraded else "ready",
+        "status": "draining" if services.gate.draining else status,
         "degraded": degraded,
         "tiers": tiers,
         "store": {"status": store.status, "reason": store.reason},

@@ -1,0 +1,136 @@
+"""How the process ends, and what those see who are being answered then (the rows P of the catalogue of faults)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.lanes import Answer, Rig, received
+from tests.support.gateway import environment, running, serve
+from tests.support.upstream import Fault, Reply, Upstream
+from tests.support.wait import until
+
+WORDS = " ".join(f"word{number}" for number in range(40))
+
+
+@contextmanager
+def gateway(folder: Path, upstream: Upstream, drain: str, finish: str) -> Iterator[Rig]:
+    settings = {"limits": {"drain": drain, "finish": finish}}
+    with serve(folder, upstream.url, settings=settings) as served:
+        yield Rig(served, "")
+
+
+@contextmanager
+def streams(rig: Rig, count: int) -> Iterator[list[Future[Answer]]]:
+    """So many streams that are under way, and being read: their heads have come, and so their first tokens."""
+    with ThreadPoolExecutor(count) as pool:
+        yield [pool.submit(received, response) for response in pool.map(lambda _: begin(rig), range(count))]
+
+
+def begin(rig: Rig) -> http.client.HTTPResponse:
+    connection = rig.connect()
+    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+    return connection.getresponse()
+
+
+def stop(rig: Rig, number: signal.Signals = signal.SIGTERM) -> None:
+    rig.gateway.process.send_signal(number)
+
+
+def ready(rig: Rig) -> tuple[int, str]:
+    answer = rig.request("GET", "/readyz")
+    return answer.status, answer.json["status"]
+
+
+def test_p1_sigterm_lets_everybody_finish(tmp_path: Path, local_upstream: Upstream) -> None:
+    """The balancer is told at once, newcomers are served for a while yet, streams come to their end, and so do we."""
+    local_upstream.default = Reply(text=WORDS, between_s=0.1)
+    with gateway(tmp_path, local_upstream, "2s", "30s") as rig, streams(rig, 20) as begun:
+        kept = rig.connect()
+        kept.request("GET", "/healthz")
+        assert received(kept.getresponse()).status == 200
+        stop(rig)
+        until(lambda: ready(rig) == (503, "draining"), 1.5, "/readyz saying so")
+        local_upstream.default = Reply()
+        newcomer = rig.ask("chat")
+        assert (newcomer.status, newcomer.headers["connection"]) == (200, "close")
+        kept.request("GET", "/healthz")
+        assert received(kept.getresponse()).headers["connection"] == "close"
+        assert not any(stream.done() for stream in begun)
+        until(lambda: refuses(rig), 5, "no more newcomers")
+        answers = [stream.result() for stream in begun]
+        assert [(answer.status, answer.ended, answer.text) for answer in answers] == [(200, True, WORDS)] * 20
+        assert all(answer.events[-1] == "[DONE]" for answer in answers)
+        assert rig.gateway.process.wait(10) == 0
+    assert "Traceback" not in rig.gateway.log()
+
+
+def refuses(rig: Rig) -> bool:
+    try:
+        rig.request("GET", "/healthz")
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_p1_at_the_limit_they_are_told(tmp_path: Path, local_upstream: Upstream) -> None:
+    """What has not ended by then ends as broken, with an error event or a 503, and its backend call with it."""
+    local_upstream.default = Reply(text=WORDS, fault=Fault.HANG_MID_STREAM, fault_after=20)
+    with gateway(tmp_path, local_upstream, "100ms", "500ms") as rig, streams(rig, 10) as begun:
+        local_upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(rig.ask, "chat")
+            local_upstream.wait_for(11)
+            stop(rig)
+            unanswered = waiting.result()
+        assert (unanswered.status, unanswered.error["code"]) == (503, "draining")
+        for stream in begun:
+            assert stream.result().broken["code"] == "draining"
+            assert stream.result().text.startswith("word0 word1")
+        assert rig.gateway.process.wait(10) == 0
+    assert all(request.gone_at for request in local_upstream.requests)
+    assert "Traceback" not in rig.gateway.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_p2_the_second_signal_ends_it_at_once(tmp_path: Path, local_upstream: Upstream, number: signal.Signals) -> None:
+    """Nobody is waited for any more, they are told, and the exit code says that it was no clean end."""
+    local_upstream.default = Reply(text=WORDS, fault=Fault.HANG_MID_STREAM, fault_after=20)
+    with gateway(tmp_path, local_upstream, "60s", "60s") as rig, streams(rig, 3) as begun:
+        stop(rig, number)
+        if number == signal.SIGTERM:
+            until(lambda: ready(rig) == (503, "draining"), 1.5, "/readyz saying so")
+        else:
+            until(lambda: refuses(rig), 5, "no more newcomers")
+        assert not any(stream.done() for stream in begun)
+        again = time.monotonic()
+        stop(rig, number)
+        assert {stream.result().broken["code"] for stream in begun} == {"draining"}
+        assert rig.gateway.process.wait(10) == 1
+        assert time.monotonic() - again < 10
+    assert "Traceback" not in rig.gateway.log()
+
+
+def test_p1_p2_with_workers(tmp_path: Path, local_upstream: Upstream) -> None:
+    """The workers of a process stop with it, gently at the first signal and at once at the second."""
+    with serve(tmp_path, local_upstream.url, settings={"limits": {"drain": "60s", "finish": "60s"}}):
+        pass  # for the files that it leaves
+    with running(tmp_path, environment(), "--workers", "2") as served:
+        rig = Rig(served, "")
+        local_upstream.default = Reply(text=WORDS, fault=Fault.HANG_MID_STREAM, fault_after=20)
+        with streams(rig, 4) as begun:
+            stop(rig)
+            until(lambda: all(ready(rig)[0] == 503 for _ in range(8)), 5, "both workers saying so")
+            assert not any(stream.done() for stream in begun)
+            stop(rig)
+            assert {stream.result().broken["code"] for stream in begun} == {"draining"}
+            assert served.process.wait(10) == 1
