@@ -50,6 +50,8 @@ class Client:
             self._timer.cancel()
         if self._listening is not None:
             self._listening.cancel()
+        # What is over must not hold its task, nor the task this: the garbage collector stops every stream while it looks.
+        self._answering = self._listening = self._timer = None
 
     def _listen(self) -> None:
         self._listening = asyncio.create_task(self._until_gone())

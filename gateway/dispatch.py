@@ -59,8 +59,8 @@ class Standing(Protocol):
 
     lost: bool
     """Another answer has gone out: the cancellation that comes with it is not the client's leaving."""
-    endpoint: Endpoint | None
-    """Where it is, once it has a place there."""
+    slot: Slot | None
+    """Its place at an endpoint, once it has one."""
 
     def rivals(self) -> list[Endpoint]:
         """Where the other attempts of the request are now."""
@@ -90,12 +90,12 @@ async def try_attempt(
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
         slot = await tier.acquire(_ask(ctx, tier, attempt), [*failed, *standing.rivals()])
     except BackendError as error:
-        return _ended(hop, Tried(attempt, Outcome("retryable", str(error)), error=error))
+        return _ended(hop, Tried(attempt, Outcome("retryable", str(error)), error=_without_frames(error)))
     except asyncio.CancelledError:
         _cancelled(hop, standing)
         raise
     attempt = _less_the_queue(attempt, slot.queued_s, hop)
-    endpoint = standing.endpoint = slot.endpoint
+    standing.slot, endpoint = slot, slot.endpoint
     _describe(hop, endpoint)
     ctx.ledger.attempts += 1
     call = call_for(ctx, attempt, endpoint, hop)
@@ -108,7 +108,7 @@ async def try_attempt(
         slot.failed(error)
         if isinstance(error, BadStatus):
             hop.attributes[names.UPSTREAM_STATUS] = error.status
-        return _ended(hop, Tried(attempt, _outcome_of(error), endpoint, error=error))
+        return _ended(hop, Tried(attempt, _outcome_of(error), endpoint, error=_without_frames(error)))
     except asyncio.CancelledError:
         if standing.lost:
             slot.lost()
@@ -122,6 +122,12 @@ async def try_attempt(
     finally:
         if samples is not None:
             await samples.aclose()
+
+
+def _without_frames(error: BackendError) -> BackendError:
+    """The error without the frames it came through: they would hold it, and it them, until the collector looks."""
+    error.__traceback__ = error.__context__ = None
+    return error
 
 
 def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Ask:

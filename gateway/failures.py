@@ -38,8 +38,13 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
     return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
 
 
-def exhausted(errors: Sequence[BackendError], *, timed_out: bool) -> ApiError:
-    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides."""
+def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float = 0.0) -> ApiError:
+    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides.
+
+    `full_s`: none was made, for the wait in line alone would have been so long.
+    """
+    if full_s and not errors:
+        return Overloaded("Every model that could answer is busy.", headers=retry_after(full_s))
     error = errors[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")

@@ -18,7 +18,7 @@ from gateway.dispatch import Tried, try_attempt
 from gateway.failures import exhausted
 from gateway.services import Services
 from gateway.streaming import LiveStream
-from gateway.tiers import Endpoint
+from gateway.tiers import Endpoint, Slot
 from routing.cascade import Attempt, Cascade, Racing, Serve, Wait
 from routing.decide import Decision, TierHealth
 
@@ -34,7 +34,7 @@ class Standing:
     run: Run
     lost: bool = False
     """Another answer has gone out: the cancellation that comes with it is not the client's."""
-    endpoint: Endpoint | None = None
+    slot: Slot | None = None
 
     def rivals(self) -> list[Endpoint]:
         """Where the other attempts of the request are now."""
@@ -68,7 +68,7 @@ class Run:
         self.first_tier = decision.tiers[0]
         self._ctx = ctx
         self._services = services
-        racing = Racing(both, self._hedge_after_s if ctx.policy.escalate.hedge else None, self._may_hedge)
+        racing = _racing(ctx, services, both=both)
         self._cascade = Cascade(decision, ctx.policy, health, stream=ctx.features.stream, priors=priors, racing=racing)
         self._tried: dict[int, Tried] = {}
         self._running: dict[asyncio.Task[Tried], _Running] = {}
@@ -85,6 +85,8 @@ class Run:
         """The attempt whose answer goes out; raises ApiError when there is none."""
         cascade, ctx = self._cascade, self._ctx
         while True:
+            if self._running and self._has_begun():
+                cascade.began()
             step = cascade.next(ctx.left(), time.monotonic() - self._began)
             if isinstance(step, Attempt) and step.alone:
                 self._ended(await self._try(step, Standing(self)))
@@ -97,7 +99,7 @@ class Run:
                 self._served = self._tried[step.number]
                 return self._served
             else:
-                raise exhausted(self._errors(), timed_out=step.timed_out)
+                raise exhausted(self._errors(), timed_out=step.timed_out, full_s=step.full_s)
 
     def takes_over(self) -> bool:
         """Whether a stronger tier would take over, were a draft turned down now."""
@@ -105,7 +107,7 @@ class Run:
 
     def endpoints(self) -> list[Endpoint]:
         """Where attempts are under way."""
-        return [one.standing.endpoint for one in self._running.values() if one.standing.endpoint is not None]
+        return [one.standing.slot.endpoint for one in self._running.values() if one.standing.slot is not None]
 
     async def aclose(self) -> None:
         """Ends what is under way, closes the streams that nobody gets, and books them."""
@@ -135,6 +137,10 @@ class Run:
         if not attempt.role:
             self._began = time.monotonic()
 
+    def _has_begun(self) -> bool:
+        """Whether a first token is here, though it is held yet: its backend is slow no longer."""
+        return any(one.standing.slot is not None and one.standing.slot.has_begun for one in self._running.values())
+
     async def _wait(self, for_s: float | None) -> None:
         done, _ = await asyncio.wait(self._running, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -150,18 +156,18 @@ class Run:
         errors = [one.error for one in self._tried.values() if one.error is not None]
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
-    # --- what may run beside the first attempt ------------------------------------------------------------------------
 
-    def _hedge_after_s(self, tier: str) -> float | None:
-        hedge = self._ctx.policy.escalate.hedge
-        if hedge is None:
-            return None
-        if not isinstance(hedge.after, str):
-            return hedge.after
-        features = self._ctx.features
-        return self._services.tiers[tier].quantile_s(
-            _QUANTILES[hedge.after], features.approx_tokens, whole=not features.stream
-        )
+def _racing(ctx: RequestContext, services: Services, *, both: bool) -> Racing:
+    """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
+    hedge = ctx.policy.escalate.hedge
+    if hedge is None:
+        return Racing(both)
+    after, features = hedge.after, ctx.features
 
-    def _may_hedge(self) -> bool:
-        return self._services.spending.may_hedge(self._ctx.policy)
+    def after_s(tier: str) -> float | None:
+        if not isinstance(after, str):
+            return after
+        q = _QUANTILES[after]
+        return services.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
+
+    return Racing(both, after_s, lambda: services.spending.may_hedge(ctx.policy))

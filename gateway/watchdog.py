@@ -49,6 +49,7 @@ class Watchdog:
 
     def stop(self) -> None:
         self._timer.cancel()
+        self._give_up = self._drop_client = _nobody  # the stream, which holds this, can go without the collector
 
     def _wait(self) -> float:
         # Waiting for the client may at any moment become waiting for the backend: the lesser limit says when to look.
@@ -71,3 +72,7 @@ class Watchdog:
             self._late = True
             self._give_up(DeadlinePassed("the deadline has passed"))
         self._timer = self._loop.call_later(self._wait(), self._check)
+
+
+def _nobody(*_: object) -> None:
+    """There is nobody left to tell."""

@@ -98,9 +98,12 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Nothing can be served. `timed_out` when the budget ran out rather than the tiers."""
+    """Nothing can be served. `timed_out` when the budget ran out rather than the tiers; `full_s`, when it is the line
+    alone that would take longer than there is, how long it would.
+    """
 
     timed_out: bool = False
+    full_s: float = 0.0
 
 
 Step = Attempt | Wait | Serve | Fail
@@ -178,11 +181,17 @@ class Cascade:
             return Fail()
         timed_out = left.total_s < _MIN_ATTEMPT_S
         tier = None if timed_out or not self._may_attempt() else self._current()
+        full_s = 0.0
         if tier is not None and not self._starts(tier, left):
-            timed_out, tier = True, self._another(left)
+            full_s = self._full_s(tier, left)
+            timed_out, tier = not full_s, self._another(left)
         if tier is None:
-            return self._best_or_fail(timed_out)
+            return self._best_or_fail(timed_out, full_s)
         return self._attempt(tier, left)
+
+    def began(self) -> None:
+        """A first token has come, though it is not committed yet: no hedge starts any more."""
+        self._hedge_after_s = None
 
     def observe(self, outcome: Outcome, number: int = 0) -> None:
         """Tells how attempt `number` has ended; by default the last one that `next()` gave."""
@@ -256,6 +265,13 @@ class Cascade:
         if self._stream:
             return forecast.ttft_s <= left.first_token_s
         return forecast.whole_s <= left.total_s
+
+    def _full_s(self, tier: str, left: Left) -> float:
+        """The wait in line, where without it the tier would be in time; 0 where it is not the line."""
+        forecast = self._health[tier].forecast
+        if forecast is None or not forecast.queue_s:
+            return 0.0
+        return forecast.queue_s if forecast.least_s - forecast.queue_s <= left.total_s else 0.0
 
     def _least_s(self, tier: str) -> float:
         forecast = self._health[tier].forecast
@@ -353,9 +369,9 @@ class Cascade:
         kept = [(o.confidence or 0.0, number) for number, o in self._outcomes.items() if o.kept]
         return max(kept)[1] if kept else None
 
-    def _best_or_fail(self, timed_out: bool) -> Step:
+    def _best_or_fail(self, timed_out: bool, full_s: float = 0.0) -> Step:
         best = self._best()
-        if best is None or (timed_out and self._policy.slo.on_miss == "fail"):
-            return Fail(timed_out)
+        if best is None or ((timed_out or full_s) and self._policy.slo.on_miss == "fail"):
+            return Fail(timed_out, full_s)
         self._degraded = True
         return Serve(best)

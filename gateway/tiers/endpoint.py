@@ -9,6 +9,7 @@ while its latency says so.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
 from gateway.tiers.forecasts import Forecasts, queued
 from gateway.tiers.line import Ask, Line, Waiter
-from gateway.tiers.reserve import Reserve, floor_of
+from gateway.tiers.reserve import Grants, Reserve, floor_of
 from gateway.tiers.sharing import Peers, rest_of, rest_told
 from gateway.tiers.slot import Slot
 from routing.allowances import RetryBudget
@@ -37,6 +38,8 @@ _PAUSES = frozenset({429, 503, 529})
 _LOWERED_S = 10.0
 _LOWEST = 0.125
 _HOLD_WEIGHT = 0.1
+_BATCH_SURE = 0.75
+"""What a batch request in line waits is up to interactive traffic to come: it is let in only with time to spare."""
 _NOTHING_ASKED = Ask()
 
 Clock = Callable[[], float]
@@ -70,6 +73,7 @@ class Endpoint:
         self._limit = AdaptiveLimit(config.max_in_flight) if config.adaptive else None
         self._ttft, self._whole = Baseline(), Baseline()
         self._reserve = Reserve()
+        self._grants = Grants()
         self._peers = Peers(config.max_in_flight)
         self._forecasts = Forecasts(config.warm, self.latency)
         self._hold_s = 0.0
@@ -160,7 +164,7 @@ class Endpoint:
         predicted = self.predicted_wait_s(batch=ask.priority == "batch")
         longest = min(ask.wait_s, self.config.queue.wait)
         ahead_s = predicted - self._turn_s(batch=ask.priority == "batch")
-        if longest <= 0 or ahead_s > longest:
+        if longest <= 0 or ahead_s > (longest * _BATCH_SURE if ask.priority == "batch" else longest):
             raise Saturated(f"{self.config.name} is full, for {ahead_s * 1000:.0f} ms as it seems", predicted)
         waiter = self.line.join(ask, self.now(), predicted, retry=retry)
         timer = asyncio.get_running_loop().call_later(longest, self._overdue, waiter)
@@ -179,7 +183,8 @@ class Endpoint:
         """How long a newcomer would wait for a place; 0 with a place free."""
         if self.has_room(batch=batch, now=self.now()):
             return 0.0
-        return (self.line.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
+        predicted = (self.line.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
+        return max(predicted, self._as_granted_s()) if batch and self.line.batch else predicted
 
     def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
         """What the next call with a prompt of so many tokens may expect."""
@@ -280,6 +285,7 @@ class Endpoint:
         self.breaker.leave(probe=probe)
         held = now - called_at
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
+        self._reserve.calls_take(self._hold_s)
         if self.line.size:
             self._admit(now)
 
@@ -328,11 +334,18 @@ class Endpoint:
             waiter = self.line.next(batch_may=self._admits_batch(now))
             if waiter is None:
                 return
+            if waiter.ask.priority == "batch":
+                self._grants.granted(now)
             waiter.future.set_result(self.place(waiter.ask, now, now - waiter.since, retry=waiter.retry))
 
     def _overdue(self, waiter: Waiter) -> None:
         predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")
         self.line.turn_away(waiter, Saturated(f"no place at {self.config.name} in time", predicted))
+
+    def _as_granted_s(self) -> float:
+        """What a batch newcomer would wait at the rate at which those before it get their places."""
+        least = floor_of(self.capacity) / self._hold_s if self._hold_s else math.inf
+        return (self.line.batch + 1) / max(self._grants.per_second(self.now()), least)
 
     def _turn_s(self, *, batch: bool) -> float:
         """How long it takes until a place becomes free for those in line, of which some may be for batch alone."""

@@ -70,6 +70,11 @@ class Line:
         """How many interactive requests wait."""
         return len(self._interactive)
 
+    @property
+    def batch(self) -> int:
+        """How many batch requests wait."""
+        return len(self._batch)
+
     def ahead_of(self, *, batch: bool) -> int:
         """How many places must become free before the one that a newcomer would get, as things are now."""
         if not batch:

@@ -1,24 +1,33 @@
 """The places that batch calls leave free: as many as interactive traffic needed lately and does not hold now. Pure.
 
 A place that a batch call holds is gone for as long as its answer takes, so waiting until interactive requests come
-would be too late for those. A backend that carries interactive calls in waves keeps room for the next wave; one that
-has had none for some ten seconds is all for batch. However it is, batch may hold one place in twenty, and one at least.
+would be too late for those. How far back "lately" goes is a matter of how long calls take: in the time of a few of them
+interactive traffic shows what it needs, and when it has gone all is for batch. However it is, batch may hold one place
+in twenty, rounded up.
 """
 
 from __future__ import annotations
 
-_WINDOW_S = 5.0
+import math
+
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.5, 5.0
 _FLOOR = 0.05
+_REMEMBERED_S = 2.0
 
 
 class Reserve:
-    """The most interactive calls in flight at once during the last 10 to 15 seconds, in three windows."""
+    """The most interactive calls in flight at once during the last three windows, each about as long as a call."""
 
-    __slots__ = ("_before", "_long_before", "_now", "_turns_at")
+    __slots__ = ("_before", "_long_before", "_now", "_turns_at", "_window_s")
 
     def __init__(self) -> None:
         self._now = self._before = self._long_before = 0
         self._turns_at = 0.0
+        self._window_s = _SHORTEST_WINDOW_S
+
+    def calls_take(self, seconds: float) -> None:
+        """How long a call holds its place, on average."""
+        self._window_s = min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, seconds))
 
     def entered(self, interactive: int, now: float) -> None:
         """So many interactive calls are in flight, after one more went out."""
@@ -38,12 +47,31 @@ class Reserve:
         return max(0, max(self._now, self._before, self._long_before) - interactive)
 
     def _turn(self, now: float) -> None:
-        passed = 1 + int((now - self._turns_at) / _WINDOW_S)
+        passed = 1 + int((now - self._turns_at) / self._window_s)
         recent = (self._now, self._before) if passed == 1 else (0, self._now) if passed == 2 else (0, 0)
         self._now, (self._before, self._long_before) = 0, recent
-        self._turns_at += passed * _WINDOW_S
+        self._turns_at += passed * self._window_s
+
+
+class Grants:
+    """How many places a second batch requests in line have been given lately: what those behind them may expect."""
+
+    __slots__ = ("_at", "_rate")
+
+    def __init__(self) -> None:
+        self._rate = 0.0
+        self._at = 0.0
+
+    def granted(self, now: float) -> None:
+        """One has got its place."""
+        self._rate = self.per_second(now) + 1 / _REMEMBERED_S
+        self._at = now
+
+    def per_second(self, now: float) -> float:
+        """The rate, each grant counting for less as it grows old."""
+        return self._rate * math.exp((self._at - now) / _REMEMBERED_S)
 
 
 def floor_of(capacity: int) -> int:
     """The places that batch may always hold."""
-    return max(1, int(capacity * _FLOOR))
+    return math.ceil(capacity * _FLOOR)

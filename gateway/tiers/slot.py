@@ -30,6 +30,11 @@ class Slot:
         self._probe = probe
         self._retry = retry
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first token of a stream has come."""
+        return self._first_at is not None
+
     def began(self) -> None:
         """The first token of a stream is here: others may call too. Whether it succeeds is seen at its end."""
         if self._over or self._first_at is not None:

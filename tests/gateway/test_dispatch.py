@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gateway.dispatch import try_attempt
-from gateway.tiers import Endpoint, Tier
+from gateway.tiers import Endpoint, Slot, Tier
 from routing.cascade import Attempt
 from tests.gateway.test_streaming import Run
 from tests.support.upstream import Upstream
@@ -17,7 +17,7 @@ class Alone:
     """The standing of an attempt that nothing runs beside, and that a stronger tier would take over from."""
 
     lost = False
-    endpoint: Endpoint | None = None
+    slot: Slot | None = None
 
     def rivals(self) -> list[Endpoint]:
         return []

@@ -254,3 +254,13 @@ def test_a_held_out_request_goes_to_the_strongest_tier(gw: Gateway, local_upstre
     assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("direct", "hosted")
     assert "held out" in answer.headers["x-tierline-reason"]
     assert local_upstream.requests == []
+
+
+def test_a_first_token_that_is_held_is_not_hedged(
+    gw: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, hedged: str
+) -> None:
+    """While the first tokens are judged their backend is not waited for any more."""
+    local_upstream.default = Reply(text="one two three four five six seven eight", between_s=0.06)
+    answer = ask(gw, hedged)
+    assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-attempts"]) == ("direct", "1")
+    assert hosted_upstream.requests == []

@@ -428,3 +428,19 @@ def test_a_retry_is_known_as_one() -> None:
     attempt(run)
     run.observe(low(0.3))
     assert not attempt(run).retry
+
+
+def test_a_first_token_that_is_held_ends_the_wait_for_a_hedge() -> None:
+    """The backend has shown that it is not slow; what its draft is worth is another question."""
+    run = racing(after_s=lambda tier: 0.2)
+    attempt(run)
+    run.began()
+    assert run.next(Left(9.8), waited_s=0.3) == Wait()
+
+
+def test_a_line_that_takes_too_long_is_told_from_a_backend_that_does() -> None:
+    """Without its line the tier would be in time: that is overload, and says how long it would take."""
+    full = Forecast(5.1, 5.2, 5.1, queue_s=5.0, known=True, least_s=5.05)
+    assert forecasting({"hosted": full}, "hosted").next(Left(2.0)) == Fail(full_s=5.0)
+    slow = Forecast(5.1, 5.2, 5.1, queue_s=1.0, known=True, least_s=5.05)
+    assert forecasting({"hosted": slow}, "hosted").next(Left(2.0)) == Fail(timed_out=True)

@@ -6,8 +6,9 @@ from gateway.tiers.reserve import Reserve
 
 
 def test_as_many_as_interactive_traffic_needed_lately() -> None:
-    """Its peak is remembered for ten seconds at least and fifteen at most."""
+    """Its peak is remembered for the time of two or three calls."""
     reserve = Reserve()
+    reserve.calls_take(5.0)
     for interactive in range(1, 9):
         reserve.entered(interactive, 100.0)
     assert [reserve.kept(0, now) for now in (100.0, 109.9, 115.1)] == [8, 8, 0]
@@ -24,6 +25,14 @@ def test_batch_has_its_floor_where_there_is_a_place() -> None:
     assert not reserve.admits_batch(40, 0, 2, 100.0)
     assert not reserve.admits_batch(40, 40, 0, 100.0)
     assert reserve.admits_batch(1, 0, 0, 100.0)
+
+
+def test_short_calls_are_soon_forgotten() -> None:
+    """What half a second's calls needed is news of yesterday after two seconds."""
+    reserve = Reserve()
+    reserve.calls_take(0.2)
+    reserve.entered(8, 100.0)
+    assert [reserve.kept(0, now) for now in (100.0, 100.9, 102.0)] == [8, 8, 0]
 
 
 def test_without_interactive_traffic_all_is_for_batch() -> None:
