@@ -6,9 +6,9 @@ that as a miss. `cache.redis_store` is the one implementation, and the only file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 
 class StoreUnavailable(Exception):
@@ -46,11 +46,87 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """Any other command, by its words."""
+
+    words: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """Who has a lease now, and whether there is a value under the key it was looked at together with."""
 
     holder: bytes
     written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VectorAdd:
+    """One element of a vector set (Redis 8), whose cap and expiry are kept in a sorted set beside it.
+
+    Elements that have expired go, and where more than `most` are left, those that expire first. The element stays
+    `ttl_s` seconds, both sets as long as the longest of theirs. `vector` is little-endian float32; both keys must lie
+    in one slot; `now_s` is the writer's clock.
+    """
+
+    key: str
+    order: str
+    element: bytes
+    vector: bytes
+    now_s: float
+    ttl_s: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorDrop:
+    """One element of a vector set, and of the sorted set beside it, to remove."""
+
+    key: str
+    order: str
+    element: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A hash for the query engine to index, kept for `ttl_s` seconds."""
+
+    key: str
+    fields: tuple[tuple[bytes, bytes], ...]
+    ttl_s: float
+
+
+IndexOperation = Append | VectorAdd | VectorDrop | Document
+Operation = Write | Command | IndexOperation
+
+
+@dataclass(frozen=True, slots=True)
+class VectorQuery:
+    """The `k` elements of one vector set that are nearest to a vector, little-endian float32."""
+
+    key: str
+    vector: bytes
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentQuery:
+    """The `k` documents nearest to a vector, of those with this `tag` (hex), with the named fields."""
+
+    index: str
+    tag: str
+    vector: bytes
+    k: int
+    fields: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentIndex:
+    """What the query engine indexes: the hashes under `prefix`, by a tag and a vector of so many dimensions."""
+
+    name: str
+    prefix: str
+    dimension: int
 
 
 class Store(Protocol):
@@ -60,8 +136,26 @@ class Store(Protocol):
 
     async def delete(self, key: str) -> None: ...
 
-    async def apply(self, operations: Sequence[Write | Append]) -> None:
-        """Carries the operations out in one round trip, in order."""
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        """Carries the operations out in one round trip, in order.
+
+        "index" is the reason when all went well but what a semantic index asked for.
+        """
+
+    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        """The replies to commands carried out in one round trip, as they come; within a lookup's time, or `limit_s`."""
+
+    async def commands(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the named commands that the server has."""
+
+    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
+        """(element, cosine), nearest first; none of a set that is not there. "index" when the server will not."""
+
+    async def define(self, index: DocumentIndex) -> None:
+        """Sees to it that the query engine has this index. "index" when the server will not."""
+
+    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
+        """(fields, cosine), nearest first. "index" when the server will not."""
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         """(id, value) of the newest entries, newest first; `before` (exclusive) pages back."""

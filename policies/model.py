@@ -44,6 +44,10 @@ UNCALIBRATED_BELOW = 0.8
 8B that reach it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 35 to 63% (measured on
 mzelling/rational-llm-cascades). It lets through too little rather than too much."""
 
+TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
+"""What the name of a source that answers are drawn from looks like."""
+TAGS_AT_MOST = 16
+
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -106,6 +110,7 @@ RouteRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(
 CacheRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(CACHE_VALUES))]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
+Tag = Annotated[str, Field(pattern=rf"^{TAG.pattern}$")]
 Guard = Literal["negation", "numbers", "entities", "dates"]
 
 
@@ -291,6 +296,10 @@ class CachePolicy(Section):
     replay: Literal["at_once", "paced"] = "at_once"
     """How a stored answer is streamed: as one piece, or at the pace at which it came first."""
     coalesce: bool = True
+    scope: Literal["tenant", "team"] = "tenant"
+    """Who shares answers: each tenant by itself, or all of its team (`tenants` in the deployment's config)."""
+    tags: Annotated[tuple[Tag, ...], Field(max_length=TAGS_AT_MOST)] = ()
+    """The sources that answers here are drawn from, beside those that a request names: see `cache purge --tag`."""
 
 
 class Output(Section):

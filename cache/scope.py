@@ -1,0 +1,93 @@
+"""Scopes: who shares entries with whom. One per owner, surface, policy version and generation; nothing crosses them.
+
+The owner is the tenant that the key stands for, never anything a request says of itself; or, where the policy widens
+the cache to a team (`cache.scope: team`), the tenant's team. A tenant without a team stays by itself. The generation is
+a number in the store that purging a surface raises (see `cache.generations`): the entries of the scopes before are then
+under keys that nobody asks for any more.
+
+Scopes are BLAKE2b hashes, keyed with the deployment's secret; their parts are length-prefixed, so that no text inside
+one can move the border between two. In a key a scope stands in braces: all its keys are in one slot of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from policies.model import Policy
+
+SCHEMA: Final = "c2"
+"""Part of every key: an older or newer Tierline on the same store never reads these entries."""
+DIGEST_BYTES: Final = 16
+_DIGEST_CHARS: Final = 2 * DIGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One scope. `prefix` starts all its keys; the rest says in words what the hash in it stands for."""
+
+    prefix: str
+    owner: str
+    surface: str
+    policy: str
+    """The policy's label, `surface@version`."""
+    generation: int
+
+    @property
+    def digest(self) -> str:
+        """The hash alone, in hex."""
+        return self.prefix[-_DIGEST_CHARS - 1 : -1]
+
+
+class Scopes:
+    """The scopes of requests. `teams` names the team of each tenant that has one."""
+
+    def __init__(self, secret: bytes, teams: Mapping[str, str], generation: Callable[[str, str], int]) -> None:
+        """`generation` tells the one of an owner and a surface now; `secret` has 64 bytes at most."""
+        self._secret = secret
+        self._teams = {tenant: f"team:{team}" for tenant, team in teams.items()}
+        self._generation = generation
+
+    def of(self, tenant: str, policy: Policy) -> Scope:
+        """The scope of a request of this tenant."""
+        owner = self._teams.get(tenant) if policy.cache.scope == "team" else None
+        if owner is None:
+            owner = owner_of(tenant)
+        generation = self._generation(owner, policy.surface)
+        return _scope(owner, policy.surface, policy.version, policy.label, self._secret, generation)
+
+    def owners(self, tenant: str) -> tuple[str, ...]:
+        """Under whom a tenant's answers may lie: itself, and its team."""
+        team = self._teams.get(tenant)
+        return (owner_of(tenant),) if team is None else (owner_of(tenant), team)
+
+
+def owner_of(tenant: str) -> str:
+    """A tenant as an owner: no team has that name, for the names of both have no colon."""
+    return f"tenant:{tenant}"
+
+
+def scope_of(owner: str, surface: str, policy_version: str, secret: bytes, generation: int = 0) -> str:
+    """The prefix of all keys of one scope."""
+    digest = blake2b(digest_size=DIGEST_BYTES, key=secret)
+    for part in (SCHEMA, owner, surface, policy_version, str(generation)):
+        digest.update(prefixed(part.encode()))
+    return prefix_of(digest.hexdigest())
+
+
+def prefix_of(digest: str) -> str:
+    """The prefix of the scope with this hash."""
+    return f"tierline:{SCHEMA}:{{{digest}}}"
+
+
+def prefixed(part: bytes) -> bytes:
+    """A part of what is hashed, with its length before it."""
+    return b"%d:%b" % (len(part), part)
+
+
+@lru_cache(maxsize=8_192)
+def _scope(owner: str, surface: str, version: str, label: str, secret: bytes, generation: int) -> Scope:
+    return Scope(scope_of(owner, surface, version, secret, generation), owner, surface, label, generation)
