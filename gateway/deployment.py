@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.addresses import check_store_url
 from gateway.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
-from gateway.settings import BackendConfig, Deployment, StoreConfig, TenantConfig
+from gateway.settings import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -89,6 +89,7 @@ class _Resolver:
             "tenants": tenants,
             "store": self._store(deployment.store),
             "classifier": self._existing(("classifier",), deployment.classifier),
+            "admin": self._admin(deployment.admin, tenants),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),
         }
@@ -159,6 +160,21 @@ class _Resolver:
         except BadSecret as error:
             self._refuse(path, str(error))
         return tenant.model_copy(update={"keys": tuple(keys)})
+
+    def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:
+        if admin is None:
+            return None
+        key, path = None, ("admin", "key_env")
+        try:
+            key = secret_from_env(admin.key_env, self._environ)
+        except BadSecret as error:
+            self._refuse(path, str(error))
+        else:
+            if key is None:
+                self._refuse(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
+            elif any(key == own for tenant in tenants.values() for own in tenant.keys):
+                self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
+        return admin.model_copy(update={"key": key})
 
     def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None) -> list[Any]:
         keys, warning = secrets_from_file(self._absolute(file))

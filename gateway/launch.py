@@ -40,7 +40,9 @@ class Launch:
 
     def policy_source(self, deployment: Deployment) -> PolicySource:
         """Where the policies of that deployment come from. Nothing is read yet."""
-        return PolicySource(self.policies or SHIPPED, deployment.tier_names, deployment.default_surface)
+        return PolicySource(
+            self.policies or SHIPPED, deployment.tier_names, deployment.default_surface, deployment.teamless
+        )
 
     def to_text(self) -> str:
         """For a variable of a worker's environment."""

@@ -18,10 +18,9 @@ from typing import Any, Final
 
 from gateway.client import ClientGone
 from gateway.errors import ApiError, RequestTooLarge, Unauthorized, UnsupportedMediaType
-from gateway.settings import TenantConfig
+from gateway.settings import DEFAULT_TENANT, TenantConfig
 from gateway.wishes import known_headers, valid_request_id
 
-DEFAULT_TENANT: Final = "default"
 # See telemetry.trace: ids must differ, not be secret.
 _ids = random.Random()  # noqa: S311
 _BEARER = b"bearer "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
@@ -24,6 +24,8 @@ from routing.confidence import Head
 Capability = Literal["tools", "vision", "json"]
 
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
+DEFAULT_TENANT: Final = "default"
+"""Who everybody is where there are no tenants."""
 _UNIT_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -252,6 +254,8 @@ class Limits(Section):
 class TenantConfig(Section):
     """One tenant. Its keys come from environment variables and files (one key a line), never from the config."""
 
+    team: Name | None = None
+    """With whom it may share stored answers, on surfaces whose policy says `cache: {scope: team}`."""
     key_env: tuple[str, ...] = ()
     key_file: tuple[Path, ...] = ()
     keys: tuple[SecretStr, ...] = ()
@@ -261,6 +265,25 @@ class TenantConfig(Section):
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | Path) else value
+
+
+class CacheConfig(Section):
+    """How much one tenant may keep on one surface: its oldest answers go first, and never anybody else's."""
+
+    entries: Annotated[Whole, Field(ge=1)] = 20_000
+    bytes: Size = 128 << 20
+    largest: Size = 1 << 20
+    """A longer answer is not kept."""
+
+
+class Admin(Section):
+    """The admin API, on a port of its own, with a key of its own."""
+
+    key_env: Annotated[str, Field(min_length=1)]
+    host: str = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
+    key: SecretStr | None = None
+    """Resolved by the loader."""
 
 
 class Deployment(Section):
@@ -278,7 +301,10 @@ class Deployment(Section):
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
     limits: Limits = Limits()
+    cache: CacheConfig = CacheConfig()
     tenants: Mapping[Name, TenantConfig] = {}
+    admin: Admin | None = None
+    """None: there is no admin API."""
     warnings: tuple[Problem, ...] = ()
     """What is doubtful but not wrong; filled by the loader."""
 
@@ -296,6 +322,24 @@ class Deployment(Section):
                 seen.add(backend.name)
         raise_findings(findings)
         return tiers
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Deployment:
+        if self.admin is not None and self.admin.port == self.port:
+            raise ValueError("admin.port is the gateway's own port; give it another")
+        return self
+
+    @property
+    def teams(self) -> dict[str, str]:
+        """The team of each tenant that has one."""
+        return {name: tenant.team for name, tenant in self.tenants.items() if tenant.team is not None}
+
+    @property
+    def teamless(self) -> tuple[str, ...]:
+        """The tenants that have no team; `default` where there are no tenants."""
+        return tuple(name for name, tenant in self.tenants.items() if tenant.team is None) or (
+            () if self.tenants else (DEFAULT_TENANT,)
+        )
 
     @property
     def tier_names(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -61,10 +61,12 @@ class PolicySource:
     directory: Path
     known_tiers: tuple[str, ...]
     default_surface: str = DEFAULT_SURFACE
+    teamless: tuple[str, ...] = ()
+    """The tenants that have no team: where there is one, no surface may share its cache within teams."""
 
     def load(self) -> PolicySet:
         """The set as the files state it now; raises ConfigError."""
-        return load_policies(self.directory, self.known_tiers, self.default_surface)
+        return load_policies(self.directory, self.known_tiers, self.default_surface, self.teamless)
 
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, without reading them."""
@@ -85,7 +87,12 @@ def read_policy(file: Path) -> tuple[Policy, Document]:
     return Policy.model_validate({**dict(rules), "version": version_of(rules)}), document
 
 
-def load_policies(directory: Path, known_tiers: Collection[str], default_surface: str = DEFAULT_SURFACE) -> PolicySet:
+def load_policies(
+    directory: Path,
+    known_tiers: Collection[str],
+    default_surface: str = DEFAULT_SURFACE,
+    teamless: Sequence[str] = (),
+) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
     files = policy_files(directory)
     if not files:
@@ -99,6 +106,7 @@ def load_policies(directory: Path, known_tiers: Collection[str], default_surface
         except ConfigError as error:
             problems += error.problems
     problems += _unknown_tiers(read, known_tiers)
+    problems += _too_wide(read, teamless)
     by_name, by_header = _names(read, problems)
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
         message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
@@ -151,6 +159,16 @@ def _unknown_tiers(read: list[tuple[Policy, Document]], known: Collection[str]) 
             if tier not in known:
                 have = did_you_mean(tier, known) or f"; it has {', '.join(known)}"
                 yield document.problem(("tiers", i), f"the deployment has no tier {tier!r}{have}")
+
+
+def _too_wide(read: list[tuple[Policy, Document]], teamless: Sequence[str]) -> Iterator[Problem]:
+    """A cache may be as wide as what a key may see, and no wider."""
+    for policy, document in read:
+        if policy.cache.scope == "team" and teamless:
+            who = f"tenant {teamless[0]!r} has" if len(teamless) == 1 else f"tenants {', '.join(teamless)} have"
+            yield document.problem(
+                ("cache", "scope"), f"{who} no team to share a cache with; name one under tenants, or say scope: tenant"
+            )
 
 
 def _names(read: list[tuple[Policy, Document]], problems: list[Problem]) -> tuple[dict[str, Policy], dict[str, Policy]]:

@@ -178,6 +178,9 @@ URL_A = "https://a.example/v1"
         ("port: 8000", "tenants: {acme: {}}", 1, "tenants.acme", "a tenant needs key_env or key_file"),
         ("port: 8000", "tenants: {acme: {key_env: NOPE}}", 1, "tenants.acme", "NOPE is not set"),
         ("port: 8000", "tenants: {a: {key_env: K}, b: {key_env: [J, K]}}", 1, "tenants.b", "that is also 'a'"),
+        ("port: 8000", "admin: {key_env: NOPE}", 1, "admin.key_env", "NOPE is not set"),
+        ("port: 8000", "tenants: {a: {key_env: K}}\nadmin: {key_env: K}", 2, "admin.key_env", "a tenant's key too"),
+        ("port: 8000", "port: 8788\nadmin: {key_env: K}", 1, "", "give it another"),
         (
             "price:",
             "http: {client: aiohttp, http2: true}\n        price:",
@@ -367,3 +370,22 @@ def test_a_missing_config_is_one_clear_problem(tmp_path: Path) -> None:
     """It names the file."""
     with pytest.raises(UnreadableFile, match=r"nope\.yaml: no such file"):
         load_deployment(tmp_path / "nope.yaml", {})
+
+
+def test_a_tenant_may_have_a_team(load: Load) -> None:
+    """The config says who is in which team, and who is in none; without tenants nobody is in one."""
+    text = CONFIG + "tenants: {acme: {key_env: A, team: red}, zeta: {key_env: Z}}\n"
+    deployment = load(text, {"A": "a", "Z": "z"})
+    assert deployment.teams == {"acme": "red"}
+    assert deployment.teamless == ("zeta",)
+    assert load().teamless == ("default",)
+
+
+def test_there_is_an_admin_api_only_where_the_config_says_so(load: Load) -> None:
+    """With a key from the environment, on loopback, on a port of its own."""
+    assert load().admin is None
+    admin = load(CONFIG + "admin: {key_env: ADMIN_KEY}\n", {"ADMIN_KEY": CANARY}).admin
+    assert admin is not None
+    assert admin.key is not None
+    assert (admin.key.get_secret_value(), admin.host, admin.port) == (CANARY, "127.0.0.1", 8788)
+    assert CANARY not in repr(admin)

@@ -196,3 +196,24 @@ def test_the_shipped_policies_are_right() -> None:
     assert [lint(policy) for policy in policies.by_surface.values()] == [[], [], []]
     assert [name for name, policy in policies.by_surface.items() if policy.cache.semantic is None] == ["autocomplete"]
     assert policies.resolve("auto") is policies.by_surface["chat"]
+
+
+def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:
+    """Answers are shared within teams only where each tenant has one; the tenants that have none are named."""
+    file = write("chat", CHAT.replace("cache: {", "cache: {scope: team, "))
+    shared = load_policies(file.parent, TIERS, teamless=())
+    assert shared.default.cache.scope == "team"
+    with pytest.raises(InvalidContent, match="acme, zeta have no team") as caught:
+        load_policies(file.parent, TIERS, teamless=("acme", "zeta"))
+    assert caught.value.problems[0].key == "cache.scope"
+    with pytest.raises(InvalidContent, match="tenant 'acme' has no team"):
+        PolicySource(file.parent, TIERS, teamless=("acme",)).load()
+
+
+@pytest.mark.parametrize("tags", ["['a b']", "['']", f"['{'x' * 65}']", f"[{', '.join(f't{i}' for i in range(17))}]"])
+def test_tags_are_bounded(write: Write, tags: str) -> None:
+    """A policy names up to 16 sources, each by up to 64 plain characters."""
+    good = read_policy(write("good", CHAT.replace("cache: {", "cache: {tags: ['doc:42'], ")))[0]
+    assert good.cache.tags == ("doc:42",)
+    with pytest.raises(ConfigError):
+        read_policy(write("bad", CHAT.replace("cache: {", f"cache: {{tags: {tags}, ")))
