@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 
-_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.5, 5.0
+_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 1.0, 5.0
+_CALLS = 3
 _FLOOR = 0.05
 _REMEMBERED_S = 2.0
 
 
 class Reserve:
-    """The most interactive calls in flight at once during the last three windows, each about as long as a call."""
+    """The most interactive calls in flight at once during the last three windows, each of the length of a few calls."""
 
     __slots__ = ("_before", "_long_before", "_now", "_turns_at", "_window_s")
 
@@ -27,7 +28,7 @@ class Reserve:
 
     def calls_take(self, seconds: float) -> None:
         """How long a call holds its place, on average."""
-        self._window_s = min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, seconds))
+        self._window_s = min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, _CALLS * seconds))
 
     def entered(self, interactive: int, now: float) -> None:
         """So many interactive calls are in flight, after one more went out."""

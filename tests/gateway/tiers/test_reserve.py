@@ -6,7 +6,7 @@ from gateway.tiers.reserve import Reserve
 
 
 def test_as_many_as_interactive_traffic_needed_lately() -> None:
-    """Its peak is remembered for the time of two or three calls."""
+    """Its peak is remembered for the time of some six to nine calls."""
     reserve = Reserve()
     reserve.calls_take(5.0)
     for interactive in range(1, 9):
@@ -28,11 +28,11 @@ def test_batch_has_its_floor_where_there_is_a_place() -> None:
 
 
 def test_short_calls_are_soon_forgotten() -> None:
-    """What half a second's calls needed is news of yesterday after two seconds."""
+    """What calls of a fifth of a second needed is news of yesterday after a few seconds."""
     reserve = Reserve()
     reserve.calls_take(0.2)
     reserve.entered(8, 100.0)
-    assert [reserve.kept(0, now) for now in (100.0, 100.9, 102.0)] == [8, 8, 0]
+    assert [reserve.kept(0, now) for now in (100.0, 101.9, 103.5)] == [8, 8, 0]
 
 
 def test_without_interactive_traffic_all_is_for_batch() -> None:
