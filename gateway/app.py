@@ -31,6 +31,7 @@ class App:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        services.metrics.watch_gate(lambda: (services.gate.lag_s, services.gate.memory))
         self._chat = ChatCompletions(services)
         self._fastapi = _fastapi(services)
         self._others = Door(self._cold)

@@ -5,16 +5,17 @@ Workers are spawned, so what they serve reaches them as text: the Launch, in one
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import math
 import os
+import resource
 import signal
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -49,6 +50,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     Raises CannotServe, and ConfigError for policies that are wrong.
     """
     configure_logging()
+    _take_all_descriptors()
     listening = listen(deployment.host, deployment.port)
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
@@ -57,9 +59,14 @@ def serve(launch: Launch, deployment: Deployment) -> int:
 
 
 def _serve_here(services: Services, listening: socket.socket) -> int:
-    server = Server(_config(App(services), services.deployment.limits.finish))
+    server = server_of(services)
     server.run([listening])
     return 0 if server.started and not server.force_exit else 1
+
+
+def server_of(services: Services) -> Server:
+    """The server of one process that serves by itself, to be run over a listening socket."""
+    return Server(_config(App(services), services.deployment.limits.finish))
 
 
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: socket.socket) -> int:
@@ -113,7 +120,7 @@ class _Workers(multiprocess.Multiprocess):
                 worker_died(pid)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _metrics_folder(workers: int) -> Iterator[None]:
     """The folder through which several workers' metrics are added up: the one that was named, else one for this run.
 
@@ -149,6 +156,13 @@ def worker() -> App:
         # The next one would fail just so: this exit code has the parent give up.
         sys.stderr.write(f"tierline: {error}\n")
         sys.exit(STARTUP_FAILURE)
+
+
+def _take_all_descriptors() -> None:
+    """As many connections as the process may ask for: the usual limit to begin with, 1,024, is less than it serves."""
+    with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not grant
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _settle() -> None:

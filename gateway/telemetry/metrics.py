@@ -72,6 +72,7 @@ class Metrics:
         self._tally: dict[Counter, float] = {}
         self._in_flight = 0
         self._store_state: Callable[[], StoreState] | None = None
+        self._gate: Callable[[], tuple[float, float]] | None = None
 
     def _define(self) -> None:
         registry = self._registry
@@ -109,6 +110,8 @@ class Metrics:
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
         self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
+        self.lag = gauge("loop_lag_seconds", "How late the event loop is, again and again.", "livemax")
+        self.memory = gauge("memory_share", "Of the memory that the process may have, how much is in use.", "livemax")
         self.store = gauge("store_state", "1 for the state the store is in.", "livemax", "state")
         if METRICS_FOLDER not in os.environ:
             ProcessCollector(registry=registry)
@@ -171,12 +174,20 @@ class Metrics:
         """From now on the store gauge follows `state()`."""
         self._store_state = state
 
+    def watch_gate(self, gate: Callable[[], tuple[float, float]]) -> None:
+        """From now on the gauges of lag (seconds) and memory (a share) follow `gate()`."""
+        self._gate = gate
+
     def flush(self) -> None:
         """Hands what was tallied since the last time to prometheus-client."""
         tally, self._tally = self._tally, {}
         for series, amount in tally.items():
             series.inc(amount)
         self.in_flight.set(self._in_flight)
+        if self._gate is not None:
+            lag_s, memory = self._gate()
+            self.lag.set(lag_s)
+            self.memory.set(memory)
         if self._store_state is not None:
             now = self._store_state().status
             for status in _STORE_STATUSES:

@@ -1,0 +1,172 @@
+"""What the process itself runs out of: memory, time, descriptors and connections (the rows O5 to O7, C5 and C23)."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.assembly import build
+from gateway.gate import Gate
+from gateway.launch import Launch
+from gateway.server import listen, server_of
+from tests.faults.lanes import Rig
+from tests.faults.test_process import streams
+from tests.support.gateway import CHAT, Gateway, config, serve, write_policies
+from tests.support.store import LocalStore
+from tests.support.upstream import Reply, Upstream
+from tests.support.wait import until
+
+WORDS = " ".join(f"word{number}" for number in range(30))
+
+
+@pytest.fixture
+def rig(tmp_path: Path, local_upstream: Upstream) -> Iterator[Rig]:
+    """A gateway of the test's own, in a process of its own."""
+    with serve(tmp_path, local_upstream.url) as gateway:
+        yield Rig(gateway, "")
+
+
+@dataclass
+class Memory:
+    """The share that a gateway is to take for the one in use."""
+
+    share: float = 0.1
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def in_thread(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memory: Memory) -> Iterator[Rig]:
+    """A gateway in a thread of this process, which believes what `memory` says."""
+    write_policies(tmp_path / "policies", {"chat": CHAT})
+    (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None, store.url)))
+    launch = Launch(config=tmp_path / "tierline.yaml", policies=tmp_path / "policies")
+    deployment = launch.deployment({})
+    services = replace(
+        build(deployment, launch.policy_source(deployment)), gate=Gate(1000, memory=lambda: memory.share)
+    )
+    listening = listen("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    server = server_of(services)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        until(lambda: server.started, 20, "the server")
+        process: Any = None
+        yield Rig(Gateway(port, tmp_path, process), store.url)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def metric(rig: Rig, name: str) -> float:
+    lines = rig.request("GET", "/metrics").body.decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+def test_o5_memory_is_given_up_in_steps(in_thread: Rig, local_upstream: Upstream, memory: Memory) -> None:
+    """First nothing more is kept, then no connection either, then nobody new is taken; streams come to their end."""
+    rig = in_thread
+
+    def at(share: float) -> None:
+        memory.share = share
+        until(lambda: metric(rig, "tierline_memory_share") == share, 5, f"a look at {share}")
+
+    def kept(seed: int) -> bool:
+        assert rig.ask("chat", seed=seed).status == 200
+        time.sleep(0.1)  # an answer that is kept is kept within milliseconds
+        return rig.cached("chat", seed=seed)
+
+    at(0.84)
+    assert kept(1)
+    at(0.86)
+    assert not kept(2)
+    assert "connection" not in rig.ask("chat").headers
+    local_upstream.default = Reply(text=WORDS, between_s=0.2)
+    with streams(rig, 3) as begun:
+        local_upstream.default = Reply()
+        at(0.93)
+        assert rig.ask("chat").headers["connection"] == "close"
+        at(0.96)
+        refused = rig.ask("chat")
+        assert (refused.status, refused.error["code"]) == (503, "server_is_overloaded")
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert rig.request("GET", "/healthz").status == 200
+        assert [(stream.result().text, stream.result().ended) for stream in begun] == [(WORDS, True)] * 3
+    at(0.5)
+    assert "connection" not in rig.ask("chat").headers
+    assert kept(3)
+
+
+def test_o6_a_loop_that_is_behind_refuses_newcomers(rig: Rig) -> None:
+    """A process that gets to run for moments only turns newcomers away, says how late it is, and then is well again."""
+    process = rig.gateway.process
+    connection = rig.connect()
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().read()
+    try:
+        for moment in range(12):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(0.25)
+            if moment == 11:
+                body = b'{"model":"chat","messages":[{"role":"user","content":"hi"}]}'
+                connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    response = connection.getresponse()
+    assert response.status == 503
+    assert response.headers["retry-after"] == "1"
+    until(lambda: rig.ask("chat").status == 200, 5, "an answer")
+    assert metric(rig, "tierline_loop_lag_seconds") < 0.1
+
+
+@contextmanager
+def descriptors(rig: Rig, left: int) -> Iterator[None]:
+    """Lets the gateway open so many more descriptors and no other."""
+    pid = rig.gateway.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    # The limit is on the number that a new one gets, the lowest that is free.
+    highest = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1 + left, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def test_o7_without_descriptors_no_one_is_harmed_who_is_here(rig: Rig, local_upstream: Upstream) -> None:
+    """When no more connections can be had those that there are go on, nothing crashes, and later there are more."""
+    local_upstream.default = Reply(text=WORDS, between_s=0.1)
+    with streams(rig, 8) as begun:
+        with ExitStack() as waiting, descriptors(rig, 4):
+            for _ in range(100):
+                waiting.enter_context(socket.create_connection(("127.0.0.1", rig.gateway.port), 5))
+            time.sleep(0.5)  # during which the gateway has every reason to spin, or to fall over
+            assert rig.gateway.process.poll() is None
+        answers = [stream.result() for stream in begun]
+    assert [(answer.text, answer.ended) for answer in answers] == [(WORDS, True)] * 8
+    local_upstream.default = Reply()
+    until(lambda: answers_again(rig), 10, "an answer")
+
+
+def answers_again(rig: Rig) -> bool:
+    try:
+        return rig.ask("chat").status == 200
+    except OSError:
+        return False
