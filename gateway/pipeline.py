@@ -19,29 +19,29 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import orjson
-
 from cache.entry import Answer, Hit, Lookup
 from cache.keeping import Keep
-from cache.plan import CachePlan
-from gateway.accounts import replayed, settle
+from cache.plan import NO_DEMANDS, CachePlan
+from gateway.accounts import settle
 from gateway.afterwards import Keeping
-from gateway.completions import chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried
 from gateway.embedding import Vector
 from gateway.errors import CacheOnlyMiss
+from gateway.evidence import evidence_of
 from gateway.failures import no_tier
 from gateway.racing import Run
+from gateway.replay import replay
 from gateway.reply import Reply
 from gateway.services import Services
-from gateway.streaming import DONE_EVENT, LiveStream
+from gateway.streaming import LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
+from routing.confidence import structural_fault
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
 
@@ -55,15 +55,15 @@ async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
     plan = _plan(ctx, services)
     if hit := await _exact(ctx, services, plan):
-        return _replay(ctx, hit)
+        return replay(ctx, hit)
     why_not_semantic = plan.why_not_semantic()
     vector = await _embed(ctx, services, semantic=not why_not_semantic)
     run: Run | None = None
     if vector is not None and not why_not_semantic:
         run = _begun_early(ctx, services, vector)
         if hit := await _semantic(ctx, services, plan, vector, run):
-            return _replay(ctx, hit)
-    if ctx.wishes.only_if_cached:
+            return replay(ctx, hit)
+    if ctx.wishes.cache.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
     if run is None:
         run = _routed(ctx, services, vector)
@@ -78,8 +78,9 @@ def _plan(ctx: RequestContext, services: Services) -> CachePlan:
         ctx.tenant,
         ctx.features,
         model=ctx.policy.surface,
-        read=ctx.wishes.cache_read,
-        write=ctx.wishes.cache_write,
+        read=ctx.wishes.cache.read,
+        write=ctx.wishes.cache.write,
+        demands=ctx.wishes.cache.demands,
     )
 
 
@@ -152,7 +153,7 @@ def _classified(ctx: RequestContext) -> bool:
 
 def _begun_early(ctx: RequestContext, services: Services, vector: Vector) -> Run | None:
     """The cascade with its first attempt under way, where the policy wants that during the lookup and it is free."""
-    if not ctx.policy.escalate.speculate.during_lookup or ctx.wishes.only_if_cached:
+    if not ctx.policy.escalate.speculate.during_lookup or ctx.wishes.cache.only_if_cached:
         return None
     run = _routed(ctx, services, vector)
     ctx.client.watch()
@@ -263,7 +264,8 @@ def _served(ctx: RequestContext, tried: Tried) -> Served:
     ledger.confidence = tried.outcome.confidence
     # Under a clamp the tier that answers may be one that nobody judged and that others would not have stopped at.
     settled = tried.attempt.judged or ctx.clamp is None or tried.attempt.tier == ctx.policy.tiers[-1]
-    return Served(tried.answer, keep=settled and ledger.path in _KEPT_PATHS)
+    accepted = tried.outcome.kind == "accepted"
+    return Served(tried.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
 
 
 def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
@@ -274,6 +276,15 @@ def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: 
         return Reply(events=found.events(), keeping=_keeping(ctx, plan, vector, completion), stream=found)
     value = found.value
     return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, (lambda: value) if wanted else None))
+
+
+def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:
+    """What is wrong with a whole answer. The judge may not have seen it: of a stream it saw the first tokens, of the
+    last tier's answer nothing.
+    """
+    choices = completion["choices"]
+    faults = (structural_fault(evidence_of({"choices": [one]}, ctx), ctx.policy.escalate) for one in choices)
+    return next(filter(None, faults), "")
 
 
 def _keeping(
@@ -291,28 +302,17 @@ def _keeping(
         value = completion()
         if value is None:
             return None
-        answer = Answer(value, ledger.tier, ledger.backend, ledger.model, ledger.confidence, ledger.cost_usd)
-        return Keep(plan, answer, vector)
+        answer = Answer(
+            value,
+            ledger.tier,
+            ledger.backend,
+            ledger.model,
+            ledger.confidence,
+            ledger.cost_usd,
+            ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None,
+            1000 / ledger.tpot_ms if ledger.tpot_ms else None,
+        )
+        contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
+        return Keep(plan, answer, vector, contested, _fault_of(ctx, value))
 
     return keep
-
-
-def _replay(ctx: RequestContext, hit: Hit) -> Reply:
-    """A stored answer, as JSON or as the stream it would have been; at no cost."""
-    ledger, entry = ctx.ledger, hit.entry
-    ledger.path = f"cache-{hit.kind}"
-    ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
-    ledger.confidence = entry.confidence
-    ledger.similarity = hit.similarity
-    replayed(ctx, entry.body)
-    age = (b"age", b"%d" % hit.age_s)
-    if not ctx.features.stream:
-        return Reply(body=entry.body, extra=(age,))
-    return Reply(events=_replayed(entry.body, include_usage=wants_usage(ctx.body)), extra=(age,))
-
-
-async def _replayed(body: bytes, *, include_usage: bool) -> AsyncGenerator[bytes]:
-    for chunk in chunks_of(orjson.loads(body)):
-        if chunk["choices"] or include_usage:
-            yield b"data: " + orjson.dumps(chunk) + b"\n\n"
-    yield b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT

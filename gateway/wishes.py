@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.cache_control import NO_CONTROL, CacheControl, read_cache_control
 from gateway.errors import InvalidRequest
 
 TIER_PREFIX: Final = "tier:"
-_CACHE_DIRECTIVES: Final = frozenset({b"no-cache", b"no-store", b"only-if-cached"})
 _WISHES: Final = frozenset(
     {
+        b"cache-control",
         b"x-stainless-read-timeout",
         b"x-stainless-timeout",
         b"x-llm-d-slo-ttft-ms",
@@ -33,6 +34,7 @@ _KNOWN: Final = _WISHES | {
     b"x-stainless-retry-count",
     b"x-tierline-debug",
 }
+_LISTS: Final = frozenset({b"cache-control", b"x-tierline-cache"})
 _MAX_ID = 128
 _MOST: Final = 1e9
 """Milliseconds or seconds: in either it is no time that anybody waits."""
@@ -42,14 +44,10 @@ _MOST: Final = 1e9
 class Wishes:
     """The request's own limits. `deadline_s` and `ttft_s` are the least of what the client's headers say, None if none
     does.
-
-    `no-cache` asks for a fresh answer, which may be stored; `no-store` for one that leaves the cache alone altogether.
     """
 
     surface: str | None = None
-    cache_read: bool = True
-    cache_write: bool = True
-    only_if_cached: bool = False
+    cache: CacheControl = NO_CONTROL
     min_tier: str | None = None
     max_tier: str | None = None
     deadline_s: float | None = None
@@ -60,11 +58,14 @@ _NO_WISHES: Final = Wishes()
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers that mean something to us, by lower-case name; of repeated ones the first."""
+    """The headers that mean something to us, by lower-case name; of repeated ones the first, of repeated lists all."""
     found: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in _KNOWN and name not in found:
-            found[name] = value
+        if name in _KNOWN:
+            if name not in found:
+                found[name] = value
+            elif name in _LISTS:
+                found[name] += b"," + value
     return found
 
 
@@ -72,12 +73,9 @@ def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
     """The wishes in `headers` (see `known_headers`); raises InvalidRequest for one that cannot be meant."""
     if headers.keys().isdisjoint(_WISHES):
         return _NO_WISHES
-    directives = _cache_directives(headers.get(b"x-tierline-cache"))
     return Wishes(
         surface=_text(headers, b"x-tierline-surface"),
-        cache_read=directives.isdisjoint((b"no-cache", b"no-store")),
-        cache_write=b"no-store" not in directives,
-        only_if_cached=b"only-if-cached" in directives,
+        cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
         min_tier=_text(headers, b"x-tierline-min-tier"),
         max_tier=_text(headers, b"x-tierline-max-tier"),
         deadline_s=_deadline(headers),
@@ -91,18 +89,6 @@ def valid_request_id(value: bytes | None) -> str | None:
         return None
     text = value.decode("latin-1")
     return text if text.isascii() and text.isprintable() and " " not in text else None
-
-
-def _cache_directives(value: bytes | None) -> frozenset[bytes]:
-    if not value:
-        return frozenset()
-    directives = frozenset(part.strip().lower() for part in value.split(b","))
-    if not directives <= _CACHE_DIRECTIVES:
-        known = ", ".join(sorted(name.decode() for name in _CACHE_DIRECTIVES))
-        raise InvalidRequest(
-            f"x-tierline-cache takes {known}, with commas between.", code="unsupported_value", param="x-tierline-cache"
-        )
-    return directives
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
