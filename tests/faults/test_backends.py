@@ -5,6 +5,7 @@ Every test has endpoints of its own (`tests.faults.lanes`); none may leave a cal
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lanes import Answer, Rig
+from tests.faults.lanes import Answer, Rig, concurrently
 from tests.support.openai_wire import completion
 from tests.support.raw_upstream import RawUpstream
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
@@ -159,6 +160,28 @@ def test_b34_the_last_endpoint_is_never_ruled_out(rig: Rig, local_upstream: Upst
         assert "retry-after" not in answer.headers
     local_upstream.accept()
     assert rig.ask(lane, seed=9).status == 200
+    assert rig.states(lane)["weak"] == "ready"
+
+
+def test_b34_one_request_at_a_time_tries_it(rig: Rig, local_upstream: Upstream) -> None:
+    """When its rest is over one request tries an endpoint, the others go elsewhere; if it fails the next is longer."""
+    lane = rig.take("lane")
+    seeds = itertools.count()
+    local_upstream.default = error_reply(500)
+    until(lambda: rig.ask(lane, seed=next(seeds)) and rig.states(lane)["weak"] != "ready", 10, "a rest")
+    rests: list[float] = []
+    local_upstream.default = Reply(status=500, body=b"{}", before_headers_s=0.7)
+    for _ in range(3):
+        local_upstream.requests.clear()
+        began = time.monotonic()
+        until(lambda: rig.states(lane)["weak"] == "ready", 10, "the end of its rest")
+        rests.append(time.monotonic() - began)
+        answers = concurrently(10, lambda: rig.ask(lane, seed=next(seeds)))
+        assert [(answer.status, answer.text) for answer in answers] == [(200, STRONG)] * 10
+        assert len(local_upstream.requests) == 1
+    assert rests[2] >= 1.5 * rests[0]
+    local_upstream.default = Reply(text=LONG)
+    until(lambda: rig.ask(lane, seed=next(seeds)).text == LONG, 10, "its answer")
     assert rig.states(lane)["weak"] == "ready"
 
 

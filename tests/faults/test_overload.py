@@ -1,4 +1,4 @@
-"""More work than there is room for, and backends that cannot be had (the rows O of the catalogue of faults).
+"""More work than there is room for, and tiers that are slow or gone (the rows O, and B35, of the catalogue of faults).
 
 Over real sockets, with a gateway and with surfaces of its own; who came first, and how many, is asserted: not how fast.
 """
@@ -27,7 +27,10 @@ slo: {{deadline: 10s}}
 tiers: [{tiers}]
 route: {{classifier: none, start: {{{first}: otherwise}}}}
 load: {{{load}}}
+holdout: 0%
+{more}
 """
+HEDGED = "escalate: {hedge: {after: 100ms, max_extra_spend: 5%}}"
 SURFACES = {
     "line": (("narrow",), "max_waiting: 3, max_wait: 700ms"),
     "beside": (("narrow",), "max_waiting: 3, max_wait: 5s"),
@@ -36,15 +39,25 @@ SURFACES = {
     "crowd": (("few",), "max_wait: 8s"),
     "sheaf": (("few",), "priority: batch, max_wait: 8s"),
     "storm": (("first", "second"), "max_wait: 1s"),
+    "sluggish": (("slow", "second"), "max_wait: 1s"),
+    "uneven": (("mixed",), "max_wait: 1s"),
 }
-PLACES = {"narrow": 1, "wide": 8, "few": 4, "first": 64, "second": 64}
+PLACES = {"narrow": 1, "wide": 8, "few": 4, "first": 64, "slow": 64, "mixed": 64, "second": 64}
+BACKENDS = {"first": "local local", "second": "hosted hosted", "mixed": "local hosted"}
+PRICE = {"input": 1, "output": 10}
 
 
-def _tier(name: str, places: int, local: str, hosted: str) -> dict[str, Any]:
-    url = hosted if name == "second" else local
+def _tier(name: str, places: int, urls: dict[str, str]) -> dict[str, Any]:
     backends = [
-        {"base_url": url, "model": name, "max_in_flight": places, "adaptive": False, "queue": {"wait": "10s"}}
-        for _ in range(2 if name in ("first", "second") else 1)
+        {
+            "base_url": urls[which],
+            "model": name,
+            "max_in_flight": places,
+            "adaptive": False,
+            "queue": {"wait": "10s"},
+            "price": dict(PRICE),
+        }
+        for which in BACKENDS.get(name, "local").split()
     ]
     return {"name": name, "backends": backends}
 
@@ -54,12 +67,19 @@ def _rig(
     _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rig]:
     local, hosted = _upstreams
+    urls = {"local": local.url, "hosted": hosted.url}
     policies = {
-        name: POLICY.format(name=name, tiers=", ".join(tiers), first=tiers[0], load=load)
+        name: POLICY.format(
+            name=name,
+            tiers=", ".join(tiers),
+            first=tiers[0],
+            load=load,
+            more=HEDGED if name == "sluggish" else "",
+        )
         for name, (tiers, load) in SURFACES.items()
     }
     settings = {
-        "tiers": [_tier(name, places, local.url, hosted.url) for name, places in PLACES.items()],
+        "tiers": [_tier(name, places, urls) for name, places in PLACES.items()],
         "default_surface": "fast",
     }
     folder = tmp_path_factory.mktemp("overload")
@@ -198,3 +218,43 @@ def test_o4_an_outage_is_not_made_worse(
     until(lambda: rig.ask("storm", stream=stream).status == 200, 5, "an answer")
     again = [rig.ask("storm", stream=stream) for _ in range(20)]
     assert [answer.status for answer in again] == [200] * 20
+
+
+def test_b35_a_slow_tier_is_hedged_within_its_budget(
+    rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream
+) -> None:
+    """Where all of a tier is slow some requests are answered by the next one, for no more than hedging may cost."""
+    local_upstream.default = Reply(text="slow", before_headers_s=0.4)
+    hosted_upstream.default = Reply(text="quick")
+    clients = 2
+    with ThreadPoolExecutor(clients) as pool:
+        answers = list(pool.map(lambda seed: rig.ask("sluggish", seed=seed), range(60)))
+    assert {answer.status for answer in answers} == {200}
+    hedged = [answer for answer in answers if answer.headers["x-tierline-path"] == "hedged"]
+    assert [answer.text for answer in hedged] == ["quick"] * len(hedged)
+    assert 1 <= len(hedged) == len(hosted_upstream.requests)
+    lost = [request for request in local_upstream.requests if request.done_at is None]
+    assert len(lost) == len(hedged)
+    for request in lost:
+        request.wait_gone(1)
+    ledgers = [rig.record(answer.headers["x-request-id"])["ledger"] for answer in answers]
+    for answer, ledger in zip(answers, ledgers, strict=True):
+        usage = answer.json["usage"]
+        once = (usage["prompt_tokens"] * PRICE["input"] + usage["completion_tokens"] * PRICE["output"]) / 1e6
+        assert ledger["cost_usd"] - ledger["wasted_usd"] == pytest.approx(once)
+    wasted = [ledger["wasted_usd"] for ledger in ledgers]
+    spent = sum(ledger["cost_usd"] for ledger in ledgers) - sum(wasted)
+    assert sum(wasted) <= 0.05 * spent + clients * max(wasted)
+
+
+def test_b35_a_slow_backend_gets_little(rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """One that is slow beside its siblings, and fails at nothing, is not ruled out, but seldom chosen."""
+    local_upstream.default, hosted_upstream.default = Reply(before_headers_s=0.3), Reply()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: rig.ask("uneven"), range(80)))
+        local_upstream.requests.clear()
+        hosted_upstream.requests.clear()
+        answers = list(pool.map(lambda _: rig.ask("uneven"), range(80)))
+    assert {answer.status for answer in answers} == {200}
+    assert len(local_upstream.requests) <= 0.25 * len(hosted_upstream.requests)
+    assert rig.readyz()["tiers"]["mixed"]["state"] == "ready"
