@@ -1,4 +1,4 @@
-"""What keeping an answer takes: whether it may be kept, and then the entry and its line on the index's stream. Pure."""
+"""What keeping an answer takes: whether it may be kept, and then the entry and what the index adds to it. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import orjson
 
 from cache import answers
-from cache.codec import IndexRecord, encode, encode_record
+from cache.codec import IndexRecord, encode
 from cache.entry import Answer, CacheEntry
 from cache.fingerprint import Fingerprint
 from cache.index import Vector
 from cache.plan import CachePlan
-from cache.store import Append, Write
+from cache.store import IndexOperation, Operation, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,21 @@ class Keep:
 class Prepared:
     """What one answer takes: `operations` for the store, `record` for this worker's index; or why it is `refused`."""
 
-    operations: tuple[Write | Append, ...] = ()
+    operations: tuple[Operation, ...] = ()
     record: IndexRecord | None = None
     refused: str = ""
 
 
 class Keeper:
-    """Prepares answers for the store. `stream` is the index's, which keeps about its latest `lines` lines."""
+    """Prepares answers for the store. `operations` are what the index has to make a record findable."""
 
-    def __init__(self, stream: str, lines: int, dimension: int, clock: Callable[[], float]) -> None:
-        self._stream = stream
-        self._lines = lines
+    def __init__(
+        self,
+        operations: Callable[[IndexRecord], tuple[IndexOperation, ...]],
+        dimension: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._operations = operations
         self._dimension = dimension
         self._clock = clock
 
@@ -68,7 +72,7 @@ class Keeper:
         return self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
 
     def _kept(self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None) -> Prepared:
-        """The entry, for as long as any cache may serve it, and with a vector its line too."""
+        """The entry, for as long as any cache may serve it, and with a vector what makes it findable too."""
         now = self._clock()
         exact, semantic = plan.policy.exact, plan.policy.semantic if vector is not None else None
         ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
@@ -92,6 +96,6 @@ class Keeper:
         write = Write(keys.key, encode(keys.key, entry), ttl)
         if semantic is None or vector is None:
             return Prepared((write,))
-        line = np.asarray(vector, "<f4").tobytes()
-        record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, line)
-        return Prepared((write, Append(self._stream, encode_record(record), self._lines)), record)
+        data = np.asarray(vector, "<f4").tobytes()
+        record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, data)
+        return Prepared((write, *self._operations(record)), record)

@@ -3,7 +3,7 @@
     plan      pure: may this request be answered from the cache, and under which keys?
     exact     one GET. No embedding, no model.
     semantic  the nearest kept questions of the same partition -> score -> guards -> one GET
-    write     one round trip: the entry, and its vector on the index's stream
+    write     one round trip: the entry, and what makes its question findable
 
 Nothing here raises for what a store, an entry or a vector may do to us: those are outcomes. A lookup waits for the
 store no longer than its client does (20 ms), and not at all once its breaker is open.
@@ -25,7 +25,7 @@ from cache.codec import CorruptEntry, decode, encode
 from cache.decision import choose, decide_by, default_threshold
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
 from cache.fingerprint import SCHEMA, Fingerprint
-from cache.index import Neighbour, ReplicaIndex, Vector
+from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.keeping import Keep, Keeper, Prepared
 from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.store import Store, StoreUnavailable, Write
@@ -49,28 +49,25 @@ class Cache:
         dimension: int,
         secret: bytes = b"",
         longest_question: int = eligibility.LONGEST_QUESTION,
+        index: Choice = "auto",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`longest_question`: how many characters of a text its vector is certain to cover."""
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
-        self._stream = f"tierline:{SCHEMA}:index:{embedder}"
-        self.index = ReplicaIndex(dimension, clock=clock)
+        self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._planner = Planner(secret, embedder, longest_question)
-        self._keeper = Keeper(self._stream, self.index.total, dimension, clock)
-        self._follower: asyncio.Task[None] | None = None
+        self._keeper = Keeper(self.index.operations, dimension, clock)
         self._chores: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begins to follow the index's stream."""
-        self._follower = asyncio.create_task(self.index.follow(self._store, self._stream), name="cache-index")
+        """Finds out which index the store can carry, and begins to keep up with it."""
+        await self.index.start()
 
     async def aclose(self) -> None:
-        """Stops following, and waits for what is still being written. The store is the caller's to close."""
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        """Closes the index, and waits for what is still being written. The store is the caller's to close."""
+        await self.index.aclose()
         await asyncio.gather(*self._chores, return_exceptions=True)
 
     def plan(
@@ -110,7 +107,10 @@ class Cache:
             return Lookup("bypass", reason=why_not)
         if not self._keeper.usable(vector):
             return Lookup("error", reason="vector")
-        near, refused = self._judge(keys, vector, plan.policy)
+        try:
+            near, refused = await self._judge(keys, vector, plan.policy)
+        except StoreUnavailable as error:
+            return _unanswered(error)
         if near is None or refused:
             return _miss(refused, near)
         if near.similarity < plan.demands.min_similarity:
@@ -120,7 +120,8 @@ class Cache:
             found = Lookup("miss", reason="index_disagrees")
         if isinstance(found, Lookup):
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
-                self.index.forget(keys.partition, near.key)
+                with contextlib.suppress(StoreUnavailable):
+                    await self.index.forget(keys.partition, near)
             return _beside(near, found)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # Otherwise the exact key may hold a better answer, which this request alone would not have.
@@ -165,10 +166,14 @@ class Cache:
         try:
             await self._store.apply(operations)
         except StoreUnavailable as error:
-            return error.reason
+            if error.reason != "index":
+                return error.reason
+            # The answers are kept, and found exactly.
+            self.index.refused(str(error))
+            return ""
         for one in prepared:
             if one.record is not None:
-                self.index.add(one.record)
+                self.index.kept(one.record)
         return ""
 
     async def _entry(
@@ -180,7 +185,7 @@ class Cache:
         except StoreUnavailable as error:
             if error.reason == "wrong_type":
                 return self._corrupt(key)
-            return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)
+            return _unanswered(error)
         if data is None:
             return Lookup("miss", reason="absent")
         try:
@@ -201,12 +206,15 @@ class Cache:
         self._later(self._store.delete(key))
         return Lookup("miss", reason="corrupt")
 
-    def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, str]:
-        """The nearest neighbour that passes the score and every guard, or the nearest of all and why it did not."""
+    async def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, str]:
+        """The nearest neighbour that passes the score and every guard, or the nearest of all and why it did not.
+
+        Raises StoreUnavailable where the index lies in the store.
+        """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
             return None, "no_neighbour"
-        near = self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
+        near = await self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
         # What the index says of a key is not yet proof that the key is in this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         chosen = choose(decide_by(semantic), question, [(one.question, one.similarity) for one in own])
@@ -240,6 +248,10 @@ class Cache:
 
     def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
         return Hit(kind, entry, _entry_id(key), max(0.0, self._clock() - entry.created_at), similarity)
+
+
+def _unanswered(error: StoreUnavailable) -> Lookup:
+    return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)
 
 
 def _miss(reason: str, near: Neighbour | None) -> Lookup:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from cache.store import Append, Claim, StoreState, StoreUnavailable, Write
+from cache.store import (
+    Claim,
+    Command,
+    DocumentIndex,
+    DocumentQuery,
+    Operation,
+    StoreState,
+    StoreUnavailable,
+    VectorQuery,
+)
 
 _REASON = "unconfigured"
 
@@ -18,7 +28,22 @@ class NoStore:
     async def delete(self, key: str) -> None:
         raise StoreUnavailable(_REASON)
 
-    async def apply(self, operations: Sequence[Write | Append]) -> None:
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        raise StoreUnavailable(_REASON)
+
+    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        raise StoreUnavailable(_REASON)
+
+    async def commands(self, names: Sequence[str]) -> frozenset[str]:
+        raise StoreUnavailable(_REASON)
+
+    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
+        raise StoreUnavailable(_REASON)
+
+    async def define(self, index: DocumentIndex) -> None:
+        raise StoreUnavailable(_REASON)
+
+    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
         raise StoreUnavailable(_REASON)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:

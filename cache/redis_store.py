@@ -10,6 +10,7 @@ kind leaves this file as StoreUnavailable with one of these reasons:
     readonly    a replica, after a failover  loading, masterdown, moved, clusterdown    it is not ready
     auth        our credentials are refused  max_clients  it takes no more connections
     wrong_type  another kind of value lies under the key                 error         anything else it said
+    index       it will not do what a semantic index asks for; everything else goes on
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from redis import exceptions as errors
 from redis.asyncio.connection import AbstractConnection, ConnectionPool, parse_url
@@ -29,7 +31,22 @@ from cache import resp
 from cache.breaker import Breaker
 from cache.connections import AllInUse, Connections
 from cache.deadline import Deadline
-from cache.store import Append, Claim, StoreState, StoreUnavailable, Write
+from cache.index import commands as searching
+from cache.store import (
+    Claim,
+    Command,
+    Document,
+    DocumentIndex,
+    DocumentQuery,
+    Operation,
+    StoreState,
+    StoreUnavailable,
+    VectorAdd,
+    VectorDrop,
+    VectorQuery,
+)
+
+T = TypeVar("T")
 
 _SOCKET_S = 0.05
 _READ_S = 0.02
@@ -57,7 +74,9 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (TimeoutError, "timeout"),
 )
 # What says nothing of the server's health: our own limit, a full memory (reads go on), one odd key.
-_NOT_ITS_FAULT = frozenset({"busy", "full", "wrong_type"})
+_NOT_ITS_FAULT = frozenset({"busy", "full", "wrong_type", "index"})
+# What a server says to commands that it does not have, or does not let us use: that of an index is done without.
+_OF_AN_INDEX = frozenset({"error", "wrong_type", "auth"})
 # Who answers at the old address is no longer the one to ask.
 _RESOLVE_AGAIN = frozenset({"readonly", "moved"})
 
@@ -102,10 +121,54 @@ class RedisStore:
     async def delete(self, key: str) -> None:
         await self._request(resp.command(b"DEL", key.encode()), 1, _SOCKET_S)
 
-    async def apply(self, operations: Sequence[Write | Append]) -> None:
+    async def apply(self, operations: Sequence[Operation]) -> None:
         if self._clock() < self._resting_until:
             raise self._unavailable("full")
-        await self._request(b"".join(map(resp.operation, operations)), len(operations), _WRITE_S)
+        commands: list[bytes] = []
+        optional: set[int] = set()
+        for operation in operations:
+            if isinstance(operation, VectorAdd | VectorDrop | Document):
+                packed = searching.operation(operation)
+                optional.update(range(len(commands), len(commands) + len(packed)))
+                commands += packed
+            else:
+                commands.append(resp.operation(operation))
+        answers = await self._request(b"".join(commands), len(commands), _WRITE_S, optional)
+        if optional:
+            self._unrefused(answers)
+
+    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        packed = b"".join(map(resp.operation, commands))
+        return await self._request(packed, len(commands), _READ_S if limit_s is None else limit_s)
+
+    async def commands(self, names: Sequence[str]) -> frozenset[str]:
+        """Asked by nobody's request: in its own time, whatever the breaker says, and not counted by it."""
+        command = resp.command(b"COMMAND", b"INFO", *map(str.encode, names))
+        (reply,) = self._unrefused(await self._exchange(self._connections, command, 1, _WRITE_S, {0}))
+        return self._read(partial(searching.known, names), reply)
+
+    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
+        return self._read(searching.similar, await self._asked(searching.vector_query(query), _READ_S))
+
+    async def define(self, index: DocumentIndex) -> None:
+        try:
+            await self._asked(searching.document_index(index), _WRITE_S)
+        except StoreUnavailable as error:
+            if "already exists" not in str(error):
+                raise
+
+    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
+        return self._read(searching.documents, await self._asked(searching.document_query(query), _READ_S))
+
+    async def _asked(self, command: bytes, limit_s: float) -> Any:
+        """The reply to one command of an index."""
+        return self._unrefused(await self._request(command, 1, limit_s, {0}))[0]
+
+    def _unrefused(self, answers: list[Any]) -> list[Any]:
+        refused = next((answer for answer in answers if isinstance(answer, errors.RedisError)), None)
+        if refused is not None:
+            raise StoreUnavailable("index", f"{self._where}: {refused}")
+        return answers
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
@@ -163,12 +226,12 @@ class RedisStore:
         await self._connections.aclose()
         await self._blocking.aclose()
 
-    async def _request(self, commands: bytes, replies: int, limit_s: float) -> list[Any]:
+    async def _request(self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = ()) -> list[Any]:
         """An exchange on behalf of a request: refused while the breaker is open, and counted by it."""
         if not self._breaker.closed:
             raise self._unavailable("open")
         try:
-            answer = await self._exchange(self._connections, commands, replies, limit_s)
+            answer = await self._exchange(self._connections, commands, replies, limit_s, optional)
         except StoreUnavailable as error:
             self._count(error.reason)
             raise
@@ -186,9 +249,17 @@ class RedisStore:
             self._watch()
 
     async def _exchange(
-        self, pool: Connections[AbstractConnection], commands: bytes, replies: int, limit_s: float
+        self,
+        pool: Connections[AbstractConnection],
+        commands: bytes,
+        replies: int,
+        limit_s: float,
+        optional: Container[int] = (),
     ) -> list[Any]:
-        """Writes packed commands to one connection and reads their replies, all within `limit_s` seconds."""
+        """Writes packed commands to one connection and reads their replies, all within `limit_s` seconds.
+
+        An error is raised, but where a refusal is `optional` it is an answer like any other.
+        """
         connection: AbstractConnection | None = None
         answers: list[Any] = []
         keep = True
@@ -198,8 +269,8 @@ class RedisStore:
                 await connection.send_packed_command(commands, check_health=False)
                 while len(answers) < replies:
                     answers.append(await _reply(connection))
-            for answer in answers:
-                if isinstance(answer, errors.RedisError):
+            for place, answer in enumerate(answers):
+                if isinstance(answer, errors.RedisError) and not (place in optional and _is_of_an_index(answer)):
                     raise answer
             return answers
         except (AllInUse, errors.RedisError, OSError, TimeoutError) as error:
@@ -213,8 +284,11 @@ class RedisStore:
                 await pool.give_back(connection, clean=keep and len(answers) == replies)
 
     def _entries(self, reply: Any, of_stream: bytes = b"") -> list[tuple[str, bytes]]:
+        return self._read(lambda reply: resp.entries(resp.part_of(reply, of_stream) if of_stream else reply), reply)
+
+    def _read(self, unpack: Callable[[Any], T], reply: Any) -> T:
         try:
-            return resp.entries(resp.part_of(reply, of_stream) if of_stream else reply)
+            return unpack(reply)
         except (TypeError, ValueError, LookupError, AttributeError):
             raise self._unavailable("error") from None
 
@@ -253,6 +327,10 @@ async def _reply(connection: AbstractConnection) -> Any:
         return await connection.read_response(disable_decoding=True)
     except errors.ResponseError as error:
         return error
+
+
+def _is_of_an_index(error: errors.RedisError) -> bool:
+    return _reason_of(error, dialled=True) in _OF_AN_INDEX
 
 
 def _reason_of(error: Exception, *, dialled: bool) -> str:

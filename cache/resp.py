@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cache.store import Append, Write
+from cache.store import Append, Command, Write
 
 _IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
 _PROLONG: Final = _IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
@@ -17,8 +17,10 @@ def command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-def operation(what: Write | Append) -> bytes:
-    """One write or append as a command."""
+def operation(what: Write | Append | Command) -> bytes:
+    """One write, append or other operation as a command."""
+    if isinstance(what, Command):
+        return command(*what.words)
     if isinstance(what, Write):
         return command(b"SET", what.key.encode(), what.value, b"PX", _milliseconds(what.ttl_s))
     stream, keep = what.stream.encode(), b"%d" % what.keep

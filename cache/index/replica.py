@@ -1,0 +1,183 @@
+"""The index in each worker: works with any server, and a search is no round trip.
+
+Who keeps an answer appends its vector to a stream in the store, in the same round trip; every worker follows that
+stream, from its beginning at start, and goes on where it was after an outage. What the stream has cut off by then is
+missing here: it was older than all that it still holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from cache.codec import CorruptEntry, IndexRecord, decode_record, encode_record
+from cache.index.base import IndexState, Neighbour, Vector
+from cache.index.rows import Rows
+from cache.store import Append, Store, StoreUnavailable
+
+_PAGE = 50
+"""Records taken at once: decoding and adding them holds the event loop for about a millisecond."""
+_BLOCK_MS = 5_000
+_RETRY_S = (0.1, 5.0)
+_SWEEP_S = 60.0
+
+
+class ReplicaIndex:
+    """See above. It holds `total` rows at most, `per_partition` in one.
+
+    When it is full, a partition with more than its equal share gives up its own rows, those first that expire first;
+    only for one with less does the partition longest unused give up one of its. So nobody crowds the others out.
+    `clock` is the wall clock, in seconds. A record of another dimension, with a NaN, or that is garbage is left out.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        store: Store | None = None,
+        stream: str = "",
+        per_partition: int = 100_000,
+        total: int = 100_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Without a `store` it knows what is added to it, and no more."""
+        self.total = total
+        self.following = False
+        self._dimension = dimension
+        self._store = store
+        self._stream = stream
+        self._per_partition = min(per_partition, total)
+        self._clock = clock
+        self._partitions: OrderedDict[str, Rows] = OrderedDict()
+        self._count = 0
+        self._swept_at = clock()
+        self._follower: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
+        """See SemanticIndex."""
+        return self.search(partition, vector, k, at_least)
+
+    def search(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
+        """`nearest`, for who has no event loop."""
+        rows = self._partitions.get(partition)
+        if rows is None:
+            return []
+        self._partitions.move_to_end(partition)
+        before = len(rows)
+        found = rows.nearest(vector, k, at_least, self._clock())
+        self._count += len(rows) - before
+        return found
+
+    def operations(self, record: IndexRecord) -> tuple[Append, ...]:
+        """A line for the stream, with the vector as float16: half the memory, and a cosine right to 1e-4."""
+        half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
+        return (Append(self._stream, encode_record(replace(record, vector=half)), self.total),)
+
+    def kept(self, record: IndexRecord) -> None:
+        """What this worker wrote it finds at once, before the stream brings it."""
+        self.add(record)
+
+    def add(self, record: IndexRecord) -> None:
+        """Makes a record findable here; one with the same key is replaced. Its vector is float32 or float16."""
+        now = self._clock()
+        vector = self._vector(record.vector)
+        if record.expires_at <= now or vector is None:
+            return
+        rows = self._partitions.get(record.partition)
+        if rows is None:
+            rows = self._partitions[record.partition] = Rows(self._dimension, self._per_partition)
+        self._partitions.move_to_end(record.partition)
+        grow = record.key in rows or self._count < self.total or self._room_beside(rows)
+        before = len(rows)
+        rows.put(record.key, record.question, record.expires_at, vector, grow=grow)
+        self._count += len(rows) - before
+        if now - self._swept_at > _SWEEP_S:
+            self._sweep(now)
+
+    def _vector(self, data: bytes) -> Vector | None:
+        kind = {4 * self._dimension: "<f4", 2 * self._dimension: "<f2"}.get(len(data))
+        vector = None if kind is None else np.frombuffer(data, kind).astype(np.float32, copy=False)
+        return vector if vector is not None and np.isfinite(vector).all() else None
+
+    def _room_beside(self, rows: Rows) -> bool:
+        """Whether another partition has given up a row for this one, which has no more than its share."""
+        if len(rows) * len(self._partitions) > self.total:
+            return False
+        name, longest_unused = next(iter(self._partitions.items()))
+        if longest_unused is rows:
+            return False
+        self._count -= longest_unused.remove_first_to_expire()
+        if not len(longest_unused):
+            del self._partitions[name]
+        return True
+
+    async def forget(self, partition: str, neighbour: Neighbour) -> None:
+        """See SemanticIndex. Other workers find out for themselves."""
+        rows = self._partitions.get(partition)
+        if rows is not None:
+            self._count -= rows.remove(neighbour.key)
+
+    def _sweep(self, now: float) -> None:
+        self._swept_at = now
+        for partition, rows in list(self._partitions.items()):
+            before = len(rows)
+            rows.sweep(now)
+            self._count += len(rows) - before
+            if not len(rows):
+                del self._partitions[partition]
+
+    async def start(self) -> None:
+        """Begins to follow the stream."""
+        if self._store is not None and self._follower is None:
+            self._follower = asyncio.create_task(self.follow(self._store, self._stream), name="cache-index")
+
+    async def aclose(self) -> None:
+        """Stops following."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            self._follower, self.following = None, False
+
+    def state(self) -> IndexState:
+        """See SemanticIndex."""
+        return IndexState("replica", len(self), "" if self.following else "not following the stream")
+
+    async def follow(self, store: Store, stream: str) -> None:
+        """Feeds the index from `stream`, for ever: cancel it to stop."""
+        last, pause = "0", _RETRY_S[0]
+        while True:
+            try:
+                if not self.following and last != "0" and await _restarted(store, stream, last):
+                    last = "0"
+                # The first page is not waited for: a follower of an empty stream follows it all the same.
+                page = await store.after(stream, last, _PAGE, _BLOCK_MS if self.following else 0)
+            except StoreUnavailable:
+                self.following = False
+                await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+                pause = min(2 * pause, _RETRY_S[1])
+                continue
+            self.following, pause = True, _RETRY_S[0]
+            for name, value in page:
+                last = name
+                with contextlib.suppress(CorruptEntry):
+                    self.add(decode_record(value))
+
+
+async def _restarted(store: Store, stream: str, last: str) -> bool:
+    """Whether the stream is a new one, whose ids begin before where the old one had come to."""
+    newest = await store.latest(stream, 1)
+    return bool(newest) and _order(newest[0][0]) < _order(last)
+
+
+def _order(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.split("-"))
