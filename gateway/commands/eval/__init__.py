@@ -1,4 +1,4 @@
-"""`tierline eval route | cascade | robustness`: what routing is worth on labelled data, and how sure that is."""
+"""`tierline eval route | cascade | robustness | cache`: what each is worth on labelled data, and how sure that is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _EXAMPLES = """examples:
   tierline eval route --data mmlu.jsonl.gz --small mixtral-8x7b --large gpt-4-1106
   tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o --calibration 200
   tierline eval robustness --pairs paraphrases.jsonl.gz
+  tierline eval cache --pairs traps.jsonl.gz
+  tierline eval cache --stream questions.jsonl.gz --max-error 0.01
 
 `tierline eval WHAT --help` says more of each."""
 
@@ -18,15 +20,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds `eval` and what it evaluates to the command line."""
     parser = subparsers.add_parser(
         "eval",
-        help="measure what routing is worth on labelled data",
-        description="Measures what routing is worth on labelled data, with bootstrap 95% intervals.",
+        help="measure what routing and the cache are worth on labelled data",
+        description="Measures what routing and the cache are worth on labelled data, with 95% intervals.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    from gateway.commands.eval import cascade, robustness, route
+    from gateway.commands.eval import cache, cascade, robustness, route
 
-    what = parser.add_subparsers(dest="what", required=True, metavar="route | cascade | robustness")
-    for module in (route, cascade, robustness):
+    what = parser.add_subparsers(dest="what", required=True, metavar="route | cascade | robustness | cache")
+    for module in (route, cascade, robustness, cache):
         module.add_parser(what)
     parser.set_defaults(run=run)
 

@@ -1,0 +1,94 @@
+"""Exact near neighbours among many texts, by blocks of a matrix product.
+
+All pairs of 100,000 vectors are five thousand million cosines, so a bound on the cosine is worked out first, in half
+the dimensions: with the vectors turned so that their first half holds the most (principal axes), and the length `r`
+of what is cut off, <x, y> <= <x1, y1> + r_x r_y (Cauchy-Schwarz). Only what the bound lets pass is computed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+Rows = NDArray[np.int64]
+OnBlock = Callable[[int, int], None]
+"""Called with how many rows are done and how many there are."""
+
+MOST = 256
+"""Texts that fill a pattern (`what is the capital of X`) are near each other by the thousand: so many of a text's
+nearest earlier ones are kept, and no more."""
+_BLOCK = 512
+_SLACK = 1e-4  # single precision adds up to less than this over a few hundred terms
+_FEW = 1_000
+_CROWDED = 0.02  # above this share of candidates the whole product is the cheaper way
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Text `i` has `columns[starts[i] : starts[i + 1]]` near it, nearest first, at these `cosines`."""
+
+    starts: Rows
+    columns: NDArray[np.int32]
+    cosines: NDArray[np.float32]
+
+    def of(self, text: int) -> tuple[list[int], list[float]]:
+        """The texts near this one, and how near they are."""
+        part = slice(int(self.starts[text]), int(self.starts[text + 1]))
+        return self.columns[part].tolist(), self.cosines[part].tolist()
+
+
+def near_neighbours(vectors: Vectors, at_least: float, on_block: OnBlock) -> Neighbours:
+    """For each of the unit vectors, shape (n, dimension), the others whose cosine with it is `at_least` so."""
+    bounds, count = _bounding(vectors), len(vectors)
+    found: list[tuple[Rows, Rows, Vectors]] = []
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        found.append(_nearest(*_near(vectors, bounds, start, stop, at_least)))
+        on_block(stop, count)
+    row, column = (np.concatenate([one[i] for one in found] or [np.zeros(0, np.int64)]) for i in (0, 1))
+    cosine = np.concatenate([one[2] for one in found] or [np.zeros(0, np.float32)])
+    row, column, cosine = np.append(row, column), np.append(column, row), np.append(cosine, cosine)
+    order = np.lexsort((-cosine, row))
+    starts = np.searchsorted(row[order], np.arange(count + 1))
+    return Neighbours(starts, column[order].astype(np.int32), cosine[order])
+
+
+def _bounding(vectors: Vectors) -> Vectors:
+    """Vectors whose products bound the cosines from above."""
+    if len(vectors) < _FEW:
+        return vectors
+    axes = np.linalg.eigh(vectors.T @ vectors)[1][:, -(vectors.shape[1] // 2) :]
+    turned = vectors @ axes
+    lost = np.sqrt(np.maximum(0, 1 - np.einsum("ij,ij->i", turned, turned)))
+    return np.ascontiguousarray(np.column_stack([turned, lost]), dtype=np.float32)
+
+
+def _near(vectors: Vectors, bounds: Vectors, start: int, stop: int, at_least: float) -> tuple[Rows, Rows, Vectors]:
+    """(row, earlier column, cosine) of what is near the rows from `start` to `stop`."""
+    row, column = _above(bounds[start:stop] @ bounds[:stop].T, at_least - _SLACK)
+    if len(row) > _CROWDED * (stop - start) * stop:
+        products = vectors[start:stop] @ vectors[:stop].T
+        row, column = _above(products, at_least)
+        cosine = products[row, column]
+    else:
+        cosine = np.einsum("ij,ij->i", vectors[row + start], vectors[column])
+    near = (cosine >= at_least) & (column < row + start)
+    return row[near] + start, column[near], cosine[near]
+
+
+def _above(products: Vectors, at_least: float) -> tuple[Rows, Rows]:
+    row, column = np.divmod(np.flatnonzero(products.ravel() >= at_least), products.shape[1])
+    return row, column
+
+
+def _nearest(row: Rows, column: Rows, cosine: Vectors) -> tuple[Rows, Rows, Vectors]:
+    """Of each row, the MOST nearest."""
+    order = np.lexsort((-cosine, row))
+    row, column, cosine = row[order], column[order], cosine[order]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    kept = rank < MOST
+    return row[kept], column[kept], cosine[kept]

@@ -1,0 +1,164 @@
+"""Requests that come one after the other to a cache that is empty at first and fills up with their answers.
+
+A request that is answered from the cache leaves nothing there; every other one is answered afresh and kept. So what a
+threshold lets through changes what it meets later, which pairs taken by themselves do not show.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cache.decision import Decide, choose
+from cache.evaluation.figures import Figure, Flags, share
+from cache.evaluation.neighbours import Neighbours
+from cache.evaluation.pairs import Asked
+from cache.evaluation.truth import Truth
+from cache.risk import Batch, Label, RiskControl
+
+NEIGHBOURS = 5
+"""As many as a lookup compares."""
+
+OnRequest = Callable[[int, int], None]
+_SHOWN_EVERY = 1_000
+_BATCH = 200  # requests between two looks of the controller at what is known
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of every request, shape (n,): whether it was answered from the cache, and whether that was wrong."""
+
+    hits: Flags
+    wrong: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """`hit_rate` and `error` (wrong hits) are shares of all requests, `precision` of the hits: those that are right."""
+
+    hit_rate: Figure
+    error: Figure
+    precision: Figure
+
+
+def rates(outcome: Outcome) -> Rates:
+    """The figures of these requests."""
+    n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
+    return Rates(share(hits, n), share(wrong, n), share(hits - wrong, hits))
+
+
+def halves(outcome: Outcome) -> tuple[Rates, Rates]:
+    """The figures of the first half of the requests, and of the second."""
+    middle = len(outcome.hits) // 2
+    first = Outcome(outcome.hits[:middle], outcome.wrong[:middle])
+    return rates(first), rates(Outcome(outcome.hits[middle:], outcome.wrong[middle:]))
+
+
+class Gate:
+    """From which score on candidates are served: always the same, or as `control` says, which learns on the way.
+
+    It learns as a gateway does: some candidates, drawn by chance, are answered afresh and compared.
+    """
+
+    def __init__(self, threshold: float, control: RiskControl | None = None, seed: int = 0) -> None:
+        self._threshold = threshold
+        self._control = control
+        self._generator = random.Random(seed)  # noqa: S311
+        self._requests = 0
+        self._scores: list[float] = []
+        self._labels: list[Label] = []
+
+    def serves(self, score: float | None, wrong: bool) -> bool:
+        """Whether a request is answered from the cache, whose best candidate has this score, and would be wrong."""
+        if self._control is None:
+            return score is not None and score >= self._threshold
+        compared, serves = 0.0, False
+        if score is not None:
+            compared = self._control.weight(score, self._generator.random())
+            serves = score >= self._control.threshold and not compared
+            self._scores.append(score)
+        if score is not None and compared:
+            self._labels.append(Label(score, wrong, compared))
+        self._requests += 1
+        if self._requests == _BATCH:
+            self._control.fold(Batch(self._requests, tuple(self._scores), tuple(self._labels)))
+            self._requests, self._scores, self._labels = 0, [], []
+        return serves
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`requests` in the order in which they come; `texts[i]` is the number of request i's text among the `neighbours`
+    of texts.
+    """
+
+    requests: Sequence[Asked]
+    texts: Sequence[int]
+    neighbours: Neighbours
+    truth: Truth
+
+    def served_by(self, decide: Decide, gate: Gate, on_request: OnRequest) -> Outcome:
+        """What our cache does, deciding as a lookup does, at the threshold that `gate` has at the time."""
+        outcome, kept = self._nothing(), _Kept()
+        for row, (asked, text) in enumerate(zip(self.requests, self.texts, strict=True)):
+            if row % _SHOWN_EVERY == 0:
+                on_request(row, len(self.requests))
+            score, wrong = self._best(kept, row, decide) if asked.partition else (None, False)
+            outcome.hits[row] = gate.serves(score, wrong)
+            outcome.wrong[row] = outcome.hits[row] and wrong
+            if asked.partition and not outcome.hits[row]:
+                kept.add(asked.partition, text, row)
+        on_request(len(self.requests), len(self.requests))
+        return outcome
+
+    def _best(self, kept: _Kept, row: int, decide: Decide) -> tuple[float | None, bool]:
+        """The score of the best candidate without a veto, and whether it would be wrong."""
+        asked = self.requests[row]
+        near = self._near(kept, asked.partition, self.texts[row], NEIGHBOURS)
+        chosen = choose(decide, asked.question, [(self.requests[other].question, cosine) for other, cosine in near])
+        if chosen is None or chosen[1].refused:
+            return None, False
+        return chosen[1].score, not self.truth.same(near[chosen[0]][0], row)
+
+    def served_by_cosine(self, at_least: float) -> Outcome:
+        """What a cache does that looks at nothing but the cosine of the last user texts."""
+        outcome, kept = self._nothing(), _Kept()
+        for row, text in enumerate(self.texts):
+            near = self._near(kept, "", text, 1)
+            if near and near[0][1] >= at_least:
+                outcome.hits[row], outcome.wrong[row] = True, not self.truth.same(near[0][0], row)
+            else:
+                kept.add("", text, row)
+        return outcome
+
+    def _nothing(self) -> Outcome:
+        count = len(self.requests)
+        return Outcome(np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+
+    def _near(self, kept: _Kept, partition: str, text: int, most: int) -> list[tuple[int, float]]:
+        """(request, cosine) of the nearest kept ones."""
+        found = []
+        if (same := kept.get(partition, text)) is not None:
+            found.append((same, 1.0))
+        for other, cosine in zip(*self.neighbours.of(text), strict=True):
+            if len(found) >= most:
+                break
+            if (row := kept.get(partition, other)) is not None:
+                found.append((row, cosine))
+        return found
+
+
+class _Kept:
+    """The request whose answer is kept, by partition and text."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], int] = {}
+
+    def add(self, partition: str, text: int, row: int) -> None:
+        self._rows.setdefault((partition, text), row)
+
+    def get(self, partition: str, text: int) -> int | None:
+        return self._rows.get((partition, text))
