@@ -10,7 +10,7 @@ is measured is what is served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,15 +30,24 @@ class Verdict:
         return not self.refused and self.score >= threshold
 
 
+class Scored(Protocol):
+    """What a verifier says of one candidate."""
+
+    @property
+    def score(self) -> float: ...
+    @property
+    def refused(self) -> str: ...
+
+
 class Verifier(Protocol):
-    """A learned second opinion on a pair of questions (`cache.verifier` is one)."""
+    """A learned judgement of a pair of questions, with vetoes of its own (`cache.verifier` is one)."""
 
     @property
     def strict(self) -> float:
         """The threshold on its score while nothing is known of the surface's own traffic."""
 
-    def score(self, stored: str, asked: str, cosine: float) -> Verdict:
-        """The verdict on `stored`'s answer for whoever asks `asked`."""
+    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Scored:
+        """The verdict on `stored`'s answer for whoever asks `asked`, with these of the policy's guards."""
 
 
 Decide = Callable[[str, str, float], Verdict]
@@ -46,15 +55,16 @@ Decide = Callable[[str, str, float], Verdict]
 
 
 def decide_by(semantic: SemanticCache, verifier: Verifier | None = None) -> Decide:
-    """How one candidate is judged under a policy."""
+    """How one candidate is judged under a policy: its least cosine, then the verifier, or else the guards alone."""
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
+        if verifier is not None:
+            found = verifier.score(stored, asked, cosine, semantic.guards)
+            return Verdict(found.score, f"guard: {found.refused}" if found.refused else "")
         refused = guards.difference(stored, asked, semantic.guards)
-        if refused is not None:
-            return Verdict(cosine, f"guard: {refused}")
-        return Verdict(cosine) if verifier is None else verifier.score(stored, asked, cosine)
+        return Verdict(cosine, f"guard: {refused}" if refused else "")
 
     return decide
 
