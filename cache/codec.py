@@ -66,7 +66,7 @@ def decode(key: str, data: bytes) -> CacheEntry:
     _, length, *fields, tags = meta
     body = _inflated(payload, length) if length else payload
     try:
-        return CacheEntry(body, *fields, tuple((tag, version) for tag, version in tags))
+        return CacheEntry(body, *fields, tags=tuple((tag, version) for tag, version in tags))
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None
 

@@ -4,12 +4,15 @@ Everything in the body counts, fields nobody has heard of too, except what canno
 canonical form is JSON with sorted keys and the last user text cut out; that text follows, length-prefixed. Its
 hash before the text is the semantic partition, its hash after the text the exact key: one pass gives both.
 
-Both live in a scope of tenant, surface and policy version, so that no request of one tenant ever finds another's
-entry, and a new policy starts afresh. All three are BLAKE2b, keyed with the deployment's secret. With one
-(TIERLINE_CACHE_SECRET), a key seen in a listing or a slow log tells nothing: nobody can compute the key of a guessed
-request and compare. Without one, the default, they are plain hashes: tenants are kept apart all the same, but such
-guesses can be checked. Either way it is keys that are hidden, not entries: those lie in the store as they are.
-Parts are length-prefixed: no text inside a part can move the border between two.
+Texts count by what they say: strings are compared in Unicode's form C, composed (UAX #15), names of fields too.
+Numbers count as they are written, so 1 and 1.0 differ, which costs a miss and never an answer to something else.
+
+Both live in a scope (see `cache.scope`), so that no request of one tenant ever finds another's entry. All three are
+BLAKE2b, keyed with the deployment's secret. With one (TIERLINE_CACHE_SECRET), a key seen in a listing or a slow log
+tells nothing: nobody can compute the key of a guessed request and compare. Without one, the default, they are plain
+hashes: tenants are kept apart all the same, but such guesses can be checked. Either way it is keys that are hidden, not
+entries: those lie in the store as they are. Parts are length-prefixed: no text inside a part can move the border
+between two.
 """
 
 from __future__ import annotations
@@ -17,14 +20,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-SCHEMA = "c1"
-"""Part of every key: an older or newer Tierline on the same store never reads these entries."""
+from cache.scope import DIGEST_BYTES, prefixed
 
 DENIED = frozenset(
     {
@@ -33,7 +34,6 @@ DENIED = frozenset(
     }
 )  # fmt: skip
 _DENIED_PREFIX = "prompt_cache_"
-_DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,6 @@ class Fingerprint:
     key: str
     partition: str
     question: str | None
-
-
-@lru_cache(maxsize=4_096)
-def scope_of(tenant: str, surface: str, policy_version: str, secret: bytes) -> str:
-    """The prefix of all keys of one tenant on one surface under one policy. In braces: one slot of a cluster."""
-    digest = blake2b(digest_size=_DIGEST_BYTES, key=secret)
-    for part in (SCHEMA, tenant, surface, policy_version):
-        digest.update(_prefixed(part.encode()))
-    return f"tierline:{SCHEMA}:{{{digest.hexdigest()}}}"
 
 
 def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str | None, embedder: str) -> Fingerprint:
@@ -66,24 +57,36 @@ def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str |
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])
-    canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    if not canonical.isascii():
-        canonical = unicodedata.normalize("NFC", canonical.decode()).encode()
-    digest = blake2b(_prefixed(scope.encode()), digest_size=_DIGEST_BYTES, key=secret)
-    digest.update(_prefixed(canonical))
+    digest = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
+    digest.update(prefixed(_canonical(request)))
     if question is None:
         return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", "", None)
     if not question.isascii():
         question = unicodedata.normalize("NFC", question)
     partition = digest.copy()
-    partition.update(_prefixed(embedder.encode()))
+    partition.update(prefixed(embedder.encode()))
     # A question of no characters is not the same as none: its length says so.
-    digest.update(_prefixed(question.encode()))
+    digest.update(prefixed(question.encode()))
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
 
 
-def _prefixed(part: bytes) -> bytes:
-    return b"%d:%b" % (len(part), part)
+def _canonical(request: dict[str, Any]) -> bytes:
+    """JSON with sorted keys and composed strings. Most is ASCII, and most of the rest is composed already."""
+    canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
+    # What JSON escapes never composes with what follows, so a text is composed where its JSON is.
+    if canonical.isascii() or unicodedata.is_normalized("NFC", canonical.decode()):
+        return canonical
+    return orjson.dumps(_composed(request), option=orjson.OPT_SORT_KEYS)
+
+
+def _composed(value: Any) -> Any:
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value)
+    if isinstance(value, dict):
+        composed = {unicodedata.normalize("NFC", name): _composed(part) for name, part in value.items()}
+        # Two names that are one when composed: none may be lost, so they stay as they came.
+        return composed if len(composed) == len(value) else {name: _composed(part) for name, part in value.items()}
+    return [_composed(part) for part in value] if isinstance(value, list) else value
 
 
 def _cut(messages: list[Any]) -> tuple[list[Any], str | None]:

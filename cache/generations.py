@@ -32,10 +32,7 @@ class Generations:
 
     def of(self, owner: str, surface: str) -> int:
         """The generation of an owner's entries on a surface."""
-        known = self._known
-        if known is None:
-            return self._alone
-        return known.get(surface, 0) + known.get(f"{surface} {owner}", 0) if known else 0
+        return self._alone if self._known is None else of(self._known, owner, surface)
 
     async def refresh(self) -> None:
         """Reads what the store says now; what was known stays where it says nothing."""
@@ -48,6 +45,11 @@ class Generations:
         while True:
             await asyncio.sleep(_EVERY_S)
             await self.refresh()
+
+
+def of(raised: Mapping[str, int], owner: str, surface: str) -> int:
+    """The generation of an owner's entries on a surface, by what was raised how often."""
+    return raised.get(surface, 0) + raised.get(f"{surface} {owner}", 0) if raised else 0
 
 
 def read() -> Command:

@@ -14,7 +14,10 @@ from cache.entry import Answer, CacheEntry
 from cache.fingerprint import Fingerprint
 from cache.index import Vector
 from cache.plan import CachePlan
-from cache.store import IndexOperation, Operation, Write
+from cache.registry import Registry
+from cache.shelf import Caps, put
+from cache.store import Command, IndexOperation, Operation
+from policies.model import CachePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +43,23 @@ class Prepared:
 
 
 class Keeper:
-    """Prepares answers for the store. `operations` are what the index has to make a record findable."""
+    """Prepares answers for the store. `operations` are what the index has to make a record findable.
+
+    `caps` bound each scope, `largest` is the most bytes of one answer.
+    """
 
     def __init__(
         self,
         operations: Callable[[IndexRecord], tuple[IndexOperation, ...]],
         dimension: int,
         clock: Callable[[], float],
+        caps: Caps,
+        largest: int,
     ) -> None:
         self._operations = operations
+        self._caps = caps
+        self._largest = largest
+        self.registry = Registry(clock)
         self._dimension = dimension
         self._clock = clock
 
@@ -63,10 +74,13 @@ class Keeper:
         reason = reason or answers.why_not_kept(
             answer.completion, plan.body.get("n") or 1, tool_calls=plan.policy.store_tool_calls
         )
+        if not reason and plan.tags is not None and plan.tags.versions is None:
+            # What it was drawn from may have changed since the model was asked: nobody can tell.
+            reason = "tags"
         if reason or plan.keys is None:
             return Prepared(refused=reason or "policy")
         body = orjson.dumps(answer.completion)
-        if len(body) > answers.MAX_BODY_BYTES:
+        if len(body) > self._largest:
             return Prepared(refused="size")
         findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
         return self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
@@ -92,10 +106,24 @@ class Keeper:
             cost_usd=answer.cost_usd,
             ttft_s=answer.ttft_s,
             tokens_per_s=answer.tokens_per_s,
+            tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
-        write = Write(keys.key, encode(keys.key, entry), ttl)
+        kept = self.shelved(plan, entry, ttl)
         if semantic is None or vector is None:
-            return Prepared((write,))
+            return Prepared(kept)
         data = np.asarray(vector, "<f4").tobytes()
         record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, data)
-        return Prepared((write, *self._operations(record)), record)
+        return Prepared((*kept, *self._operations(record)), record)
+
+    def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float) -> tuple[Command, ...]:
+        """What it takes to put an entry under the exact key of a plan that has keys, for so many seconds."""
+        if plan.keys is None or plan.scope is None:
+            return ()
+        key = plan.keys.key
+        write = put(key, encode(key, entry), left_s, entry.created_at, self._caps, entry.origin)
+        return *self.registry.enter(plan.scope, longest_ttl(plan.policy)), write
+
+
+def longest_ttl(policy: CachePolicy) -> float:
+    """Seconds that an entry may live under this policy."""
+    return max(policy.exact.ttl if policy.exact else 0.0, policy.semantic.ttl if policy.semantic else 0.0)

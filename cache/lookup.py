@@ -15,26 +15,35 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from cache import eligibility
-from cache.codec import CorruptEntry, decode, encode
+from cache import answers, eligibility, tags
+from cache.administration import Administration, Found, id_of
+from cache.codec import CorruptEntry, decode
 from cache.decision import choose, decide_by, default_threshold
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
-from cache.fingerprint import SCHEMA, Fingerprint
+from cache.fingerprint import Fingerprint
+from cache.generations import Generations
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
-from cache.keeping import Keep, Keeper, Prepared
+from cache.keeping import Keep, Keeper, Prepared, longest_ttl
 from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
-from cache.store import Store, StoreUnavailable, Write
+from cache.scope import SCHEMA
+from cache.shelf import ENTRY, Caps
+from cache.store import Command, Store, StoreUnavailable
 from policies.model import CachePolicy, Policy
 
 log = logging.getLogger("tierline.cache")
 
 _NEIGHBOURS = 5
 _MAX_CHORES = 1_000
+_TIDY_S = 3_600.0
+_CAPS = Caps()
+_NO_TEAMS: Mapping[str, str] = {}
+_NO_VERSIONS: tags.Versions = ()
 _OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
 
 
@@ -50,25 +59,43 @@ class Cache:
         secret: bytes = b"",
         longest_question: int = eligibility.LONGEST_QUESTION,
         index: Choice = "auto",
+        teams: Mapping[str, str] = _NO_TEAMS,
+        caps: Caps = _CAPS,
+        largest: int = answers.MAX_BODY_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`longest_question`: how many characters of a text its vector is certain to cover."""
+        """`longest_question`: how many characters of a text its vector is certain to cover. `teams`: see `Scopes`.
+
+        `caps` bound each scope, `largest` is the most bytes of one answer.
+        """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
-        self._planner = Planner(secret, embedder, longest_question)
-        self._keeper = Keeper(self.index.operations, dimension, clock)
+        self._generations = Generations(store)
+        self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
+        self.administration = Administration(store, clock)
+        self._keeper = Keeper(self.index.operations, dimension, clock, caps, largest)
         self._chores: set[asyncio.Task[None]] = set()
+        self._upkeep: list[asyncio.Task[None]] = []
+        self.on_wrong: Callable[[str, float], None] | None = None
+        """Told of every answer to another question that is said to be wrong: the surface, and the similarity."""
 
     async def start(self) -> None:
         """Finds out which index the store can carry, and begins to keep up with it."""
+        await self._generations.refresh()
         await self.index.start()
+        self._upkeep = [
+            asyncio.create_task(self._generations.run(), name="cache-generations"),
+            asyncio.create_task(self._tidied(), name="cache-tidy"),
+        ]
 
     async def aclose(self) -> None:
         """Closes the index, and waits for what is still being written. The store is the caller's to close."""
+        for task in self._upkeep:
+            task.cancel()
         await self.index.aclose()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
 
     def plan(
         self,
@@ -81,20 +108,25 @@ class Cache:
         read: bool = True,
         write: bool = True,
         demands: Demands = NO_DEMANDS,
+        tags: Sequence[str] = (),
     ) -> CachePlan:
         """What may be done for one checked request. `model`, when given, counts in the keys instead of the body's.
 
-        `read` False is a client's no-cache, `write` False its no-store.
+        `read` False is a client's no-cache, `write` False its no-store; `tags` name what its answer is drawn from.
         """
-        return self._planner.plan(body, policy, tenant, facts, model=model, read=read, write=write, demands=demands)
+        return self._planner.plan(
+            body, policy, tenant, facts, model=model, read=read, write=write, demands=demands, tags=tags
+        )
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
         """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""
-        if plan.keys is None or not plan.read:
-            return Lookup("bypass", reason=plan.reason or "no-cache")
-        if plan.policy.exact is None:
-            return Lookup("bypass", reason="policy")
-        found = await self._entry(plan.keys.key, plan.policy.exact.ttl, allowed_tiers, plan.demands)
+        exact = plan.policy.exact
+        if plan.keys is None or not plan.read or exact is None:
+            if plan.tags is not None and plan.write:
+                with contextlib.suppress(StoreUnavailable):
+                    await self._versions(plan)
+            return Lookup("bypass", reason=plan.reason or ("policy" if plan.read else "no-cache"))
+        found = await self._entry(plan, plan.keys.key, exact.ttl, allowed_tiers)
         if isinstance(found, Lookup):
             return found
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
@@ -115,7 +147,7 @@ class Cache:
             return _miss(refused, near)
         if near.similarity < plan.demands.min_similarity:
             return _miss("min-similarity", near)
-        found = await self._entry(near.key, semantic.ttl, allowed_tiers, plan.demands)
+        found = await self._entry(plan, near.key, semantic.ttl, allowed_tiers)
         if isinstance(found, CacheEntry) and found.question != near.question:
             found = Lookup("miss", reason="index_disagrees")
         if isinstance(found, Lookup):
@@ -125,7 +157,7 @@ class Cache:
             return _beside(near, found)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # Otherwise the exact key may hold a better answer, which this request alone would not have.
-            self._later(self._back_fill(keys.key, found, semantic.ttl, near.similarity))
+            self._later(self._back_fill(plan, near, found, semantic.ttl))
         hit = self._hit("semantic", near.key, found, near.similarity)
         return _beside(near, Lookup("hit", hit))
 
@@ -147,7 +179,8 @@ class Cache:
         """Whether a stronger tier's answer is stored still."""
         if keep.plan.keys is None:
             return False
-        found = await self._entry(keep.plan.keys.key, math.inf, None, NO_DEMANDS)
+        plan = replace(keep.plan, demands=NO_DEMANDS, tags=None)
+        found = await self._entry(plan, keep.plan.keys.key, math.inf, None)
         return isinstance(found, CacheEntry) and keep.plan.outranks(found.tier, keep.answer.tier)
 
     def _prepared(self, keep: Keep) -> Prepared:
@@ -167,6 +200,7 @@ class Cache:
             await self._store.apply(operations)
         except StoreUnavailable as error:
             if error.reason != "index":
+                self._keeper.registry.forget()
                 return error.reason
             # The answers are kept, and found exactly.
             self.index.refused(str(error))
@@ -177,11 +211,15 @@ class Cache:
         return ""
 
     async def _entry(
-        self, key: str, ttl_s: float, allowed_tiers: Set[str] | None, demands: Demands
+        self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None
     ) -> CacheEntry | Lookup:
         """The entry under `key` when it may be served, else how the lookup ends."""
+        demands, versions = plan.demands, _NO_VERSIONS
         try:
-            data = await self._store.get(key)
+            if plan.tags is None:
+                data = await self._store.get(key)
+            else:
+                data, versions = await self._versions(plan, key)
         except StoreUnavailable as error:
             if error.reason == "wrong_type":
                 return self._corrupt(key)
@@ -200,7 +238,37 @@ class Cache:
             return Lookup("miss", reason=unmet)
         if allowed_tiers is not None and entry.tier not in allowed_tiers:
             return Lookup("miss", reason="tier")
+        if entry.tags and (changed := await self._source_changed(key, entry, versions)):
+            return changed
         return entry
+
+    async def _versions(self, plan: CachePlan, key: str = "") -> tuple[bytes | None, tags.Versions]:
+        """What lies under `key`, if one is given, and the versions of the request's tags, in one round trip.
+
+        A scope that has tags is listed before any model is asked: who purges a tag in this very moment must find it.
+        """
+        if plan.tags is None or plan.scope is None:
+            return None, _NO_VERSIONS
+        entering = self._keeper.registry.enter(plan.scope, longest_ttl(plan.policy))
+        reading = [Command((b"GET", key.encode()))] if key else []
+        try:
+            replies = await self._store.ask([*entering, *reading, tags.versions_of(plan.scope.prefix, plan.tags.names)])
+        except StoreUnavailable:
+            self._keeper.registry.forget()
+            raise
+        return replies[-2] if key else None, plan.tags.seen(replies[-1])
+
+    async def _source_changed(self, key: str, entry: CacheEntry, versions: tags.Versions) -> Lookup | None:
+        """The miss that an entry is whose tags have moved since; None when none has."""
+        changed = tags.moved(entry.tags, versions)
+        if changed is None:
+            names = [name for name, _ in entry.tags]
+            try:
+                (reply,) = await self._store.ask([tags.versions_of(key.partition(ENTRY)[0], names)])
+            except StoreUnavailable as error:
+                return _unanswered(error)
+            changed = tags.moved(entry.tags, tags.paired(names, reply))
+        return None if changed is False else Lookup("miss", reason="tag")
 
     def _corrupt(self, key: str) -> Lookup:
         self._later(self._store.delete(key))
@@ -225,13 +293,40 @@ class Cache:
             return own[place], ""
         return own[place], verdict.refused or "similarity"
 
-    async def _back_fill(self, key: str, entry: CacheEntry, ttl_s: float, similarity: float) -> None:
+    async def _back_fill(self, plan: CachePlan, near: Neighbour, entry: CacheEntry, ttl_s: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
         expires_at = min(entry.expires_at, entry.created_at + ttl_s)
         left = expires_at - self._clock()
         if left > 0:
-            copy = replace(entry, expires_at=expires_at, similarity=similarity)
-            await self._store.apply([Write(key, encode(key, copy), left)])
+            own = plan.tags.versions or () if plan.tags is not None else ()
+            copy = replace(
+                entry,
+                expires_at=expires_at,
+                similarity=near.similarity,
+                origin=near.key.rpartition(ENTRY)[2],
+                tags=tuple(sorted({**dict(own), **dict(entry.tags)}.items())),
+            )
+            await self._store.apply(self._keeper.shelved(plan, copy, left))
+
+    async def wrong(self, entry_id: str, tenant: str, surface: str, similarity: float | None = None) -> Found | None:
+        """Takes an entry out of service that a tenant of this surface was wrongly given; what it was, if still there.
+
+        With it go its copies, and what it was copied from. Where it was another question's answer, of this `similarity`
+        (a copy knows its own), `on_wrong` is told. Raises StoreUnavailable.
+        """
+        within = await self.administration.scopes(surface, self._planner.scopes.owners(tenant))
+        found = await self.administration.remove(entry_id, within)
+        if similarity is None and found is not None:
+            similarity = found.entry.similarity
+        if similarity is not None and self.on_wrong is not None:
+            self.on_wrong(surface, similarity)
+        return found
+
+    async def _tidied(self) -> None:
+        while True:
+            await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.5))  # noqa: S311  (not all workers at once)
+            with contextlib.suppress(StoreUnavailable):
+                await self.administration.tidy()
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         """Does something small for the store off the request's path; dropped when too much is waiting."""
@@ -247,7 +342,7 @@ class Cache:
             await chore
 
     def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
-        return Hit(kind, entry, _entry_id(key), max(0.0, self._clock() - entry.created_at), similarity)
+        return Hit(kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity)
 
 
 def _unanswered(error: StoreUnavailable) -> Lookup:
@@ -260,8 +355,4 @@ def _miss(reason: str, near: Neighbour | None) -> Lookup:
 
 
 def _beside(near: Neighbour, lookup: Lookup) -> Lookup:
-    return replace(lookup, neighbour=_entry_id(near.key), question=near.question, similarity=near.similarity)
-
-
-def _entry_id(key: str) -> str:
-    return key.rpartition(":")[2][:12]
+    return replace(lookup, neighbour=id_of(near.key), question=near.question, similarity=near.similarity)

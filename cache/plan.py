@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
 from cache import eligibility
-from cache.fingerprint import Fingerprint, fingerprint, scope_of
+from cache.fingerprint import Fingerprint, fingerprint
+from cache.scope import Scope, Scopes
+from cache.tags import Tags
 from policies.model import CachePolicy, Policy
 
 _SECRET_BYTES = 64
@@ -53,6 +55,10 @@ class CachePlan:
     longest: int = eligibility.LONGEST_QUESTION
     tiers: tuple[str, ...] = ()
     demands: Demands = NO_DEMANDS
+    scope: Scope | None = None
+    """Whose the keys are; there wherever `keys` is."""
+    tags: Tags | None = None
+    """What the answer will have been drawn from; None where nobody says."""
 
     def outranks(self, tier: str, other: str) -> bool:
         """Whether `tier` is the stronger of the two, as the policy lists them."""
@@ -70,10 +76,21 @@ class CachePlan:
 
 
 class Planner:
-    """Makes plans. `secret` may have any length; `embedder` names the vectors, `longest` is what they surely cover."""
+    """Makes plans. `secret` may have any length; `embedder` names the vectors, `longest` is what they surely cover.
 
-    def __init__(self, secret: bytes, embedder: str, longest: int) -> None:
+    `teams` and `generation`: see `Scopes`.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        embedder: str,
+        longest: int,
+        teams: Mapping[str, str],
+        generation: Callable[[str, str], int],
+    ) -> None:
         self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
+        self.scopes = Scopes(self._secret, teams, generation)
         self._embedder = embedder
         self._longest = longest
 
@@ -88,6 +105,7 @@ class Planner:
         read: bool = True,
         write: bool = True,
         demands: Demands = NO_DEMANDS,
+        tags: Sequence[str] = (),
     ) -> CachePlan:
         """See `Cache.plan`."""
         reason = eligibility.why_not_any(policy.cache, body, facts)
@@ -95,8 +113,9 @@ class Planner:
             reason = "no-cache"
         if reason:
             return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
-        scope = scope_of(tenant, policy.surface, policy.version, self._secret)
-        keys = fingerprint(body, scope, self._secret, model, self._embedder)
+        scope = self.scopes.of(tenant, policy)
+        keys = fingerprint(body, scope.prefix, self._secret, model, self._embedder)
+        named = (*policy.cache.tags, *tags)
         return CachePlan(
             policy.cache,
             policy.surface,
@@ -110,4 +129,6 @@ class Planner:
             self._longest,
             policy.tiers,
             demands,
+            scope,
+            Tags(named) if named else None,
         )

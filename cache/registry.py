@@ -46,6 +46,10 @@ class Registry:
         said = orjson.dumps((scope.owner, scope.surface, scope.policy, scope.generation, now + _AGAIN_S + ttl_s))
         return (Command((b"HSET", TABLE.encode(), scope.digest.encode(), said)),)
 
+    def forget(self) -> None:
+        """Enters all anew: the store may not have taken what it was given."""
+        self._due.clear()
+
 
 def read() -> Command:
     """Asks for all scopes; `parsed` reads the reply."""

@@ -66,7 +66,7 @@ class Caps:
     """The most that one scope may hold, in entries and in bytes as stored."""
 
     entries: int = 20_000
-    bytes: int = 128 << 20
+    bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)

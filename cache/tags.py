@@ -38,9 +38,12 @@ class Tags:
         self.names: Final = tuple(sorted(set(names)))
         self.versions: Versions | None = None
 
-    def seen(self, replies: Sequence[object]) -> None:
-        """Takes the replies to `versions_of` these names."""
-        self.versions = tuple(zip(self.names, map(_version, replies), strict=True))
+    def seen(self, reply: object) -> Versions:
+        """The versions in a reply to `versions_of` these names. The first ones seen are those of an answer to come."""
+        now = paired(self.names, reply)
+        if self.versions is None:
+            self.versions = now
+        return now
 
 
 def parse(header: bytes) -> tuple[str, ...]:
@@ -76,5 +79,7 @@ def purged(prefix: str, name: str) -> Command:
     return Command((b"HSET", table_of(prefix).encode(), name.encode(), secrets.token_hex(8).encode()))
 
 
-def _version(reply: object) -> str:
-    return reply.decode("latin-1") if isinstance(reply, bytes) else ""
+def paired(names: Sequence[str], reply: object) -> Versions:
+    """Tags and the versions in a reply to `versions_of` them."""
+    found = reply if isinstance(reply, list) else ()
+    return tuple((name, version.decode() if version else "") for name, version in zip(names, found, strict=False))

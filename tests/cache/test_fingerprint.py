@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from cache.fingerprint import Fingerprint, fingerprint, scope_of
+from cache.fingerprint import Fingerprint, fingerprint
+from cache.scope import scope_of
 from tests.cache.samples import body
 
 

@@ -193,6 +193,7 @@ async def test_another_worker_finds_it_too(store: RedisStore, clock: Clock, tena
     """What one worker keeps, another finds by meaning, also when it started later."""
     name = secrets.token_hex(4)
     writer, reader = (Cache(store, embedder_name=name, dimension=4, clock=clock) for _ in range(2))
+    await writer.start()
     await writer.write(writer.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     await reader.start()
     await eventually(lambda: len(reader.index) == 1, what="the other worker's record")

@@ -1,0 +1,211 @@
+"""`python -m tests.bench.scopes [--pairs N] [--store URL] [--seed N] [--json]`: is anybody served another's answer?
+
+A thousand tenants, some in teams, with names made to be confused, ask the same few questions on several surfaces and
+under several policies. Each look-up is a pair: one who asks, and an entry to the very same question that lies in the
+store for another. Look-ups are exact ones and semantic ones in turn, many at a time over one store, and every tenth is
+cancelled in the middle of it: a reply that was left on a connection must never be read by the next who uses it.
+
+Counted are answers that the asker may not see, and entries that came under a wrong key (a reply out of step). Both must
+be 0; the exit code is 1 where they are not. Without --store an embedded Valkey is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from cache.entry import Lookup
+from cache.index import Vector
+from cache.keeping import Keep
+from cache.lookup import Cache
+from cache.plan import CachePlan
+from cache.redis_store import RedisStore
+from policies.model import Policy
+from tests.cache.samples import Facts, answer, body, policy
+from tests.support.store import local_store
+
+TENANTS = 1_000
+FULL, QUICK = 1_000_000, 20_000
+_QUESTIONS = 40
+_TEAMS = 50
+_FORMS = ("{0}", "{0}:", "tenant:{0}", "team:{0}", "{0}\0{0}")
+_ENTRIES = 12_000
+_AT_ONCE = 12
+_CANCELLED = 0.1
+_DIMENSION = 32
+_FACTS = Facts()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of it. `own` are hits that their askers may see, `outcomes` of the look-ups that were not cancelled.
+
+    Look-ups that the store did not answer in time, on a busy machine, are no pairs, and are made up for.
+    """
+
+    pairs: int
+    cancelled: int
+    own: int
+    across: int
+    out_of_step: int
+    outcomes: dict[str, int]
+    seconds: float
+
+    @property
+    def safe(self) -> bool:
+        """Whether nobody saw what was not theirs."""
+        return self.across == 0 and self.out_of_step == 0
+
+
+class _World:
+    """Who there is, what they ask, and who may see whose answers."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.tenants = [form.format(i // len(_FORMS)) for i in range(TENANTS) for form in [_FORMS[i % len(_FORMS)]]]
+        self.teams = {tenant: f"team-{i % _TEAMS}" for i, tenant in enumerate(self.tenants) if i % 2}
+        self.policies = _policies()
+        self.questions = [f"What is the capital of country number {i}?" for i in range(_QUESTIONS)]
+        vectors = np.random.default_rng(chance.randrange(1 << 30)).normal(size=(_QUESTIONS, _DIMENSION))
+        self.vectors: list[Vector] = [(v / np.linalg.norm(v)).astype(np.float32) for v in vectors]
+
+    def plan(self, cache: Cache, tenant: str, rules: int, question: int) -> CachePlan:
+        return cache.plan(body(self.questions[question]), self.policies[rules], tenant, _FACTS)
+
+    def label(self, tenant: str, rules: int, question: int) -> str:
+        """The answer of this asker to this question here: who may see it can be told from it."""
+        return orjson.dumps((self.owner(tenant, rules), rules, question)).decode()
+
+    def owner(self, tenant: str, rules: int) -> str:
+        shared = self.policies[rules].cache.scope == "team" and tenant in self.teams
+        return f"team {self.teams[tenant]}" if shared else f"tenant {tenant}"
+
+
+def _policies() -> tuple[Policy, ...]:
+    tenant, other, team = policy("1111111"), policy("2222222"), policy("3333333", scope="team")
+    return tenant, other, team, tenant.model_copy(update={"surface": "batch"})
+
+
+async def run(store: RedisStore, pairs: int, seed: int) -> Report:
+    """Writes what the tenants keep, then looks up `pairs` times."""
+    chance = random.Random(seed)
+    world = _World(chance)
+    cache = Cache(store, embedder_name=f"scopes-{seed}", dimension=_DIMENSION, index="replica", teams=world.teams)
+    await cache.start()
+    try:
+        await _fill(cache, world, chance)
+        return await _look_up(cache, world, chance, pairs)
+    finally:
+        await cache.aclose()
+
+
+async def _fill(cache: Cache, world: _World, chance: random.Random) -> None:
+    keeps = []
+    for who, rules, question in (_drawn(world, chance) for _ in range(_ENTRIES)):
+        kept = answer(world.label(who, rules, question))
+        keeps.append(Keep(world.plan(cache, who, rules, question), kept, world.vectors[question]))
+    for start in range(0, len(keeps), 100):
+        for outcome in await cache.write_all(keeps[start : start + 100]):
+            if not outcome.stored:
+                raise RuntimeError(f"an answer was not kept: {outcome.reason}")
+
+
+async def _look_up(cache: Cache, world: _World, chance: random.Random, pairs: int) -> Report:
+    counts: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+
+    async def asker() -> None:
+        while counts["pairs"] < pairs:
+            who, rules, question = _drawn(world, chance)
+            plan = world.plan(cache, who, rules, question)
+            asked = cache.semantic(plan, world.vectors[question]) if chance.random() < 0.5 else cache.exact(plan)
+            found = await _perhaps_cancelled(asked, chance)
+            if found is None:
+                counts["cancelled"] += 1
+                counts["pairs"] += 1
+                continue
+            outcomes[found.outcome] += 1
+            if found.outcome not in ("hit", "miss"):
+                await asyncio.sleep(0.02)  # a busy machine: the store was not asked, or had no time
+                continue
+            counts["pairs"] += 1
+            counts["out_of_step"] += found.reason in {"corrupt", "index_disagrees"}
+            if found.hit is not None:
+                said = orjson.loads(found.hit.entry.body)["choices"][0]["message"]["content"]
+                counts["own" if said == world.label(who, rules, question) else "across"] += 1
+
+    started = time.monotonic()
+    await asyncio.gather(*(asker() for _ in range(_AT_ONCE)))
+    took = round(time.monotonic() - started, 1)
+    return Report(
+        counts["pairs"],
+        counts["cancelled"],
+        counts["own"],
+        counts["across"],
+        counts["out_of_step"],
+        dict(outcomes),
+        took,
+    )
+
+
+async def _perhaps_cancelled(asked: Any, chance: random.Random) -> Lookup | None:
+    """What was found; None for one that was cancelled after a few turns of the loop, wherever it was by then."""
+    if chance.random() >= _CANCELLED:
+        found: Lookup = await asked
+        return found
+    task = asyncio.ensure_future(asked)
+    for _ in range(chance.randrange(6)):
+        await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return None
+
+
+def _drawn(world: _World, chance: random.Random) -> tuple[str, int, int]:
+    return chance.choice(world.tenants), chance.randrange(len(world.policies)), chance.randrange(_QUESTIONS)
+
+
+async def _at(url: str, pairs: int, seed: int) -> Report:
+    store = RedisStore.from_url(url)
+    try:
+        return await run(store, pairs, seed)
+    finally:
+        await store.aclose()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs it; 0 when nobody was served what was not theirs, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.scopes", description="Is a scope ever crossed?")
+    parser.add_argument("--pairs", type=int, default=FULL, metavar="N", help=f"look-ups (default {FULL:,})")
+    parser.add_argument("--store", metavar="URL", help="a Redis-protocol server (default: an embedded Valkey)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args(arguments)
+    with contextlib.ExitStack() as stack:
+        url = asked.store or stack.enter_context(local_store()).url
+        report = asyncio.run(_at(url, asked.pairs, asked.seed))
+    if asked.json:
+        print(json.dumps(asdict(report)))
+    else:
+        print(
+            f"{report.pairs:,} pairs over {TENANTS:,} tenants, {report.cancelled:,} cancelled, in {report.seconds} s: "
+            f"{report.across} served across scopes, {report.out_of_step} out of step, {report.own:,} of their own; "
+            + ", ".join(f"{count:,} {name}" for name, count in sorted(report.outcomes.items()))
+        )
+    return 0 if report.safe else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

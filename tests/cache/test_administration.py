@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from cache.administration import Administration
+from cache.index import Vector
+from cache.lookup import Cache
+from cache.plan import CachePlan
+from cache.redis_store import RedisStore
+from cache.shelf import Caps
+from cache.store import Command
+from gateway.supervisor.state import free_port
+from policies.model import Policy
+from tests.cache.samples import Facts, answer, body, policy
+from tests.support.store import LocalStore, local_store
+from tests.support.wait import eventually
+
+ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
+FACTS = Facts()
+CAPS = Caps(entries=50, bytes=40_000)
+
+
+def vector(angle: float = 0.0) -> Vector:
+    return np.array([np.cos(angle), np.sin(angle), 0, 0], np.float32)
+
+
+@pytest.fixture
+def tenant() -> str:
+    return secrets.token_hex(8)
+
+
+@pytest_asyncio.fixture
+async def cache(store: RedisStore) -> AsyncIterator[Cache]:
+    """One worker's cache; the tenants `red-...` are of one team."""
+    teams = {"red-1": "red", "red-2": "red", "blue": "blue"}
+    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, teams=teams, caps=CAPS)
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def admin(store: RedisStore) -> Administration:
+    return Administration(store)
+
+
+def planned(cache: Cache, question: str, tenant: str, rules: Policy | None = None, **wishes: Any) -> CachePlan:
+    return cache.plan(body(question), rules or policy(), tenant, FACTS, **wishes)
+
+
+async def hit(cache: Cache, question: str, tenant: str, rules: Policy | None = None, **wishes: Any) -> bool:
+    return (await cache.exact(planned(cache, question, tenant, rules, **wishes))).hit is not None
+
+
+async def test_a_purged_surface_is_missed_by_every_worker_within_a_second(
+    store: RedisStore, cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """One number moves all workers to fresh scopes, for one tenant or for all; other surfaces stay."""
+    other = Cache(store, embedder_name="e", dimension=4)
+    await other.start()
+    batch = policy().model_copy(update={"surface": "batch"})
+    for who, rules in ((tenant, policy()), (f"{tenant}-2", policy()), (tenant, batch)):
+        await cache.write(planned(cache, ITALY, who, rules), answer())
+    assert await hit(other, ITALY, tenant)
+    purged = await admin.purge_surface("chat", f"tenant:{tenant}")
+    assert (purged.scopes, purged.entries) == (1, 1)
+    async with asyncio.timeout(1):
+        while await hit(cache, ITALY, tenant) or await hit(other, ITALY, tenant):
+            await asyncio.sleep(0.02)
+    assert await hit(cache, ITALY, f"{tenant}-2")
+    await admin.purge_surface("chat")
+    async with asyncio.timeout(1):
+        while await hit(cache, ITALY, f"{tenant}-2"):
+            await asyncio.sleep(0.02)
+    assert await hit(cache, ITALY, tenant, batch)
+    await cache.write(planned(cache, ITALY, tenant), answer())
+    assert await hit(cache, ITALY, tenant), "a fresh scope keeps answers again"
+    await other.aclose()
+
+
+async def test_an_answer_on_its_way_during_a_purge_is_not_served_after_it(
+    cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """Its plan is of the scope before."""
+    plan = planned(cache, ITALY, tenant)
+    await admin.purge_surface("chat", f"tenant:{tenant}")
+    before = plan.keys
+    await eventually(lambda: planned(cache, ITALY, tenant).keys != before, what="the new generation")
+    assert (await cache.write(plan, answer())).stored
+    assert not await hit(cache, ITALY, tenant)
+
+
+async def test_a_worker_keeps_to_what_it_knows_while_the_store_is_down() -> None:
+    """Generations do not fall back when they cannot be read, and one that never could read them shares with nobody."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4)
+        await cache.start()
+        await Administration(store).purge_surface("chat")
+        first = planned(cache, ITALY, "t").keys
+        await eventually(lambda: planned(cache, ITALY, "t").keys != first, what="the new generation")
+        known = planned(cache, ITALY, "t").keys
+        server.stop()
+        await asyncio.sleep(1.2)
+        assert planned(cache, ITALY, "t").keys == known
+        late = Cache(store, embedder_name="e", dimension=4)
+        await late.start()
+        assert planned(late, ITALY, "t").keys not in (first, known)
+        server.start()
+        for one in (cache, late):
+            await one.aclose()
+        await store.aclose()
+
+
+async def test_a_cache_is_shared_within_a_team_only_where_the_policy_says_so(cache: Cache) -> None:
+    """Two tenants of a team share under `scope: team`, another team's and teamless ones never; the default is apart."""
+    shared, apart = policy(version=secrets.token_hex(4), scope="team"), policy(version=secrets.token_hex(4))
+    for rules in (shared, apart):
+        await cache.write(planned(cache, ITALY, "red-1", rules), answer())
+    assert await hit(cache, ITALY, "red-2", shared)
+    assert not await hit(cache, ITALY, "red-2", apart)
+    for stranger in ("blue", "nobody", "red", "team:red", "tenant:red-1"):
+        assert not await hit(cache, ITALY, stranger, shared)
+        assert not await hit(cache, ITALY, stranger, apart)
+
+
+async def test_answers_drawn_from_a_source_go_when_it_changes(cache: Cache, admin: Administration, tenant: str) -> None:
+    """A purged tag makes its entries misses at once, for those who named it and for those who did not."""
+    await cache.exact(plan := planned(cache, ITALY, tenant, tags=["doc:42", "doc:43"]))
+    assert (await cache.write(plan, answer())).stored
+    assert await hit(cache, ITALY, tenant, tags=["doc:43"])
+    await admin.purge_tag("doc:7")
+    assert await hit(cache, ITALY, tenant)
+    await admin.purge_tag("doc:42")
+    for tags in ([], ["doc:42"], ["doc:43"], ["doc:42", "doc:43"]):
+        found = await cache.exact(planned(cache, ITALY, tenant, tags=tags))
+        assert (found.outcome, found.reason) == ("miss", "tag")
+    await cache.exact(plan := planned(cache, ITALY, tenant, tags=["doc:42"]))
+    await cache.write(plan, answer())
+    assert await hit(cache, ITALY, tenant), "an answer drawn from the source as it is now"
+
+
+@pytest.mark.parametrize("read", [True, False])
+async def test_an_answer_that_is_written_while_its_source_changes_is_not_served(
+    cache: Cache, admin: Administration, tenant: str, read: bool
+) -> None:
+    """The versions count that the tags had before the model was asked, for requests that want a fresh answer too."""
+    plan = planned(cache, ITALY, tenant, tags=["doc:42"], read=read)
+    await cache.exact(plan)
+    await admin.purge_tag("doc:42")
+    await cache.write(plan, answer())
+    assert not await hit(cache, ITALY, tenant)
+
+
+async def test_a_tagged_answer_whose_tags_were_never_read_is_not_kept(cache: Cache, tenant: str) -> None:
+    """Nobody can tell whether its sources have changed since."""
+    outcome = await cache.write(planned(cache, ITALY, tenant, tags=["doc:42"]), answer())
+    assert (outcome.stored, outcome.reason) == (False, "tags")
+
+
+async def test_a_copy_made_by_a_semantic_hit_goes_with_the_sources_of_both(
+    cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """What the entry was drawn from, and what the asker's answer is drawn from."""
+    rules = policy(tags=("doc:1",))
+    await cache.exact(plan := planned(cache, ITALY, tenant, rules))
+    await cache.write(plan, answer(), vector())
+    await cache.exact(again := planned(cache, SAME, tenant, rules, tags=["doc:2"]))
+    assert (await cache.semantic(again, vector(0.1))).hit is not None
+    await _until_hit(cache, SAME, tenant, rules)
+    await admin.purge_tag("doc:2")
+    assert not await hit(cache, SAME, tenant, rules)
+    assert await hit(cache, ITALY, tenant, rules)
+    await admin.purge_tag("doc:1")
+    assert not await hit(cache, ITALY, tenant, rules)
+
+
+async def test_requests_without_tags_read_nothing_more(cache: Cache, tenant: str, valkey: LocalStore) -> None:
+    """A lookup without tags is one GET; one with tags reads all in one round trip."""
+    await cache.write(planned(cache, ITALY, tenant), answer())
+    store = RedisStore.from_url(valkey.url)
+    before = await _calls(store)
+    assert await hit(cache, ITALY, tenant)
+    after = await _calls(store)
+    assert after.get("get", 0) - before.get("get", 0) == 1
+    assert after.get("hmget", 0) == before.get("hmget", 0)
+    await store.aclose()
+
+
+async def test_an_entry_is_found_by_its_id_and_removed_with_its_copies(
+    cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """The id is the one in headers and traces, of the entry itself or of a copy: the question it answered goes too."""
+    for entry_of in (ITALY, SAME):
+        await cache.write(planned(cache, ITALY, tenant), answer("Rome."), vector())
+        await cache.semantic(planned(cache, SAME, tenant), vector(0.1))
+        await _until_hit(cache, SAME, tenant)
+        hits = {one: (await cache.exact(planned(cache, one, tenant))).hit for one in (ITALY, SAME)}
+        chosen = hits[entry_of]
+        assert chosen is not None
+        found = await admin.find(chosen.entry_id)
+        assert found is not None
+        assert (found.id, found.scope.owner, found.entry.question) == (chosen.entry_id, f"tenant:{tenant}", ITALY)
+        assert await cache.wrong(chosen.entry_id, "somebody-else", "chat") is None
+        assert await cache.wrong(chosen.entry_id, tenant, "chat") is not None
+        assert not await hit(cache, ITALY, tenant)
+        assert not await hit(cache, SAME, tenant)
+        assert (await cache.semantic(planned(cache, SAME, tenant), vector(0.1))).hit is None
+        assert await admin.find(chosen.entry_id) is None
+
+
+async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_elses(
+    cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """Entries and bytes are both bounded, a long answer counts for more, and what is there can be counted (S16)."""
+    await cache.write(planned(cache, ITALY, f"{tenant}-quiet"), answer())
+    for i in range(200):
+        await cache.write(planned(cache, f"Question {i}?", tenant), answer(f"Answer {i}."))
+    assert [i for i in range(200) if await hit(cache, f"Question {i}?", tenant)] == list(range(150, 200))
+    for i in range(20):
+        await cache.write(planned(cache, f"Long {i}?", tenant), answer(secrets.token_hex(2000)))
+    stats = {one.scope.owner: one for one in await admin.stats()}
+    loud = stats[f"tenant:{tenant}"]
+    assert loud.bytes <= CAPS.bytes
+    assert loud.entries < CAPS.entries
+    assert await hit(cache, "Long 19?", tenant)
+    assert stats[f"tenant:{tenant}-quiet"].entries == 1
+    assert await hit(cache, ITALY, f"{tenant}-quiet")
+
+
+async def test_an_entry_written_again_is_counted_once(cache: Cache, admin: Administration, tenant: str) -> None:
+    """Its new size counts, and not its old one too."""
+    for text in ("Rome.", "Rome, since 1871.", "Rome."):
+        await cache.write(planned(cache, ITALY, tenant), answer(text))
+    once = next(one for one in await admin.stats() if one.scope.owner == f"tenant:{tenant}")
+    assert once.entries == 1
+    hits = (await cache.exact(planned(cache, ITALY, tenant))).hit
+    assert hits is not None
+    found = await admin.find(hits.entry_id)
+    assert found is not None
+    assert found.bytes == once.bytes
+
+
+async def test_what_is_listed_and_empty_is_tidied_away(store: RedisStore, tenant: str) -> None:
+    """A scope that can hold nothing any more leaves the list."""
+    now = [1_000_000.0]
+    cache = Cache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
+    await cache.start()
+    await cache.write(planned(cache, ITALY, tenant), answer())
+    admin = Administration(store, lambda: now[0])
+    owners = {f"tenant:{tenant}"}
+    await admin.tidy()
+    assert len(await admin.scopes("chat", owners)) == 1
+    now[0] += 2 * 86_400
+    await admin.tidy()
+    assert await admin.scopes("chat", owners) == []
+    await cache.aclose()
+
+
+async def test_all_that_one_command_touches_is_in_one_slot_of_a_cluster() -> None:
+    """A server in cluster mode refuses a command over several slots; none of ours is."""
+    with local_store(f"--cluster-enabled yes --cluster-port {free_port()}") as server:
+        await asyncio.to_thread(_takes_all_slots, server)
+        store = RedisStore.from_url(server.url)
+        cache = Cache(store, embedder_name="e", dimension=4, caps=Caps(entries=2))
+        await cache.start()
+        for i in range(4):
+            await cache.exact(plan := planned(cache, f"Question {i}?", "t", tags=["doc:1"]))
+            assert (await cache.write(plan, answer(), vector())).stored
+        assert not await hit(cache, "Question 0?", "t")
+        assert await hit(cache, "Question 3?", "t")
+        admin = cache.administration
+        await admin.purge_tag("doc:1")
+        assert (await admin.stats())[0].entries == 2
+        assert (await admin.purge_surface("chat")).entries == 2
+        await cache.aclose()
+        await store.aclose()
+
+
+def _takes_all_slots(server: LocalStore) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), 5) as connection:
+        connection.sendall(b"CLUSTER ADDSLOTSRANGE 0 16383\r\n")
+        assert connection.recv(64).startswith(b"+OK")
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            connection.sendall(b"CLUSTER INFO\r\n")
+            if b"cluster_state:ok" in connection.recv(4096):
+                return
+            time.sleep(0.05)
+        raise RuntimeError("the cluster is not up")
+
+
+async def _until_hit(cache: Cache, question: str, tenant: str, rules: Policy | None = None) -> None:
+    async with asyncio.timeout(5):
+        while not await hit(cache, question, tenant, rules):
+            await asyncio.sleep(0.005)
+
+
+async def _calls(store: RedisStore) -> dict[str, int]:
+    (reply,) = await store.ask([Command((b"INFO", b"commandstats"))])
+    lines = [line.removeprefix("cmdstat_").split(":calls=") for line in reply.decode().splitlines() if "calls=" in line]
+    return {name: int(rest.split(",")[0]) for name, rest in lines}
