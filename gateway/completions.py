@@ -186,6 +186,8 @@ class _Choice:
             elif key == "logprobs":
                 if isinstance(value, dict):
                     self._add_logprobs(value)
+            elif key == "finish_reason" and self._rest[key] not in (None, "stop"):
+                continue  # once cut short, it is so, whatever a later chunk says
             elif value is not None and key not in _OWN_CHOICE_KEYS:
                 self._rest[key] = value
 
@@ -255,7 +257,9 @@ class _Pieces:
             if type(have) is _Text:
                 have.append(value)
             elif key not in _NAMES:
-                self._values[key] = _Text((value,))
+                if have is None or isinstance(have, str):
+                    self._values[key] = _Text((value,))
+                # What was something else than a text is no text: that must not go unseen.
             elif value:
                 self._values[key] = value
         elif isinstance(value, list):

@@ -37,10 +37,11 @@ _LEAST_S: Final = 0.001
 
 @dataclass(slots=True)
 class Draft:
-    """A whole answer in hand, as the client would get it."""
+    """A whole answer in hand, as the client would get it. Not `sound`: something in it had to be put right."""
 
     body: bytes
     value: dict[str, Any]
+    sound: bool = True
 
 
 @dataclass(slots=True)
@@ -223,7 +224,7 @@ async def _complete(
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return Tried(attempt, outcome, slot.endpoint, Draft(body, value))
+    return Tried(attempt, outcome, slot.endpoint, Draft(body, value, answered.sound))
 
 
 async def _in_time(

@@ -16,7 +16,19 @@ from gateway.tiers import Slot
 class Leg:
     """The call, from its first event to its end."""
 
-    __slots__ = ("_begun", "_closed", "_ctx", "_given", "hop", "slot", "source", "tokens", "told", "usage")
+    __slots__ = (
+        "_begun",
+        "_closed",
+        "_ctx",
+        "_given",
+        "hop",
+        "miscounted",
+        "slot",
+        "source",
+        "tokens",
+        "told",
+        "usage",
+    )
 
     def __init__(
         self, ctx: RequestContext, slot: Slot, hop: Hop, source: EventStream, *, begun: bool, given: int = 0
@@ -33,11 +45,15 @@ class Leg:
         self.usage: Usage | None = None
         self.told: Any = None
         """The usage as the backend put it."""
+        self.miscounted = False
+        """Whether it said what no usage can be."""
 
     def count(self, usage: dict[str, Any]) -> None:
         """Takes what the backend says of its usage; nonsense is no word."""
         if (counted := usage_of({"usage": usage})) is not None:
             self.usage, self.told = counted, usage
+        else:
+            self.miscounted = True
 
     def used(self) -> Usage:
         """Its usage: the backend's word, or our own count."""

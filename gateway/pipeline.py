@@ -275,7 +275,8 @@ def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: 
         completion = found.remember() if wanted else None
         return Reply(events=found.events(), keeping=_keeping(ctx, plan, vector, completion), stream=found)
     value = found.value
-    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, (lambda: value) if wanted else None))
+    completion = (lambda: value) if wanted and found.sound else None
+    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, completion))
 
 
 def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:

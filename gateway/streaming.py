@@ -165,12 +165,17 @@ class LiveStream:
 
     def remember(self) -> Callable[[], dict[str, Any] | None]:
         """Has the answer put together as it goes by; what gives it, whole, or None if it is not to be kept: the stream
-        did not end well, or is not one model's answer.
+        did not end well, is not one model's answer, or was miscounted.
 
         To be asked for before the first event is read.
         """
         answer = self._answer = Assembler()
-        return lambda: answer.completion() if self.end == "done" and self._first is None else None
+
+        def whole() -> dict[str, Any] | None:
+            sound = self.end == "done" and self._first is None and not self._leg.miscounted
+            return answer.completion() if sound else None
+
+        return whole
 
     def _take(self, event: Event) -> bytes:
         """Books one event; its bytes, or none when it is not the client's to see."""

@@ -108,10 +108,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`)."""
+    """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`).
+
+    Not `sound`: something in it was wrong, and has been put right.
+    """
 
     raw: bytes
     value: dict[str, Any]
+    sound: bool = True
 
 
 @dataclass(slots=True)

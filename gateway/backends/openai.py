@@ -229,7 +229,7 @@ def _completion(raw: bytes) -> Completion:
     if value.get("usage") is not None and usage_of(value) is None:
         # Counts that cannot be are no counts: clients add them up.
         value["usage"] = None
-        raw = orjson.dumps(value)
+        return Completion(orjson.dumps(value), value, sound=False)
     return Completion(raw, value)
 
 
