@@ -1,16 +1,18 @@
-"""The last word of the front door's HTTP: limits on a request's head, and refusals in the envelope.
+"""The last word of the front door's HTTP: limits on a request's head and on its slowness, refusals in the envelope.
 
 httptools takes a head of any size and with any number of headers, all of it held in memory before the application hears
 of the request, and takes two Hosts or keys, of which another proxy may read the other one. uvicorn refuses in
-text/plain what does not parse. Everything else of HTTP is theirs.
+text/plain what does not parse, and waits for ever for what has begun to come. Everything else of HTTP is theirs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.connections import PROGRESS, SLOW_S, Connections
 from gateway.errors import envelope
 from gateway.gate import Gate
 from gateway.middleware import request_id_of
@@ -27,6 +29,8 @@ _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MA
 _MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
 _LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
 
+_SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not come within {SLOW_S:g} seconds.")
+
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection of the gateway's."""
@@ -34,6 +38,10 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._gate: Gate = self.app_state["gate"]
+        self._connections: Connections = self.app_state["connections"]
+        self._waited_for = False
+        self._progress = 0
+        """Bytes of the body since the last time it was said to have made progress."""
         self._in_head = False
         self._read = 0
         self._late = 0
@@ -47,13 +55,55 @@ class HttpProtocol(HttpToolsProtocol):
         began = not self._in_head
         self._read = len(data)
         super().data_received(data)
+        cycle = self.cycle
+        if self._in_head or self._waited_for or (cycle is not None and cycle.more_body):
+            self._note_pace(len(data))
         if self._in_head and not self._refused:
             self._late = 0 if began else self._late + len(data)
             if (fault := self._fault(self._late)) is not None:
                 self._refusal = fault
                 self.send_400_response(fault[1])
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._connections.opened(self, self.loop.time())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._connections.rests(self, self.loop.time())
+
+    def give_way(self) -> None:
+        """See `connections.Connection`."""
+        self.transport.close()
+
+    def too_slow(self) -> None:
+        """See `connections.Connection`."""
+        self._refusal = _SLOW
+        self.send_400_response(_SLOW[1])
+
+    def _note_pace(self, size: int) -> None:
+        """Says whether the request that has begun is still to be waited for: not while an earlier one is answered."""
+        cycle = self.cycle
+        if self._in_head:
+            waited_for = cycle is None or cycle.response_complete
+        else:
+            waited_for = cycle.more_body and not cycle.response_complete and not self.pipeline
+        if self._waited_for:
+            self._progress += 0 if self._in_head else size
+            if not waited_for or self._progress >= PROGRESS:
+                self._connections.goes_on(self)
+                self._progress = 0
+        if waited_for:
+            self._connections.waits(self, self.loop.time())
+        self._waited_for = waited_for
+
     def on_message_begin(self) -> None:
+        self._connections.begins(self)
         super().on_message_begin()
         self._in_head, self._late = True, 0
 

@@ -31,6 +31,7 @@ from gateway.services import Services
 from gateway.settings import Deployment
 from gateway.stopping import Server
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
+from gateway.worker import Worker
 from policies.errors import ConfigError
 from routing.difficulty import ArtefactError
 from routing.embedder import EmbedderUnavailable
@@ -78,19 +79,8 @@ def _serve_by_workers(launch: Launch, deployment: Deployment, listening: socket.
     return 1 if failed or workers.forced else 0
 
 
-class _Worker(multiprocess.Process):
-    """One of uvicorn's worker processes, stopping as a server of ours does."""
-
-    @property
-    def server(self) -> Server:
-        """Made in the worker process, when it is first asked for."""
-        if not isinstance(self._server, Server):
-            self._server = Server(self.config)
-        return self._server
-
-
 # The one place where the class of a worker can be named: they are made at the start, for the dead and at every reload.
-multiprocess.Process = _Worker  # type: ignore[misc]
+multiprocess.Process = Worker  # type: ignore[misc]
 
 
 class _Workers(multiprocess.Multiprocess):

@@ -1,4 +1,4 @@
-"""How a server process stops.
+"""How a server process stops, and the rounds it makes until then.
 
     SIGTERM      /readyz says 503 at once, but for `limits.drain` newcomers are still taken, since those who send them
                  learn of it late. Then as SIGINT.
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from gateway.connections import Connections
 from gateway.settings import Limits
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from gateway.gate import Gate
 
 _FORCED_S: Final = 2.0
+_SWEEP_EVERY: Final = 5
 
 
 def shared_with_server(gate: Gate, limits: Limits) -> dict[str, Any]:
     """What the application hands to the server, and to its connections, by way of the lifespan's state."""
-    return {"gate": gate, "limits": limits}
+    return {"gate": gate, "limits": limits, "connections": Connections(limits.connections)}
 
 
 class Server(uvicorn.Server):
@@ -69,6 +71,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """See uvicorn: ten times a second; True ends the taking of newcomers."""
+        if counter % _SWEEP_EVERY == 0 and self._loop is not None:
+            self.lifespan.state["connections"].sweep(self._loop.time())
         return await super().on_tick(counter) or time.monotonic() >= self._takes_until
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ import pytest
 import yaml
 
 from gateway.assembly import build
+from gateway.connections import SLOW_S
 from gateway.gate import Gate
 from gateway.launch import Launch
 from gateway.server import listen, server_of
-from tests.faults.lanes import Rig
+from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies
 from tests.support.store import LocalStore
@@ -170,3 +172,59 @@ def answers_again(rig: Rig) -> bool:
         return rig.ask("chat").status == 200
     except OSError:
         return False
+
+
+def half_head(rig: Rig) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", rig.gateway.port), 5)
+    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-")
+    return connection
+
+
+def half_body(rig: Rig) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", rig.gateway.port), 5)
+    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    return connection
+
+
+def median_s(rig: Rig, asked: int) -> float:
+    """The median time of an answer to one client."""
+    times: list[float] = []
+    for _ in range(asked):
+        began = time.monotonic()
+        assert rig.ask("chat").status == 200
+        times.append(time.monotonic() - began)
+    return statistics.median(times)
+
+
+def test_c5_who_does_not_finish_a_request_is_not_waited_for(rig: Rig) -> None:
+    """A thousand half requests hold up nobody; each is refused and closed in time, dribbling or not."""
+    alone = median_s(rig, 30)
+    with ExitStack() as held:
+        began = time.monotonic()
+        slow = [held.enter_context(half(rig)) for _ in range(500) for half in (half_head, half_body)]
+        assert median_s(rig, 30) <= 2 * alone + 0.01
+        while time.monotonic() - began < SLOW_S - 2:
+            for connection in slow[:50]:
+                connection.sendall(b"a")
+            time.sleep(0.5)
+        for connection in slow:
+            connection.settimeout(max(0.1, began + 2 * SLOW_S - time.monotonic()))
+            answer = connection.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b'"code":"request_timeout"' in answer
+    assert rig.ask("chat").status == 200
+
+
+def test_c23_the_oldest_idle_connection_makes_room(tmp_path: Path, local_upstream: Upstream) -> None:
+    """However many connections stand about, a burst of requests is answered, and a stream under way goes on."""
+    local_upstream.default = Reply(text=WORDS, between_s=0.1)
+    with serve(tmp_path, local_upstream.url, settings={"limits": {"connections": 50}}) as gateway, ExitStack() as held:
+        rig = Rig(gateway, "")
+        with streams(rig, 4) as begun:
+            local_upstream.default = Reply()
+            idle = [held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), 5)) for _ in range(400)]
+            burst = concurrently(40, lambda: rig.ask("chat"))
+            assert [answer.status for answer in burst] == [200] * 40
+            idle[0].settimeout(5)
+            assert idle[0].recv(1) == b""
+            assert [(stream.result().text, stream.result().ended) for stream in begun] == [(WORDS, True)] * 4

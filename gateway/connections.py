@@ -1,0 +1,82 @@
+"""The open connections of one process: at most so many, and none for long that only says it will send a request.
+
+Each of them is at work, waits for its next request (idle), or has begun one that has not come whole (slow). An idle one
+makes room for a newcomer, the oldest first; a slow one has so long for the head of its request, and as long again for
+each 64 KiB of the body.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, Protocol
+
+SLOW_S: Final = 10.0
+IDLE_S: Final = 75.0
+PROGRESS: Final = 64 << 10
+"""So many bytes of a request in SLOW_S are no slow ones."""
+
+
+class Connection(Protocol):
+    """What is asked of a connection."""
+
+    def give_way(self) -> None:
+        """Closes it: there is no room for it, or it has been idle for too long."""
+
+    def too_slow(self) -> None:
+        """Refuses the request that does not come, and closes it."""
+
+
+class Connections:
+    """Not thread-safe: it belongs to one event loop. Times are the loop's."""
+
+    __slots__ = ("_idle", "_most", "_open", "_slow")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[Connection] = set()
+        self._idle: OrderedDict[Connection, float] = OrderedDict()
+        self._slow: OrderedDict[Connection, float] = OrderedDict()
+
+    def opened(self, connection: Connection, now: float) -> None:
+        """A newcomer. One too many takes the place of the oldest that is idle; without one, it gives way itself."""
+        self._open.add(connection)
+        self._idle[connection] = now
+        if len(self._open) > self._most:
+            self._dismiss(next(iter(self._idle)))
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone."""
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        self._slow.pop(connection, None)
+
+    def begins(self, connection: Connection) -> None:
+        """A request has begun."""
+        self._idle.pop(connection, None)
+
+    def rests(self, connection: Connection, now: float) -> None:
+        """Its request is answered, and no other is there."""
+        if connection in self._open:
+            self._idle[connection] = now
+            self._idle.move_to_end(connection)
+
+    def waits(self, connection: Connection, now: float) -> None:
+        """Its request has not come whole; since now, unless it was said before."""
+        self._slow.setdefault(connection, now)
+
+    def goes_on(self, connection: Connection) -> None:
+        """Its request has come whole, or has made progress, after `waits` was said of it."""
+        self._slow.pop(connection, None)
+
+    def sweep(self, now: float) -> None:
+        """Ends what has been slow, or idle, for too long. Once a second or so."""
+        while self._slow and now - next(iter(self._slow.values())) >= SLOW_S:
+            connection, _ = self._slow.popitem(last=False)
+            connection.too_slow()
+        while self._idle and now - next(iter(self._idle.values())) >= IDLE_S:
+            self._dismiss(next(iter(self._idle)))
+
+    def _dismiss(self, connection: Connection) -> None:
+        # Its end is told a turn of the loop later; until then it is not to be counted, nor dismissed again.
+        self.closed(connection)
+        connection.give_way()
