@@ -61,6 +61,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         dimension=embedder.dimension,
         secret=secret,
         longest_question=embedder.whole_chars,
+        index=deployment.store.index,
     )
     watcher = _watcher(source, policies, metrics)
     tiers = _tiers(deployment)

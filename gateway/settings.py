@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
+from cache.index.base import Choice
 from gateway.addresses import check_http_url, check_store_url
 from policies.errors import Problem
 from policies.model import Seconds, Section, Whole
@@ -205,6 +206,9 @@ class StoreConfig(Section):
 
     url: OptionalText = Field(default=None, repr=False)
     """redis://, rediss:// or unix://; may hold a password, hence not printed."""
+    index: Choice = "auto"
+    """Where questions are looked up by meaning: the best that the server can carry, or one of these and no other:
+    its `vector_sets` (Redis 8), its `query_engine` (FT.*), or a `replica` in each worker (any server)."""
 
     @field_validator("url")
     @classmethod
@@ -245,8 +249,6 @@ class Limits(Section):
     body: Size = 4 << 20
     in_flight: Annotated[Whole, Field(ge=1)] = 2048
     """Requests that one worker has in hand; one more is refused with 503 before it is read."""
-    connections: Annotated[Whole, Field(ge=1)] = 8192
-    """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
     drain: Seconds = 2.0
     """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""
     finish: Annotated[Seconds, Field(gt=0)] = 20.0

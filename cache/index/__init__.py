@@ -6,8 +6,8 @@ replica        any server: the vectors in each worker, fed by a stream of the st
 probe          which of them, as the server has it
 """
 
-from cache.index.base import IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.probe import Choice, ChosenIndex
+from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
+from cache.index.probe import ChosenIndex
 from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex
 from cache.index.vector_sets import VectorSetIndex

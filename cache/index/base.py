@@ -18,6 +18,8 @@ from cache.store import IndexOperation
 
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "query_engine", "replica"]
+Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
+"""What a deployment may ask for: one kind, or the best that its server can carry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from cache.codec import IndexRecord
-from cache.index.base import IndexKind, IndexState, Neighbour, SemanticIndex, Vector
+from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
 from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex
 from cache.index.vector_sets import VectorSetIndex
 from cache.store import IndexOperation, Store, StoreUnavailable
-
-Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
 
 _NEEDS: tuple[tuple[IndexKind, str], ...] = (("vector_sets", "VADD"), ("query_engine", "FT.SEARCH"))
 _LOOK_EVERY_S = 5.0

@@ -50,6 +50,7 @@ class ReplicaIndex:
         """Without a `store` it knows what is added to it, and no more."""
         self.total = total
         self.following = False
+        self._lost = False
         self._dimension = dimension
         self._store = store
         self._stream = stream
@@ -150,7 +151,7 @@ class ReplicaIndex:
 
     def state(self) -> IndexState:
         """See SemanticIndex."""
-        return IndexState("replica", len(self), "" if self.following else "not following the stream")
+        return IndexState("replica", len(self), "it has lost the stream that feeds it" if self._lost else "")
 
     async def follow(self, store: Store, stream: str) -> None:
         """Feeds the index from `stream`, for ever: cancel it to stop."""
@@ -162,11 +163,11 @@ class ReplicaIndex:
                 # The first page is not waited for: a follower of an empty stream follows it all the same.
                 page = await store.after(stream, last, _PAGE, _BLOCK_MS if self.following else 0)
             except StoreUnavailable:
-                self.following = False
+                self.following, self._lost = False, True
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
                 pause = min(2 * pause, _RETRY_S[1])
                 continue
-            self.following, pause = True, _RETRY_S[0]
+            self.following, self._lost, pause = True, False, _RETRY_S[0]
             for name, value in page:
                 last = name
                 with contextlib.suppress(CorruptEntry):

