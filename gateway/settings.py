@@ -249,6 +249,8 @@ class Limits(Section):
     body: Size = 4 << 20
     in_flight: Annotated[Whole, Field(ge=1)] = 2048
     """Requests that one worker has in hand; one more is refused with 503 before it is read."""
+    connections: Annotated[Whole, Field(ge=1)] = 8192
+    """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
     drain: Seconds = 2.0
     """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""
     finish: Annotated[Seconds, Field(gt=0)] = 20.0
