@@ -63,10 +63,11 @@ def decode(key: str, data: bytes) -> CacheEntry:
     meta, payload = _unframe(_ENTRY, data, _ENTRY_FIELDS)
     if meta[0] != key:
         raise CorruptEntry("key")
-    _, length, *fields, tags = meta
+    _, length, *fields = meta
     body = _inflated(payload, length) if length else payload
     try:
-        return CacheEntry(body, *fields, tags=tuple((tag, version) for tag, version in tags))
+        fields[-1] = tuple((tag, version) for tag, version in fields[-1])
+        return CacheEntry(body, *fields)
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None
 

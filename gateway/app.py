@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -13,6 +13,7 @@ from gateway.errors import ApiError, Headers, InternalError, InvalidRequest, Met
 from gateway.middleware import Door
 from gateway.reply import send_error
 from gateway.routes import health, models
+from gateway.routes.admin import admin_router
 from gateway.routes.chat import ChatCompletions
 from gateway.routes.feedback import feedback_router
 from gateway.services import Services
@@ -27,19 +28,27 @@ CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
 class App:
-    """What uvicorn serves. `/chat/completions` is an alias; nothing is ever redirected."""
+    """What uvicorn serves. `/chat/completions` is an alias; nothing is ever redirected.
+
+    The admin API is what answers at its own port, and nowhere else.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
         services.metrics.watch_gate(lambda: (services.gate.lag_s, services.gate.memory))
         self._chat = ChatCompletions(services)
-        self._fastapi = _fastapi(services)
+        self._fastapi = _api(services, models.router, health.router, feedback_router())
         self._others = Door(self._cold)
+        admin = services.deployment.admin
+        self._admin_port = admin.port if admin is not None else None
+        self._admin = Door(_api(services, admin_router(services, admin))) if admin is not None else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI's entry."""
         if scope["type"] == "http":
-            if scope["path"] in CHAT and scope["method"] == "POST":
+            if self._admin is not None and scope["server"][1] == self._admin_port:
+                await self._admin(scope, receive, send)
+            elif scope["path"] in CHAT and scope["method"] == "POST":
                 await self._chat(scope, receive, send)
             else:
                 await self._others(scope, receive, send)
@@ -64,12 +73,11 @@ async def _lifespan(services: Services, scope: Any, receive: Any, send: Any) -> 
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _fastapi(services: Services) -> FastAPI:
+def _api(services: Services, *routers: APIRouter) -> FastAPI:
     api = FastAPI(title="Tierline", openapi_url=None, redirect_slashes=False)
     api.state.services = services
-    api.include_router(models.router)
-    api.include_router(health.router)
-    api.include_router(feedback_router())
+    for router in routers:
+        api.include_router(router)
     api.add_exception_handler(ApiError, _as_envelope)
     api.add_exception_handler(HTTPException, _as_envelope)
     api.add_exception_handler(Exception, _as_envelope)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
+from cache.shelf import Caps
 from cache.store import Store, StoreUnavailable
 from gateway.afterwards import Afterwards
 from gateway.backends.aiohttp_transport import AiohttpTransport
@@ -62,6 +63,9 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         secret=secret,
         longest_question=embedder.whole_chars,
         index=deployment.store.index,
+        teams=deployment.teams,
+        caps=Caps(deployment.cache.entries, deployment.cache.bytes),
+        largest=deployment.cache.largest,
     )
     watcher = _watcher(source, policies, metrics)
     tiers = _tiers(deployment)

@@ -42,6 +42,7 @@ COMMANDS = {
     "serve": _Command("gateway.commands.serve", "start the gateway alone"),
     "check": _Command("gateway.commands.check", "say what is wrong with the config and the policies"),
     "trace": _Command("gateway.commands.trace", "show what happened to a request"),
+    "cache": _Command("gateway.commands.cache", "show what answers are kept, and take them out"),
     "ledger": _Command("gateway.commands.ledger", "say what requests cost, took and were worth"),
     "collect": _Command("gateway.commands.collect", "label prompts with what a model answers"),
     "train": _Command("gateway.commands.train", "train the difficulty classifier, or a confidence head", extra="train"),

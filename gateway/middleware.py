@@ -59,6 +59,12 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return valid_request_id(headers.get(b"x-request-id")) or f"req_{_ids.getrandbits(96):024x}"
 
 
+def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
+    """The key that a request was sent with; empty if there is none."""
+    value = headers.get(b"authorization", b"")
+    return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
+
+
 class Tenants:
     """Who a key stands for. Keys are known by their SHA-256 alone; without tenants everyone is `default`."""
 
@@ -74,9 +80,7 @@ class Tenants:
         """The tenant of a request; raises Unauthorized."""
         if self._open:
             return DEFAULT_TENANT
-        value = headers.get(b"authorization", b"")
-        key = value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
-        digest = hashlib.sha256(key).digest()
+        digest = hashlib.sha256(bearer_key(headers)).digest()
         found = ""
         for known, tenant in self._by_hash.items():
             if hmac.compare_digest(known, digest):

@@ -81,6 +81,7 @@ def _plan(ctx: RequestContext, services: Services) -> CachePlan:
         read=ctx.wishes.cache.read,
         write=ctx.wishes.cache.write,
         demands=ctx.wishes.cache.demands,
+        tags=ctx.wishes.tags,
     )
 
 

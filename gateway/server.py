@@ -52,16 +52,18 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     """
     configure_logging()
     _take_all_descriptors()
-    listening = listen(deployment.host, deployment.port)
+    listening = [listen(deployment.host, deployment.port)]
+    if deployment.admin is not None:
+        listening.append(listen(deployment.admin.host, deployment.admin.port))
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
             return _serve_by_workers(launch, deployment, listening)
         return _serve_here(_built(launch, deployment), listening)
 
 
-def _serve_here(services: Services, listening: socket.socket) -> int:
+def _serve_here(services: Services, listening: list[socket.socket]) -> int:
     server = server_of(services)
-    server.run([listening])
+    server.run(listening)
     return 0 if server.started and not server.force_exit else 1
 
 
@@ -70,10 +72,10 @@ def server_of(services: Services) -> Server:
     return Server(_config(App(services), services.deployment.limits.finish))
 
 
-def _serve_by_workers(launch: Launch, deployment: Deployment, listening: socket.socket) -> int:
+def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
     os.environ[_LAUNCH] = launch.to_text()
     config = _config("gateway.server:worker", deployment.limits.finish, factory=True, workers=launch.workers)
-    workers = _Workers(config, sockets=[listening])
+    workers = _Workers(config, sockets=listening)
     workers.run()
     failed = any(process.exitcode == STARTUP_FAILURE for process in workers.processes)
     return 1 if failed or workers.forced else 0

@@ -277,7 +277,7 @@ class CacheConfig(Section):
     """How much one tenant may keep on one surface: its oldest answers go first, and never anybody else's."""
 
     entries: Annotated[Whole, Field(ge=1)] = 20_000
-    bytes: Size = 128 << 20
+    bytes: Size = 32 << 20
     largest: Size = 1 << 20
     """A longer answer is not kept."""
 

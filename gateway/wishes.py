@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from cache import tags
 from gateway.cache_control import NO_CONTROL, CacheControl, read_cache_control
 from gateway.errors import InvalidRequest
 
@@ -17,6 +18,7 @@ _WISHES: Final = frozenset(
         b"x-stainless-timeout",
         b"x-llm-d-slo-ttft-ms",
         b"x-tierline-cache",
+        b"x-tierline-cache-tags",
         b"x-tierline-deadline-ms",
         b"x-tierline-max-tier",
         b"x-tierline-min-tier",
@@ -34,7 +36,7 @@ _KNOWN: Final = _WISHES | {
     b"x-stainless-retry-count",
     b"x-tierline-debug",
 }
-_LISTS: Final = frozenset({b"cache-control", b"x-tierline-cache"})
+_LISTS: Final = frozenset({b"cache-control", b"x-tierline-cache", b"x-tierline-cache-tags"})
 _MAX_ID = 128
 _MOST: Final = 1e9
 """Milliseconds or seconds: in either it is no time that anybody waits."""
@@ -48,6 +50,8 @@ class Wishes:
 
     surface: str | None = None
     cache: CacheControl = NO_CONTROL
+    tags: tuple[str, ...] = ()
+    """What the answer is drawn from: it goes from the cache when one of these changes."""
     min_tier: str | None = None
     max_tier: str | None = None
     deadline_s: float | None = None
@@ -76,6 +80,7 @@ def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
     return Wishes(
         surface=_text(headers, b"x-tierline-surface"),
         cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
+        tags=_tags(headers.get(b"x-tierline-cache-tags")),
         min_tier=_text(headers, b"x-tierline-min-tier"),
         max_tier=_text(headers, b"x-tierline-max-tier"),
         deadline_s=_deadline(headers),
@@ -89,6 +94,16 @@ def valid_request_id(value: bytes | None) -> str | None:
         return None
     text = value.decode("latin-1")
     return text if text.isascii() and text.isprintable() and " " not in text else None
+
+
+def _tags(value: bytes | None) -> tuple[str, ...]:
+    if not value:
+        return ()
+    try:
+        return tags.parse(value)
+    except tags.BadTags as error:
+        name = "x-tierline-cache-tags"
+        raise InvalidRequest(f"{name} {error}.", code="unsupported_value", param=name) from None
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:

@@ -24,6 +24,14 @@ def store_url(args: argparse.Namespace) -> str:
     return str(url) if url else _running(Path(args.state) / "up.json")
 
 
+def gateway_url(state: Path) -> str | None:
+    """The URL of the gateway that `tierline up` runs here; None where none does."""
+    try:
+        return str(orjson.loads((state / "up.json").read_bytes())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _configured(config: Path) -> str | None:
     from gateway.deployment import load_deployment  # not needed otherwise, and slow to import
 

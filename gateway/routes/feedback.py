@@ -3,7 +3,8 @@
     {"request_id": "req_...", "score": 0..1}   or   {"request_id": "req_...", "correct": true | false}
 
 and a `comment` of at most 500 characters, which is kept only where the config keeps prompts. A tenant speaks of its own
-requests alone, and only of those whose records are still kept; the last word on a request counts.
+requests alone, and only of those whose records are still kept; the last word on a request counts. A score below 0.5 for
+an answer that came from the cache takes the entry out, and tells its surface's bound on errors.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.middleware import read_body
 from gateway.request_body import parse_json
 from gateway.services import Services
-from gateway.telemetry import reader
+from gateway.telemetry import names, reader
 from gateway.telemetry.feedback import STREAM, Feedback
 from gateway.wishes import known_headers
 
@@ -33,6 +34,7 @@ _MAX_COMMENT: Final = 500
 _MAX_ID: Final = 128
 _LOOKUPS: Final = 2
 _MAX_WAITING: Final = 64
+_WRONG: Final = 0.5
 _KEYS: Final = frozenset({"request_id", "score", "correct", "comment"})
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 _CLIENT_GONE: Final = 499
@@ -80,14 +82,17 @@ def feedback_router() -> APIRouter:
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         async with turn:
-            kept = await _keep(services, tenant, said)
+            kept, removed = await _keep(services, tenant, said)
         told = {"object": "feedback", "request_id": kept.request_id, "score": kept.score}
+        if removed:
+            told["cache_entry_removed"] = removed
         return Response(orjson.dumps(told), media_type="application/json")
 
     return router
 
 
-async def _keep(services: Services, tenant: str, said: _Said) -> Feedback:
+async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback, str]:
+    """What is kept, and the id of the entry that went because of it, or ''."""
     settings = services.deployment.telemetry
     try:
         found = await reader.find(services.store, said.request_id, tenant)
@@ -98,14 +103,27 @@ async def _keep(services: Services, tenant: str, said: _Said) -> Feedback:
                 param="request_id",
             )
         comment = said.comment if settings.prompts else None
-        surface = orjson.loads(found)["ledger"]["surface"]
+        record = orjson.loads(found)
+        surface = record["ledger"]["surface"]
         kept = Feedback(said.request_id, tenant, surface, said.score, comment, time.time())
         await services.store.apply([Append(STREAM, kept.encode(), settings.keep)])
+        removed = await _removed(services, record, tenant) if said.score < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
             f"Feedback cannot be kept now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
         ) from None
-    return kept
+    return kept, removed
+
+
+async def _removed(services: Services, record: Mapping[str, Any], tenant: str) -> str:
+    """Takes the stored answer away that a wrong reply was: its id, or '' where the reply was no stored answer."""
+    for hop in record["hops"]:
+        said = hop["attributes"]
+        if said.get(names.CACHE_OUTCOME) == "hit" and (entry := said.get(names.CACHE_ENTRY)):
+            similarity = said.get(names.SIMILARITY) if hop["name"] == names.CACHE_SEMANTIC else None
+            found = await services.cache.wrong(entry, tenant, record["ledger"]["surface"], similarity)
+            return found.id if found is not None else ""
+    return ""
 
 
 def _checked(body: object) -> _Said:

@@ -1,0 +1,148 @@
+"""How what lies in the cache is told: to the admin API's callers as JSON, to people in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cache.administration import Found, ScopeStats
+
+_BEGINNING: Final = 300
+_LOOKUPS: Final = "tierline_cache_lookups_total"
+
+
+def scope_shown(one: ScopeStats) -> dict[str, Any]:
+    """One scope: whose it is, and how much it holds. `bytes` are as stored."""
+    scope = one.scope
+    kind, _, name = scope.owner.partition(":")
+    return {
+        "surface": scope.surface,
+        kind: name,
+        "policy": scope.policy,
+        "generation": scope.generation,
+        "current": one.current,
+        "entries": one.entries,
+        "bytes": one.bytes,
+    }
+
+
+def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
+    """One entry, with the beginning of its answer; `now` in seconds since 1970. The question may be '': not kept."""
+    entry, now = found.entry, time.time() if now is None else now
+    kind, _, name = found.scope.owner.partition(":")
+    return {
+        "id": found.id,
+        "surface": entry.surface,
+        kind: name,
+        "policy": entry.policy,
+        "generation": found.scope.generation,
+        "question": entry.question,
+        "answer": _answer(entry.body),
+        "tier": entry.tier,
+        "backend": entry.backend,
+        "model": entry.model,
+        "confidence": entry.confidence,
+        "age_s": round(max(0.0, now - entry.created_at), 1),
+        "ttl_left_s": round(max(0.0, entry.expires_at - now), 1),
+        "bytes": found.bytes,
+        "tags": [tag for tag, _ in entry.tags],
+        "copy_of": entry.origin[:12] or None,
+        "similarity": entry.similarity,
+        "copies": len(found.copies),
+    }
+
+
+def lookups_of(exposition: str) -> dict[str, dict[str, int]]:
+    """How lookups ended, by cache (exact, semantic) and outcome, of what `/metrics` says."""
+    found: dict[str, dict[str, int]] = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if sample.name == _LOOKUPS:
+                outcomes = found.setdefault(sample.labels["hop"].removeprefix("cache."), {})
+                outcome = sample.labels["outcome"]
+                outcomes[outcome] = outcomes.get(outcome, 0) + int(sample.value)
+    return found
+
+
+def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
+    """A table of the scopes, and a line of what the running gateway says of lookups and of its index."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("surface", "owner", "policy"):
+        table.add_column(name)
+    for name in ("generation", "entries", "stored"):
+        table.add_column(name, justify="right")
+    for one in scopes:
+        owner = one.get("tenant") or f"team {one['team']}"
+        cells = (one["surface"], owner, one["policy"], str(one["generation"]), str(one["entries"]), size(one["bytes"]))
+        table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
+    console.print(table if scopes else "The cache is empty.")
+    if any(not one["current"] for one in scopes):
+        console.print("dim: purged, and gone when its time is up", style="dim")
+    if running is not None:
+        index = running["index"]
+        console.print(f"index     {index.get('kind', 'unknown')}, {index.get('entries', 'unknown')} entries")
+        for name, outcomes in sorted(running["lookups"].items()):
+            console.print(f"{name:<9} {_outcomes(outcomes)}")
+
+
+def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
+    """One entry, field by field, its question and answer last."""
+    lines = {
+        "entry": shown["id"] + (f", a copy of {shown['copy_of']}" if shown["copy_of"] else ""),
+        "surface": f"{shown['surface']} ({shown['policy']}, generation {shown['generation']})",
+        "owner": shown.get("tenant") or f"team {shown['team']}",
+        "answered": f"by {shown['tier']} ({shown['backend']}, {shown['model']})",
+        "age": f"{span(shown['age_s'])}, {span(shown['ttl_left_s'])} left",
+        "stored": size(shown["bytes"]),
+        "tags": ", ".join(shown["tags"]) or "none",
+        "question": shown["question"] or "not kept",
+        "answer": shown["answer"],
+    }
+    for name, value in lines.items():
+        console.print(Text.assemble((f"{name:<9} ", "dim"), printable(value)))
+
+
+def size(count: int) -> str:
+    """Bytes, for people."""
+    value, units = float(count), iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while value >= 1024 and unit != "GiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """A time, for people."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def printable(text: str) -> str:
+    """Text that came from strangers, in one line and without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _outcomes(outcomes: Mapping[str, int]) -> str:
+    total = sum(outcomes.values())
+    said = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda item: -item[1]))
+    return f"{said} ({outcomes.get('hit', 0) / total:.1%} hits)" if total else "no lookups yet"
+
+
+def _answer(body: bytes) -> str:
+    """The beginning of the first choice's text, or of what it calls."""
+    try:
+        message = orjson.loads(body)["choices"][0]["message"]
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        return ""
+    parts: Iterable[object] = (message.get("content"), message.get("tool_calls"))
+    said = next((part for part in parts if part), "")
+    return (said if isinstance(said, str) else orjson.dumps(said).decode())[:_BEGINNING]
