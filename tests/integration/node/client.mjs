@@ -47,6 +47,17 @@ const scenarios = {
     return { finish: choices[0].finish_reason, calls: choices[0].message.tool_calls.map((call) => call.function) };
   },
 
+  async whole() {
+    const { data, response } = await client.chat.completions.create(ask).withResponse();
+    const { _request_id, ...completion } = data;
+    return { completion, path: response.headers.get("x-tierline-path") };
+  },
+
+  async wholeStream() {
+    const stream = client.chat.completions.stream({ ...ask, stream_options: { include_usage: true } });
+    return { completion: await stream.finalChatCompletion() };
+  },
+
   async models() {
     const ids = [];
     for await (const model of client.models.list()) ids.push(model.id);
