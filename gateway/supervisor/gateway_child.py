@@ -14,8 +14,8 @@ from gateway.supervisor.http_probe import get
 from gateway.supervisor.state import StateFolder
 
 NAME = "gateway"
-_STOP_GRACE_S = 25.0
-"""More than the gateway's own drain limit: requests in flight are finished, not cut."""
+_STOP_GRACE_S = 30.0
+"""More than its drain window and the time it gives requests to finish, together: none of them is cut by us."""
 
 
 @dataclass(frozen=True, slots=True)
