@@ -23,8 +23,9 @@ from typing import Any
 
 from cache import answers, eligibility, tags
 from cache.administration import Administration, Found, id_of
+from cache.audit import Audits
 from cache.codec import CorruptEntry, decode
-from cache.decision import choose, decide_by, default_threshold
+from cache.decision import Verdict, Verifier, choose, decide_by, default_threshold
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
 from cache.fingerprint import Fingerprint
 from cache.generations import Generations
@@ -34,7 +35,7 @@ from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.scope import SCHEMA
 from cache.shelf import ENTRY, Caps
 from cache.store import Command, Store, StoreUnavailable
-from policies.model import CachePolicy, Policy
+from policies.model import CachePolicy, Policy, SemanticCache
 
 log = logging.getLogger("tierline.cache")
 
@@ -62,15 +63,20 @@ class Cache:
         teams: Mapping[str, str] = _NO_TEAMS,
         caps: Caps = _CAPS,
         largest: int = answers.MAX_BODY_BYTES,
+        verifier: Verifier | None = None,
+        audits: Audits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`longest_question`: how many characters of a text its vector is certain to cover. `teams`: see `Scopes`.
 
-        `caps` bound each scope, `largest` is the most bytes of one answer.
+        `caps` bound each scope, `largest` is the most bytes of one answer. Without a `verifier` the guards decide;
+        without `audits` every surface keeps the threshold it starts from.
         """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
+        self._verifier = verifier
+        self.audits = audits
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
@@ -89,11 +95,15 @@ class Cache:
             asyncio.create_task(self._generations.run(), name="cache-generations"),
             asyncio.create_task(self._tidied(), name="cache-tidy"),
         ]
+        if self.audits is not None:
+            self._upkeep.append(asyncio.create_task(self.audits.run(), name="cache-audits"))
 
     async def aclose(self) -> None:
         """Closes the index, and waits for what is still being written. The store is the caller's to close."""
         for task in self._upkeep:
             task.cancel()
+        if self.audits is not None:
+            await self.audits.aclose()
         await self.index.aclose()
         await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
 
@@ -131,8 +141,13 @@ class Cache:
             return found
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
 
-    async def semantic(self, plan: CachePlan, vector: Vector, allowed_tiers: Set[str] | None = None) -> Lookup:
-        """The answer to another question that means the same. `vector` is this question's, of unit length."""
+    async def semantic(
+        self, plan: CachePlan, vector: Vector, allowed_tiers: Set[str] | None = None, *, needed: bool = False
+    ) -> Lookup:
+        """The answer to another question that means the same. `vector` is this question's, of unit length.
+
+        Where it is not `needed`, chance may have it that the request is answered afresh all the same, and compared.
+        """
         why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
         semantic, keys = plan.policy.semantic, plan.keys
         if why_not or semantic is None or keys is None or keys.question is None:
@@ -140,9 +155,11 @@ class Cache:
         if not self._keeper.usable(vector):
             return Lookup("error", reason="vector")
         try:
-            near, refused = await self._judge(keys, vector, plan.policy)
+            near, verdict = await self._judge(keys, vector, plan.policy)
         except StoreUnavailable as error:
             return _unanswered(error)
+        certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
+        refused = self._refused(plan, semantic, near, verdict, certain=certain)
         if near is None or refused:
             return _miss(refused, near)
         if near.similarity < plan.demands.min_similarity:
@@ -171,6 +188,10 @@ class Cache:
             Prepared(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
             for keep in keeps
         ]
+        if self.audits is not None:
+            for keep in keeps:
+                for sample in () if keep.fault else keep.plan.drawn:
+                    self.audits.compare(sample, keep.answer.completion)
         failure = await self._applied(prepared)
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
@@ -274,24 +295,46 @@ class Cache:
         self._later(self._store.delete(key))
         return Lookup("miss", reason="corrupt")
 
-    async def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, str]:
-        """The nearest neighbour that passes the score and every guard, or the nearest of all and why it did not.
+    async def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, Verdict]:
+        """Of the nearest neighbours the best without a veto, or the nearest of all, and the verdict on it.
 
         Raises StoreUnavailable where the index lies in the store.
         """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
-            return None, "no_neighbour"
+            return None, Verdict(-math.inf, "no_neighbour")
         near = await self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
         # What the index says of a key is not yet proof that the key is in this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
-        chosen = choose(decide_by(semantic), question, [(one.question, one.similarity) for one in own])
-        if chosen is None:
-            return (near[0], "guard: scope") if near else (None, "no_neighbour")
-        place, verdict = chosen
-        if verdict.served(default_threshold(semantic)):
-            return own[place], ""
-        return own[place], verdict.refused or "similarity"
+        decide = decide_by(semantic, self._verifier_of(semantic))
+        chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
+        if chosen is not None:
+            return own[chosen[0]], chosen[1]
+        return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
+
+    def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
+        return self._verifier if semantic.verify == "default" else None
+
+    def _refused(
+        self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
+    ) -> str:
+        """Why this candidate is not served, or ''. A `certain` one is not drawn for comparison."""
+        threshold = default_threshold(semantic, self._verifier_of(semantic))
+        surface = None
+        if self.audits is not None:
+            surface = self.audits.surface(plan.label, semantic, threshold)
+            surface.requests += 1
+            threshold = surface.control.threshold
+        if verdict.refused or near is None:
+            return verdict.refused
+        compared = None
+        if self.audits is not None and surface is not None and not certain:
+            compared = self.audits.drawn(surface, near.key, verdict.score)
+        if compared is not None:
+            plan.drawn.append(compared)
+        if not verdict.served(threshold):
+            return "similarity"
+        return "" if compared is None else "audit"
 
     async def _back_fill(self, plan: CachePlan, near: Neighbour, entry: CacheEntry, ttl_s: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""

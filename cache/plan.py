@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cache import eligibility
 from cache.fingerprint import Fingerprint, fingerprint
 from cache.scope import Scope, Scopes
 from cache.tags import Tags
 from policies.model import CachePolicy, Policy
+
+if TYPE_CHECKING:
+    from cache.audit import Sample
 
 _SECRET_BYTES = 64
 
@@ -59,6 +62,8 @@ class CachePlan:
     """Whose the keys are; there wherever `keys` is."""
     tags: Tags | None = None
     """What the answer will have been drawn from; None where nobody says."""
+    drawn: list[Sample] = field(default_factory=list)
+    """What its fresh answer is to be compared with: noted by the lookup, for whoever keeps the answer."""
 
     def outranks(self, tier: str, other: str) -> bool:
         """Whether `tier` is the stronger of the two, as the policy lists them."""

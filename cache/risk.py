@@ -34,7 +34,7 @@ Flags = NDArray[np.bool_]
 
 WINDOW = 50_000
 """Requests whose labels count."""
-ENOUGH = 400
+ENOUGH = 1_000
 """So many labels of candidates above the threshold in force, and no more than the policy's share is drawn."""
 LEAST_LABELS = 100
 """With fewer labels in all, the strict threshold holds."""
@@ -42,7 +42,7 @@ _RECENT = 5_000  # requests that tell how often candidates reach the threshold n
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
 _MANY = 0.1  # the share drawn of candidates above the threshold while labels are few
 _FREE = 5.0  # candidates below it are drawn so many times as often: nobody waits for them
-_SURE = 0.84  # standard errors: an upper bound that holds four times in five
+_SURE = 1.28  # standard errors: an upper bound that holds nine times in ten
 _PACE = 0.01  # how much of a batch's excess, per hundred requests, the aim moves by
 _LOWEST_AIM = 0.25
 
@@ -85,8 +85,9 @@ class RiskControl:
     """Sets the threshold of one surface; see the module's docstring.
 
     `strict` is the threshold while little is known, `audit` the share of candidates above the threshold that is
-    answered afresh once enough is. `threshold` is in force now; `breached` while by the labels more than `max_error`
-    of the requests would have been answered wrongly at the threshold that was in force before.
+    answered afresh once enough is (0: nothing is ever compared, and the strict threshold stays). `threshold` is in
+    force now; `breached` while by the labels more than `max_error` of the requests would have been answered wrongly at
+    the threshold that was in force before.
     """
 
     max_error: float
@@ -114,6 +115,8 @@ class RiskControl:
 
         `chance` is drawn evenly from 0..1. Above the threshold, being compared means not being served.
         """
+        if not self.audit:
+            return 0.0
         share = self.audit if self._above >= ENOUGH else max(self.audit, _MANY)
         if score < self.threshold:
             share = min(1.0, _FREE * share)
@@ -154,7 +157,7 @@ class RiskControl:
             fits = upper <= self._aim
         # What lies between two levels costs what the upper one does, so the threshold is just above the first misfit.
         if fits.all():
-            found = float(scores.min()) if len(scores) else self.strict
+            found = self.strict if few else float(scores.min())
         else:
             found = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
         served = int(np.searchsorted(-levels, -self.threshold, side="right")) - 1

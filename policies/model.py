@@ -274,10 +274,21 @@ class ExactCache(Section):
 
 
 class SemanticCache(Section):
-    """Requests that mean the same are answered from the store, when similar enough and past every guard."""
+    """Requests that mean the same are answered from the store, when past every guard and surely enough the same.
+
+    `max_error`: the share of all requests that may get another question's answer wrongly. `verify`: what judges a
+    neighbour: the `default` verifier allows other wording, `none` leaves the guards alone, which allow hardly any.
+    """
 
     ttl: Seconds
-    min_similarity: Annotated[float, Field(ge=0.5, le=1)]
+    min_similarity: Annotated[float, Field(ge=0.5, le=1)] = 0.5
+    """The cosine from which on a neighbour is looked at at all. It bounds the cost; the verifier bounds the error."""
+    max_error: Share = 0.01
+    audit: Share = 0.02
+    """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
+    verify: Literal["default", "none"] = "default"
+    max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
+    """A request that asks for more than this wants an answer of its own. One that does not say is not refused."""
     guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")
 
 

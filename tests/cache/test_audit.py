@@ -1,0 +1,179 @@
+"""Labels gathered off the request path: which answers agree, who is compared, and how workers share what they learn."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from numpy.typing import NDArray
+
+from cache.audit import Audits, Surface, contradict, decode_batch, encode_batch, text_of
+from cache.codec import CorruptEntry
+from cache.lookup import Cache
+from cache.no_store import NoStore
+from cache.redis_store import RedisStore
+from cache.risk import LEAST_LABELS, Batch, Label
+from policies.model import Policy, SemanticCache
+from tests.cache.samples import Facts, answer, body, policy
+from tests.support.wait import eventually
+
+ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
+FACTS = Facts()
+VECTOR = np.array([1, 0, 0, 0], np.float32)
+
+
+def audited(audit: str = "100%") -> Policy:
+    return policy(semantic={"ttl": "6h", "min_similarity": 0.85, "audit": audit})
+
+
+def semantic(audit: str = "2%") -> SemanticCache:
+    found = audited(audit).cache.semantic
+    assert found is not None
+    return found
+
+
+def apart(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Texts of which no two are alike."""
+    return np.eye(len(texts), 4, dtype=np.float32)
+
+
+@pytest_asyncio.fixture
+async def cache(store: RedisStore) -> AsyncIterator[Cache]:
+    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, audits=Audits(store, secrets.token_hex(4)))
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ("Rome.", "Rome.", False),
+        ("Rome is the capital of Italy.", "The capital of Italy is Rome.", False),
+        ("Yes, it is safe.", "No, it is not safe.", True),
+        ("It boils at 100 degrees.", "It boils at 90 degrees.", True),
+        ("It was written by Tolstoy.", "It was written by Dostoevsky.", True),
+        ("You can open it.", "You can not open it.", True),
+        ("In 1969 Armstrong and Aldrin landed.", "Armstrong landed in 1969, with Aldrin, after 4 days.", False),
+    ],
+)
+def test_answers_contradict_each_other_by_what_a_vector_does_not_show(one: str, other: str, differ: bool) -> None:
+    """Yes and no, a negation, other numbers, other names; more detail in one of them is no contradiction."""
+    assert contradict(one, other) is differ
+
+
+def test_the_text_of_a_completion_is_what_its_choices_say() -> None:
+    """What is no completion says nothing."""
+    assert text_of(answer("Rome.").completion) == "Rome."
+    assert text_of({"choices": [None, {"message": 3}]}) == ""
+    assert text_of({}) == ""
+
+
+async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache: Cache) -> None:
+    """The lookup is a miss that says `audit`; the label comes once the fresh answer is kept."""
+    tenant = secrets.token_hex(8)
+    await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("It is Rome."), VECTOR)
+    plan = cache.plan(body(SAME), audited(), tenant, FACTS)
+    found = await cache.semantic(plan, VECTOR)
+    assert (found.outcome, found.reason) == ("miss", "audit")
+    await cache.write(plan, answer("It is Paris."), VECTOR)
+    audits = cache.audits
+    assert audits is not None
+
+    def labelled() -> bool:
+        state = audits.in_force(plan.label)
+        return state is not None and state.labels == 1
+
+    await eventually(labelled)
+    state = audits.in_force(plan.label)
+    assert state is not None
+    assert state.threshold > 1.0
+    assert state.breached
+
+
+async def test_who_needs_the_stored_answer_is_not_drawn(cache: Cache) -> None:
+    """A request that takes only what is stored, or whose answer may not be kept, gets its hit."""
+    tenant = secrets.token_hex(8)
+    await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("Rome."), VECTOR)
+    plan = cache.plan(body(SAME), audited(), tenant, FACTS)
+    assert (await cache.semantic(plan, VECTOR, needed=True)).outcome == "hit"
+    unkept = cache.plan(body(SAME), audited(), tenant, FACTS, write=False)
+    assert (await cache.semantic(unkept, VECTOR)).outcome == "hit"
+
+
+async def test_an_audit_of_nought_leaves_every_hit(cache: Cache) -> None:
+    """Nothing is compared, and the threshold stays where it starts."""
+    tenant = secrets.token_hex(8)
+    await cache.write(cache.plan(body(ITALY), audited("0%"), tenant, FACTS), answer("Rome."), VECTOR)
+    for _ in range(20):
+        plan = cache.plan(body(SAME), audited("0%"), tenant, FACTS)
+        assert (await cache.semantic(plan, VECTOR)).outcome == "hit"
+
+
+async def test_workers_share_what_they_learn_and_a_restart_keeps_it(store: RedisStore) -> None:
+    """The labels of one worker set the threshold of another, and of one that starts later."""
+    kind = secrets.token_hex(4)
+    one, other = Audits(store, kind), Audits(store, kind)
+    learned = one.surface("chat@1", semantic(), 0.9)
+    assert other.surface("chat@1", semantic(), 0.9).control.threshold == 0.9
+    learned.requests = 10_000
+    learned.labels = [Label(0.7, False, 2.0)] * LEAST_LABELS
+    async with Running(one), Running(other):
+        await eventually(lambda: other.state()["chat"].threshold == 0.7)
+    later = Audits(store, kind)
+    later.surface("chat@2", semantic(), 0.9)
+    async with Running(later):
+        await eventually(lambda: later.state()["chat"].labels == LEAST_LABELS)
+
+
+async def test_without_a_store_a_worker_learns_for_itself() -> None:
+    """Its own batches are folded all the same."""
+    audits = Audits(NoStore(), "kind")
+    surface = audits.surface("chat@1", semantic(), 0.9)
+    surface.requests, surface.labels = 10_000, [Label(0.7, False, 2.0)] * LEAST_LABELS
+    async with Running(audits):
+        await eventually(lambda: audits.state()["chat"].threshold == 0.7)
+
+
+async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -> None:
+    """Where nothing contradicts, the vectors decide."""
+    near, far = Audits(store, "kind"), Audits(store, "kind", apart)
+    assert await near._same("It is warm there.", "You will like it.")
+    assert not await far._same("It is warm there.", "You will like it.")
+
+
+def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
+    """What is on a stream may be anything."""
+    batch = Batch(7, (0.5, 0.25), (Label(0.5, True, 10.0),))
+    assert decode_batch(encode_batch(batch)) == batch
+    for garbage in (b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0]]]"):
+        with pytest.raises(CorruptEntry):
+            decode_batch(garbage)
+
+
+def test_a_breach_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With the surface and the new threshold."""
+    surface: Surface = Audits(NoStore(), "kind").surface("chat@1", semantic(), 0.9)
+    for _ in range(2):
+        surface.fold(Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3))))
+    assert caplog.text.count("answered wrongly") == 1
+
+
+class Running:
+    """Audits at work inside the block."""
+
+    def __init__(self, audits: Audits) -> None:
+        self._audits = audits
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._audits.run())
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
