@@ -2,8 +2,9 @@
 
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
-           day: no tools, images, seed, logprobs or n > 1; no follow-up (`and the second one?`); nothing volatile
-           (today, latest, price); no text to work on (`translate ...`, quotes, code); not too long.
+           day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and the
+           second one?`); nothing volatile (today, latest, price); no text to work on (`translate ...`, quotes,
+           code); not too long.
 
 Which answers may be kept is the matter of `cache.answers`.
 """
@@ -105,6 +106,8 @@ def why_not_semantic(
         return "logprobs"
     if (body.get("n") or 1) != 1:
         return "n"
+    if (body.get("temperature") or 0) > policy.semantic.max_temperature:
+        return "temperature"
     if question is None:
         return "no_text"
     return "long" if len(question) > longest else why_not_the_question(question, facts.turns)

@@ -46,6 +46,11 @@ class StaticEmbedder:
             matrix = file.get_tensor("embedding.weight").astype(np.float32)
         return cls(tokenizer, matrix)
 
+    def vocabulary(self) -> list[str]:
+        """The words that are one token, in lower case, the commonest first (a merge learned early is a common one)."""
+        pieces = sorted((number, piece[1:]) for piece, number in self._tokenizer.get_vocab().items() if piece[0] == "▁")
+        return [word for _, word in pieces if len(word) > 1 and word.isalpha() and word.islower()]
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder.embed`."""
         encodings = self._tokenizer.encode_batch_fast([bounded(text) for text in texts], add_special_tokens=False)

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gateway.commands import CommandError, train_confidence
+from gateway.commands import CommandError, train_cache, train_confidence
 from gateway.commands._flags import seed_number, share_number
 from gateway.commands._labelled import read_labelled
 from gateway.commands._progress import progress
@@ -23,7 +23,8 @@ from routing.embedder import EmbedderUnavailable, load_embedder
 from routing.training.difficulty import Recipe, TrainingUnavailable, save, train
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
-       tierline train confidence --data FILE... --model NAME --out FILE [options]"""
+       tierline train confidence --data FILE... --model NAME --out FILE [options]
+       tierline train cache --data FILE... --out DIR [options]"""
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
@@ -40,11 +41,11 @@ _METHODS = ("random", "length", "groups", "small_is_wrong", "ours")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `train`, and `train confidence`, to the command line."""
+    """Adds `train`, and what else can be trained, to the command line."""
     parser = subparsers.add_parser(
         "train",
         usage=_USAGE,
-        help="train the difficulty classifier, or a confidence head",
+        help="train the difficulty classifier, a confidence head, or the cache's verifier",
         description="Trains the difficulty classifier on labelled prompts, and measures it by cross-validation.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -71,7 +72,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
     # argparse would ask for --data and --out even where `confidence` brings its own.
     parser.set_defaults(run=_difficulty, refuse=parser.error)
-    train_confidence.add_parser(parser.add_subparsers(title="what else can be trained", prog="tierline train"))
+    others = parser.add_subparsers(title="what else can be trained", prog="tierline train")
+    train_confidence.add_parser(others)
+    train_cache.add_parser(others)
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:

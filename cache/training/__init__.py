@@ -1,0 +1,1 @@
+"""Offline fits of what the cache serves with. Needs the `train` extra."""
