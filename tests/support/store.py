@@ -57,6 +57,12 @@ class LocalStore:
             self._process.wait()
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def freeze(self) -> None:
         """Silences it without closing a connection."""
         assert self._process is not None
