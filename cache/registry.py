@@ -6,6 +6,7 @@ entries. A worker enters a scope when it first writes to it or reads tags in it,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -60,11 +61,11 @@ def parsed(reply: object) -> list[Listed]:
     """The scopes in a reply to `read`, by surface and owner, the latest generation first."""
     if not isinstance(reply, list):
         return []
-    found = [
-        Listed(Scope(prefix_of(digest.decode()), *words), until)
-        for digest, said in zip(reply[::2], reply[1::2], strict=False)
-        for *words, until in [orjson.loads(said)]
-    ]
+    found = []
+    for digest, said in zip(reply[::2], reply[1::2], strict=False):
+        with contextlib.suppress(ValueError, TypeError):  # not written by us
+            *words, until = orjson.loads(said)
+            found.append(Listed(Scope(prefix_of(digest.decode()), *words), until))
     return sorted(found, key=lambda one: (one.scope.surface, one.scope.owner, -one.scope.generation, -one.until))
 
 

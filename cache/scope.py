@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -23,6 +22,7 @@ SCHEMA: Final = "c2"
 """Part of every key: an older or newer Tierline on the same store never reads these entries."""
 DIGEST_BYTES: Final = 16
 _DIGEST_CHARS: Final = 2 * DIGEST_BYTES
+_REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,24 @@ class Scopes:
         self._secret = secret
         self._teams = {tenant: f"team:{team}" for tenant, team in teams.items()}
         self._generation = generation
+        self._known: dict[tuple[str, str, str], Scope] = {}
 
     def of(self, tenant: str, policy: Policy) -> Scope:
         """The scope of a request of this tenant."""
-        owner = self._teams.get(tenant) if policy.cache.scope == "team" else None
-        if owner is None:
-            owner = owner_of(tenant)
-        generation = self._generation(owner, policy.surface)
-        return _scope(owner, policy.surface, policy.version, policy.label, self._secret, generation)
+        name = (tenant, policy.surface, policy.version)
+        known = self._known.get(name)
+        if known is None or known.generation != self._generation(known.owner, known.surface):
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            known = self._known[name] = self._new(tenant, policy)
+        return known
+
+    def _new(self, tenant: str, policy: Policy) -> Scope:
+        team = self._teams.get(tenant) if policy.cache.scope == "team" else None
+        owner, surface = team or owner_of(tenant), policy.surface
+        generation = self._generation(owner, surface)
+        prefix = scope_of(owner, surface, policy.version, self._secret, generation)
+        return Scope(prefix, owner, surface, policy.label, generation)
 
     def owners(self, tenant: str) -> tuple[str, ...]:
         """Under whom a tenant's answers may lie: itself, and its team."""
@@ -86,8 +96,3 @@ def prefix_of(digest: str) -> str:
 def prefixed(part: bytes) -> bytes:
     """A part of what is hashed, with its length before it."""
     return b"%d:%b" % (len(part), part)
-
-
-@lru_cache(maxsize=8_192)
-def _scope(owner: str, surface: str, version: str, label: str, secret: bytes, generation: int) -> Scope:
-    return Scope(scope_of(owner, surface, version, secret, generation), owner, surface, label, generation)

@@ -118,7 +118,7 @@ def paged(reply: object) -> tuple[bytes, list[Placed]]:
     found = []
     for name, said in zip(fields[::2], fields[1::2], strict=False):
         size, _, origin = said.partition(b" ")
-        if name:
+        if name and size.isdigit():
             found.append(Placed(name.decode(), int(size), origin.decode()))
     return cursor, found
 

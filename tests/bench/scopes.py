@@ -44,6 +44,7 @@ _FORMS = ("{0}", "{0}:", "tenant:{0}", "team:{0}", "{0}\0{0}")
 _ENTRIES = 12_000
 _AT_ONCE = 12
 _CANCELLED = 0.1
+_PATIENCE_S = 120.0
 _DIMENSION = 32
 _FACTS = Facts()
 
@@ -115,10 +116,16 @@ async def _fill(cache: Cache, world: _World, chance: random.Random) -> None:
     for who, rules, question in (_drawn(world, chance) for _ in range(_ENTRIES)):
         kept = answer(world.label(who, rules, question))
         keeps.append(Keep(world.plan(cache, who, rules, question), kept, world.vectors[question]))
-    for start in range(0, len(keeps), 100):
-        for outcome in await cache.write_all(keeps[start : start + 100]):
-            if not outcome.stored:
-                raise RuntimeError(f"an answer was not kept: {outcome.reason}")
+    deadline = time.monotonic() + _PATIENCE_S
+    while keeps:
+        some, keeps = keeps[:50], keeps[50:]
+        outcomes = await cache.write_all(some)
+        refused = [keep for keep, outcome in zip(some, outcomes, strict=True) if not outcome.stored]
+        if refused and time.monotonic() > deadline:
+            raise RuntimeError(f"answers are not kept: {outcomes[-1].reason}")
+        if refused:
+            await asyncio.sleep(0.05)  # a busy machine
+        keeps += refused
 
 
 async def _look_up(cache: Cache, world: _World, chance: random.Random, pairs: int) -> Report:

@@ -237,6 +237,41 @@ async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_el
     assert await hit(cache, ITALY, f"{tenant}-quiet")
 
 
+async def test_who_says_that_a_hit_was_wrong_is_heard(cache: Cache, tenant: str) -> None:
+    """The bound on a surface's errors is told of wrong answers to other questions, by how similar they were."""
+    told: list[tuple[str, float]] = []
+    cache.on_wrong = lambda surface, similarity: told.append((surface, similarity))
+    await cache.write(planned(cache, ITALY, tenant), answer(), vector())
+    found = await cache.semantic(planned(cache, SAME, tenant), vector(0.1))
+    assert found.hit is not None
+    await _until_hit(cache, SAME, tenant)
+    copy = await cache.exact(planned(cache, SAME, tenant))
+    assert copy.hit is not None
+    await cache.wrong(copy.hit.entry_id, tenant, "chat")
+    assert told == [("chat", pytest.approx(np.cos(0.1), abs=1e-4))]
+    await cache.write(planned(cache, ITALY, tenant), answer())
+    own = await cache.exact(planned(cache, ITALY, tenant))
+    assert own.hit is not None
+    assert await cache.wrong(own.hit.entry_id, tenant, "chat") is not None
+    assert len(told) == 1, "an answer to this very question says nothing of how alike questions must be"
+
+
+async def test_what_strangers_write_into_the_lists_is_passed_over(
+    store: RedisStore, cache: Cache, admin: Administration, tenant: str
+) -> None:
+    """The store may hold anything; what is ours is still told."""
+    await cache.write(planned(cache, ITALY, tenant), answer())
+    (mine,) = await admin.scopes("chat", {f"tenant:{tenant}"})
+    sizes = f"{mine.scope.prefix}:sizes".encode()
+    await store.ask([Command((b"HSET", sizes, b"junk", b"x y")), Command((b"HSET", b"tierline:c2:scopes", b"j", b"{"))])
+    try:
+        assert (await cache.exact(planned(cache, ITALY, tenant))).hit is not None
+        assert any(one.scope.owner == f"tenant:{tenant}" for one in await admin.stats())
+        assert await admin.find("a" * 12) is None
+    finally:
+        await store.ask([Command((b"HDEL", b"tierline:c2:scopes", b"j"))])
+
+
 async def test_an_entry_written_again_is_counted_once(cache: Cache, admin: Administration, tenant: str) -> None:
     """Its new size counts, and not its old one too."""
     for text in ("Rome.", "Rome, since 1871.", "Rome."):
