@@ -185,7 +185,7 @@ class RedisStore:
 
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         (mine, found, written) = await self._request(
-            resp.claim(lease.encode(), holder, ttl_s, beside.encode()), 3, _READ_S
+            resp.claim(lease.encode(), holder, ttl_s, beside.encode()), 3, _SOCKET_S
         )
         if mine is not None or not isinstance(found, bytes):
             found = holder

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cache.entry import WriteOutcome
@@ -40,6 +40,18 @@ class Finished:
     trace: Trace
     ledger: Ledger
     keeping: Keeping | None = None
+    kept: Callable[[], None] | None = None
+    """Called once the answer has been kept, or will not be."""
+
+
+@dataclass(slots=True)
+class _Postponed:
+    """A request whose answer is others' too: its books are closed when both its reply and the answer have ended."""
+
+    finished: Finished | None = None
+    concluded: bool = False
+    keeping: Keeping | None = None
+    kept: Callable[[], None] | None = None
 
 
 class Afterwards:
@@ -53,9 +65,28 @@ class Afterwards:
         self._waiting = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
+        self._postponed: dict[Trace, _Postponed] = {}
+
+    def postpone(self, trace: Trace) -> None:
+        """Has a request's books wait for `conclude`: its client may leave before its answer, which others get, ends."""
+        self._postponed[trace] = _Postponed()
+
+    def conclude(self, trace: Trace, keeping: Keeping | None, kept: Callable[[], None] | None = None) -> None:
+        """The answer of a postponed request has ended, and leaves this for the cache."""
+        postponed = self._postponed[trace]
+        postponed.concluded, postponed.keeping, postponed.kept = True, keeping, kept
+        if postponed.finished is not None:
+            self.submit(postponed.finished)
 
     def submit(self, finished: Finished) -> None:
         """Takes a finished request. Never blocks, never raises."""
+        postponed = self._postponed.get(finished.trace)
+        if postponed is not None:
+            if not postponed.concluded:
+                postponed.finished = finished
+                return
+            del self._postponed[finished.trace]
+            finished = replace(finished, keeping=postponed.keeping, kept=postponed.kept)
         try:
             self._books.close(finished.trace, finished.ledger)
         except Exception:
@@ -81,7 +112,8 @@ class Afterwards:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_CLOSE_S)
             self._task.cancel()
-        for finished in self._queue:
+        left = [one.finished for one in self._postponed.values() if one.finished is not None]
+        for finished in (*self._queue, *left):
             self._telemetry.record(finished.trace, finished.ledger)
 
     async def _run(self) -> None:
@@ -101,6 +133,8 @@ class Afterwards:
             log.exception("%d cache writes failed", len(batch))
         for finished in batch:
             self._telemetry.record(finished.trace, finished.ledger)
+            if finished.kept is not None:
+                finished.kept()
 
     async def _keep(self, batch: list[Finished]) -> None:
         keeps: list[Keep] = []

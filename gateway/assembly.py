@@ -21,6 +21,7 @@ from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.books import Books
+from gateway.coalescing import Coalescing
 from gateway.embedding import EmbeddingService
 from gateway.gate import Gate
 from gateway.middleware import Tenants
@@ -70,6 +71,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     watcher = _watcher(source, policies, metrics)
     tiers = _tiers(deployment)
     spending = Spending(tiers)
+    afterwards = Afterwards(cache, telemetry, Books(watcher, tiers, spending))
     return Services(
         deployment=deployment,
         gate=Gate(deployment.limits.in_flight),
@@ -79,11 +81,12 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         spending=spending,
         store=store,
         cache=cache,
+        coalescing=Coalescing(store, cache, afterwards),
         embedding=EmbeddingService(embedder, deployment.embedding.kind),
         classifier=classifier,
         telemetry=telemetry,
         metrics=metrics,
-        afterwards=Afterwards(cache, telemetry, Books(watcher, tiers, spending)),
+        afterwards=afterwards,
         started_at=int(time.time()),
     )
 
@@ -98,6 +101,7 @@ async def running(services: Services) -> AsyncIterator[Services]:
     await services.cache.start()
     services.telemetry.start()
     services.afterwards.start()
+    services.coalescing.start()
     services.gate.start()
     endpoints = [endpoint for tier in services.tiers.values() for endpoint in tier.endpoints]
     peers = PeerExchange(services.store, endpoints)
@@ -113,6 +117,7 @@ async def running(services: Services) -> AsyncIterator[Services]:
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+        await services.coalescing.aclose()
         await services.afterwards.aclose()
         await services.telemetry.aclose()
         await services.cache.aclose()

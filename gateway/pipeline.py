@@ -7,6 +7,7 @@
      5. cache.exact  have we answered just this? then at once: no embedding, no model
      6. embed        the vector that the semantic cache and the classifier share
      7. cache.semantic   have we answered this by another name?
+        cache.follow     is it being answered right now? then that answer is shared (`gateway.coalescing`)
      8. route        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt      one call; good enough, or the next tier, while the budget allows: `routing.cascade` decides
     10. reply        JSON or server-sent events (`gateway.reply`)
@@ -21,6 +22,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from cache.entry import Answer, Hit, Lookup
@@ -54,17 +56,41 @@ _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
     plan = _plan(ctx, services)
-    if hit := await _exact(ctx, services, plan):
-        return replay(ctx, hit)
+    coalescing = services.coalescing
+    shared = "" if ctx.wishes.cache.only_if_cached else coalescing.key(ctx, plan)
+    joins = bool(shared) and coalescing.under_way(shared, ctx)
+    if not joins:
+        if hit := await _exact(ctx, services, plan, shared):
+            return replay(ctx, hit)
+        early = ctx.policy.escalate.speculate.during_lookup
+        joins = bool(shared) and (early or coalescing.under_way(shared, ctx))
+    if joins:
+        found = await coalescing.answer(ctx, plan, shared, lambda aboard: _found_or_made(aboard, services, plan))
+    else:
+        found = await _found_or_made(ctx, services, plan, shared)
+    return replay(ctx, found) if isinstance(found, Hit) else found
+
+
+async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePlan, shared: str = "") -> Reply | Hit:
+    """What the semantic cache has, or else an answer of the models, `shared` under that key with equal requests."""
     why_not_semantic = plan.why_not_semantic()
     vector = await _embed(ctx, services, semantic=not why_not_semantic)
     run: Run | None = None
     if vector is not None and not why_not_semantic:
         run = _begun_early(ctx, services, vector)
         if hit := await _semantic(ctx, services, plan, vector, run):
-            return replay(ctx, hit)
+            return hit
     if ctx.wishes.cache.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
+    if shared:
+        return await services.coalescing.answer(ctx, plan, shared, lambda aboard: _made(aboard, services, plan, vector))
+    return await _made(ctx, services, plan, vector, run)
+
+
+async def _made(
+    ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, run: Run | None = None
+) -> Reply:
+    """The models' answer. `run`: a cascade that has begun."""
     if run is None:
         run = _routed(ctx, services, vector)
         ctx.client.watch()
@@ -90,9 +116,10 @@ def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
     return None if ctx.clamp is None else frozenset(ctx.clamp.of(ctx.policy.tiers))
 
 
-async def _exact(ctx: RequestContext, services: Services, plan: CachePlan) -> Hit | None:
+async def _exact(ctx: RequestContext, services: Services, plan: CachePlan, shared: str) -> Hit | None:
     hop = ctx.trace.begin(names.CACHE_EXACT)
-    return _looked_up(hop, await services.cache.exact(plan, _allowed_tiers(ctx)))
+    look = partial(services.cache.exact, plan, _allowed_tiers(ctx))
+    return _looked_up(hop, await services.coalescing.looked_up(shared, plan, look))
 
 
 async def _semantic(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.afterwards import Keeping
 from gateway.errors import ApiError
-from gateway.streaming import LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -24,6 +23,15 @@ _EVENTS: Final = (
 Header = tuple[bytes, bytes]
 
 
+class Source(Protocol):
+    """Where the events of a reply come from. `end` is `done`, or the word for how it ended or is ended."""
+
+    end: str
+
+    def close(self) -> None:
+        """Ends it; safe to call twice."""
+
+
 @dataclass(slots=True)
 class Reply:
     """An answer ready to go out: `body`, or `events` for a stream. `keeping` is what it leaves for the cache."""
@@ -32,8 +40,8 @@ class Reply:
     events: AsyncGenerator[bytes] | None = None
     keeping: Keeping | None = None
     extra: tuple[Header, ...] = ()
-    stream: LiveStream | None = None
-    """Where the events come from, if from a backend that is still talking: to be closed however the reply goes."""
+    stream: Source | None = None
+    """Where the events come from, if from something that is still talking: to be closed however the reply goes."""
 
 
 def explain(trace: Trace, ledger: Ledger) -> list[Header]:
@@ -78,10 +86,10 @@ def _server_timing(trace: Trace) -> bytes:
 
 
 def overhead_ms(trace: Trace) -> float:
-    """Our own time so far: the request's, less the time in which a backend was being waited for."""
+    """Our own time so far: the request's, less what it waited for a backend, or for the one who had asked it already."""
     root = trace.root
     taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
-    return max(0, taken - trace.waited_ns(names.ATTEMPT)) / 1e6
+    return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6
 
 
 async def send_json(

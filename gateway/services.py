@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cache.lookup import Cache
 from cache.store import Store
 from gateway.afterwards import Afterwards
+from gateway.coalescing import Coalescing
 from gateway.embedding import EmbeddingService
 from gateway.gate import Gate
 from gateway.middleware import Tenants
@@ -32,6 +33,7 @@ class Services:
     spending: Spending
     store: Store
     cache: Cache
+    coalescing: Coalescing
     embedding: EmbeddingService
     classifier: DifficultyModel
     telemetry: Telemetry

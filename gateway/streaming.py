@@ -142,7 +142,7 @@ class LiveStream:
                 if not self._progress.finished or isinstance(broken, InvalidReply):
                     events = await self._gone_on_with(broken)
                     if events is None:
-                        yield self._error_event(broken)
+                        yield error_event(broken)
                         return
                     continue
             events = None
@@ -260,15 +260,17 @@ class LiveStream:
             self._answer.add(chunk)
         return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
-    def _error_event(self, error: BackendError) -> bytes:
-        message = f"The answer broke off: {error}."
-        return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
-
     def _give_up(self, error: BackendError) -> None:
         """The watchdog's word: the call ends now, and its slot is free, however long the client takes to read."""
         self._broken = error
         self._leg.source.close()
         self._leg.slot.failed(error)
+
+
+def error_event(error: BackendError) -> bytes:
+    """The last event of a stream that breaks off."""
+    message = f"The answer broke off: {error}."
+    return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
 
 
 def _added_up(*parts: Usage) -> dict[str, Any]:

@@ -69,12 +69,12 @@ class Trace:
         self.hops.append(hop)
         return hop
 
-    def waited_ns(self, name: str) -> int:
-        """How long any hop of that name was open so far; hops that ran beside each other count once."""
+    def waited_ns(self, *names: str) -> int:
+        """How long any hop of these names was open so far; hops that ran beside each other count once."""
         now = time.perf_counter_ns()
         waited = until = 0
         for hop in self.hops:
-            if hop.name == name:
+            if hop.name in names:
                 end = hop.end_ns or now
                 if end > until:
                     waited += end - max(hop.start_ns, until)

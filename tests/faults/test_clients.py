@@ -128,9 +128,9 @@ def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
     """Fifty clients that leave at the same time leave no call behind, and the next one is answered."""
     lane = rig.take("lone")
     local_upstream.default = Reply(text="word " * 500, between_s=0.01)
-    body = body_of(lane, stream=True)
     connections = [socket.create_connection(("127.0.0.1", rig.gateway.port), 5) for _ in range(50)]
-    for connection in connections:
+    for seed, connection in enumerate(connections):
+        body = body_of(lane, stream=True, seed=seed)  # equal ones would share one call
         connection.sendall(head(rig, body) + body)
     local_upstream.wait_for(50)
     for connection in connections:
