@@ -10,11 +10,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from cache.audit import Audits
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
 from cache.shelf import Caps
 from cache.store import Store, StoreUnavailable
+from cache.verifier import Verifier, shipped_verifier
 from gateway.afterwards import Afterwards
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
@@ -57,12 +59,17 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
     )
     secret = os.environ.get(SECRET_ENV, "").encode()
+    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
+    audits = Audits(store, f"{embedder.name}/{verifier.version}", embedder.embed)
+    metrics.watch_learning(audits.state)
     cache = Cache(
         store,
         embedder_name=embedder.name,
         dimension=embedder.dimension,
         secret=secret,
         longest_question=embedder.whole_chars,
+        verifier=verifier,
+        audits=audits,
         index=deployment.store.index,
         teams=deployment.teams,
         caps=Caps(deployment.cache.entries, deployment.cache.bytes),

@@ -129,7 +129,8 @@ async def _semantic(
     hop = ctx.trace.begin(names.CACHE_SEMANTIC)
     found: Lookup | None = None
     try:
-        found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx))
+        needed = ctx.wishes.cache.only_if_cached
+        found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx), needed=needed)
     finally:
         if run is not None and (found is None or found.hit is not None):
             await run.aclose()
@@ -140,6 +141,10 @@ async def _semantic(
         hop.attributes[names.NEIGHBOUR] = shown
     if ctx.policy.cache.semantic is not None:
         hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
+    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.label)):
+        hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
+        hop.attributes[names.LABELS] = state.labels
+        hop.attributes[names.BREACHED] = state.breached
     return _looked_up(hop, found)
 
 

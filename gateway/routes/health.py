@@ -51,6 +51,12 @@ def readiness(services: Services) -> dict[str, Any]:
         degraded.append(f"semantic index: {index.reason}")
     if failure is not None:
         degraded.append(f"policies: the last good ones are in force; {failure}")
+    learned = services.cache.audits.state() if services.cache.audits is not None else {}
+    degraded += [
+        f"semantic cache of {surface}: more wrong hits than its max_error; stricter now"
+        for surface, state in learned.items()
+        if state.breached
+    ]
     usable = any(tier["state"] == "ready" for tier in tiers.values())
     status = "unavailable" if not usable else "degraded" if degraded else "ready"
     return {
@@ -59,6 +65,10 @@ def readiness(services: Services) -> dict[str, Any]:
         "tiers": tiers,
         "store": {"status": store.status, "reason": store.reason},
         "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
+        "semantic_thresholds": {
+            surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}
+            for surface, state in learned.items()
+        },
         "embedder": services.embedding.embedder.name,
         "classifier": services.classifier.version,
         "surfaces": {name: policy.version for name, policy in services.policies.current.by_surface.items()},

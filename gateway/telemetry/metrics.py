@@ -13,7 +13,7 @@ answers for all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from prometheus_client import (
@@ -28,6 +28,7 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from cache.audit import SurfaceState
 from cache.store import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
@@ -73,6 +74,7 @@ class Metrics:
         self._in_flight = 0
         self._store_state: Callable[[], StoreState] | None = None
         self._gate: Callable[[], tuple[float, float]] | None = None
+        self._learned: Callable[[], Mapping[str, SurfaceState]] | None = None
 
     def _define(self) -> None:
         registry = self._registry
@@ -113,6 +115,11 @@ class Metrics:
         self.lag = gauge("loop_lag_seconds", "How late the event loop is, again and again.", "livemax")
         self.memory = gauge("memory_share", "Of the memory that the process may have, how much is in use.", "livemax")
         self.store = gauge("store_state", "1 for the state the store is in.", "livemax", "state")
+        self.threshold = gauge(
+            "cache_threshold", "The score from which the semantic cache serves.", "livemax", "surface"
+        )
+        self.compared = gauge("cache_labels", "Compared answers that this threshold rests on.", "livemax", "surface")
+        self.breached = gauge("cache_breached", "1 while wrong hits are above max_error.", "livemax", "surface")
         if METRICS_FOLDER not in os.environ:
             ProcessCollector(registry=registry)
 
@@ -178,6 +185,10 @@ class Metrics:
         """From now on the gauges of lag (seconds) and memory (a share) follow `gate()`."""
         self._gate = gate
 
+    def watch_learning(self, learned: Callable[[], Mapping[str, SurfaceState]]) -> None:
+        """From now on the gauges of the semantic cache's thresholds follow `learned()`, by surface."""
+        self._learned = learned
+
     def flush(self) -> None:
         """Hands what was tallied since the last time to prometheus-client."""
         tally, self._tally = self._tally, {}
@@ -188,6 +199,10 @@ class Metrics:
             lag_s, memory = self._gate()
             self.lag.set(lag_s)
             self.memory.set(memory)
+        for surface, state in self._learned().items() if self._learned is not None else ():
+            self.threshold.labels(surface).set(state.threshold)
+            self.compared.labels(surface).set(state.labels)
+            self.breached.labels(surface).set(state.breached)
         if self._store_state is not None:
             now = self._store_state().status
             for status in _STORE_STATUSES:

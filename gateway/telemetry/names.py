@@ -51,6 +51,9 @@ CACHE_AGE: Final = "tierline.cache.age_s"
 FOLLOWED: Final = "tierline.cache.followed"  # the id of the request whose answer was shared
 SIMILARITY: Final = "tierline.similarity"
 MIN_SIMILARITY: Final = "tierline.similarity.min"
+THRESHOLD: Final = "tierline.cache.threshold"
+LABELS: Final = "tierline.cache.labels"
+BREACHED: Final = "tierline.cache.breached"
 NEIGHBOUR: Final = "tierline.cache.neighbour"
 
 # Routing.

@@ -46,7 +46,7 @@ escalate:
   when: {confidence_below: 0.3, invalid: [json, tool_args], finish: [length], repetition: true}
 cache:
   exact: {ttl: 1h}
-  semantic: {ttl: 1h, min_similarity: 0.95, guards: [negation, numbers, entities, dates]}
+  semantic: {ttl: 1h, min_similarity: 0.95, audit: 0%, guards: [negation, numbers, entities, dates]}
 """
 """Every step of the path, one attempt: the raw upstream's answers are confident."""
 

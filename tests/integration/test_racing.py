@@ -45,7 +45,7 @@ slo: {deadline: 20s}
 tiers: [local, hosted]
 route: {classifier: none, start: {local: otherwise}}
 escalate: {speculate: {during_lookup: true}}
-cache: {exact: {ttl: 1h}, semantic: {ttl: 1h, min_similarity: 0.85}}
+cache: {exact: {ttl: 1h}, semantic: {ttl: 1h, min_similarity: 0.85, audit: 0%}}
 holdout: 0%
 """
 BUDGET = """

@@ -11,13 +11,14 @@ from typing import get_args
 
 import numpy as np
 
-from cache.decision import Decide, Verifier, decide_by, default_threshold
+from cache.decision import Decide, decide_by, default_threshold
 from cache.evaluation.figures import Flags, Floats, best_within, served_of
 from cache.evaluation.neighbours import near_neighbours
 from cache.evaluation.pairs import Asked, score_pairs
 from cache.evaluation.stream import Gate, Rates, Stream, halves, rates
 from cache.evaluation.truth import Truth
 from cache.risk import RiskControl, calibrated
+from cache.verifier import Verifier, VerifierError, shipped_verifier
 from gateway.commands import CommandError
 from gateway.commands._flags import seed_number, share_number
 from gateway.commands._progress import OnProgress, progress
@@ -125,15 +126,21 @@ def _cache(args: argparse.Namespace) -> _Cache:
     semantic = policy.cache.semantic
     if semantic is None:
         raise DataError(f"{args.policy}: the surface {policy.surface} has no semantic cache")
-    verifier = _verifier(args)
+    verifier = _verifier(args, semantic)
     threshold = default_threshold(semantic, verifier) if args.threshold is None else args.threshold
     return _Cache(policy, semantic, decide_by(semantic, verifier), threshold)
 
 
-def _verifier(args: argparse.Namespace) -> Verifier | None:
-    if args.artefact is not None:
-        raise CommandError("--artefact: this Tierline has no verifier to load; leave the flag away")
-    return None
+def _verifier(args: argparse.Namespace, semantic: SemanticCache) -> Verifier | None:
+    """The verifier that would judge under this policy."""
+    if semantic.verify == "none":
+        if args.artefact is not None:
+            raise CommandError(f"--artefact: {args.policy} says `verify: none`, so no verifier is asked")
+        return None
+    try:
+        return Verifier.load(args.artefact or shipped_verifier(args.embedding))
+    except VerifierError as error:
+        raise CommandError(str(error)) from None
 
 
 def _pairs(
