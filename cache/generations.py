@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import Final
 
 from cache.scope import SCHEMA
 from cache.store import Command, Store, StoreUnavailable
+
+log = logging.getLogger("tierline.cache")
 
 TABLE: Final = f"tierline:{SCHEMA}:generations"
 _EVERY_S: Final = 0.5
@@ -44,7 +47,11 @@ class Generations:
         """Refreshes until cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:
+                # A worker that stopped looking would serve what was purged, for ever.
+                log.exception("the generations of the cache could not be read")
 
 
 def of(raised: Mapping[str, int], owner: str, surface: str) -> int:

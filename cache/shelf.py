@@ -82,12 +82,12 @@ def put(key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, ori
     """Writes an entry under the caps of its scope. Times in seconds, `created_at` by the writer's clock."""
     prefix, _, digest = key.rpartition(ENTRY)
     ttl_ms = max(1, round(ttl_s * 1000))
-    created_ms = round(created_at * 1000)
-    numbers = (caps.entries, caps.bytes, created_ms - ttl_ms)
+    created_us = round(created_at * 1e6)
+    numbers = (caps.entries, caps.bytes, created_us - 1000 * ttl_ms)
     return Command(
         (
             b"EVAL", _PUT, b"3", key.encode(), *_keys(prefix), digest.encode(), value, b"%d" % ttl_ms,
-            b"%d" % created_ms, origin.encode(), *(b"%d" % number for number in numbers),
+            b"%d" % created_us, origin.encode(), *(b"%d" % number for number in numbers),
         )
     )  # fmt: skip
 
