@@ -24,6 +24,7 @@ nearest earlier ones are kept, and no more."""
 _BLOCK = 512
 _SLACK = 1e-4  # single precision adds up to less than this over a few hundred terms
 _FEW = 1_000
+_NEAR = 0.6  # below this cosine the bound lets too much pass to be worth its own product
 _CROWDED = 0.02  # above this share of candidates the whole product is the cheaper way
 
 
@@ -43,7 +44,7 @@ class Neighbours:
 
 def near_neighbours(vectors: Vectors, at_least: float, on_block: OnBlock) -> Neighbours:
     """For each of the unit vectors, shape (n, dimension), the others whose cosine with it is `at_least` so."""
-    bounds, count = _bounding(vectors), len(vectors)
+    bounds, count = vectors if at_least < _NEAR else _bounding(vectors), len(vectors)
     found: list[tuple[Rows, Rows, Vectors]] = []
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
