@@ -45,6 +45,8 @@ _LINES: Final = 2_000
 _PAGE: Final = 100
 _FULL: Final = 100
 _QUIET_S: Final = 30.0
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.2
 _MOST_WAITING: Final = 64
 _ALIKE: Final = 0.75
 _SHARED: Final = 0.5
@@ -156,7 +158,7 @@ class Audits:
 
     async def _compared(self, sample: Sample, fresh: Mapping[str, Any]) -> None:
         try:
-            data = await self._store.get(sample.key)
+            data = await self._stored(sample.key)
             if data is None:
                 return
             stored = text_of(orjson.loads(decode(sample.key, data).body))
@@ -166,6 +168,14 @@ class Audits:
         sample.surface.labels.append(Label(sample.score, wrong, sample.weight))
         if wrong and sample.score >= sample.surface.control.threshold:
             self._wake.set()
+
+    async def _stored(self, key: str) -> bytes | None:
+        """What lies under the key. A store that is late is asked again: nobody waits, and a label is worth it."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(StoreUnavailable):
+                return await self._store.get(key)
+            await asyncio.sleep(_PAUSE_S)
+        return await self._store.get(key)
 
     async def _same(self, stored: str, fresh: str) -> bool:
         if contradict(stored, fresh):

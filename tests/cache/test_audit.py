@@ -89,7 +89,7 @@ async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache
         state = audits.in_force(plan.label)
         return state is not None and state.labels == 1
 
-    await eventually(labelled)
+    await eventually(labelled, 20)
     state = audits.in_force(plan.label)
     assert state is not None
     assert state.threshold > 1.0
