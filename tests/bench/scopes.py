@@ -102,7 +102,7 @@ async def run(store: RedisStore, pairs: int, seed: int) -> Report:
     """Writes what the tenants keep, then looks up `pairs` times."""
     chance = random.Random(seed)
     world = _World(chance)
-    cache = Cache(store, embedder_name=f"scopes-{seed}", dimension=_DIMENSION, index="replica", teams=world.teams)
+    cache = Cache(store, embedder_name=f"scopes-{seed}", dimension=_DIMENSION, teams=world.teams)
     await cache.start()
     try:
         await _fill(cache, world, chance)
