@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +37,8 @@ _BATCH_S: Final = 0.02
 _FIRST_LOOK_S: Final = 0.05
 _ASK_AGAIN_S: Final = 1.0
 _INTEREST_S: Final = 2.5
+_SILENCE_S: Final = 1.0
+"""How long the store may not answer, in a burst or for good, before a flight by way of it is given up."""
 _RELEASE_S: Final = 0.005
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 _RETRY_S: Final = 0.5
@@ -146,7 +148,6 @@ class FlightExchange:
         ident = theirs.holder.partition(b":")[0]
         landing = Landing("lost")
         try:
-            await self._ask(b"+", ident, flight)
             landing = await self._read(flight, theirs, ident)
         except StoreUnavailable as error:
             log.info("a flight of another worker was lost: %s", error)
@@ -160,31 +161,31 @@ class FlightExchange:
     async def _read(self, flight: Flight, theirs: Lease, ident: bytes) -> Landing:
         stream = f"{flight.key}:f:{ident.decode('latin-1')}"
         copy = _Copy(flight, self._unpack)
-        last_id, patience_s, asked_at = "0", _FIRST_LOOK_S, time.monotonic()
+        last_id, patience_s, asked_at = "0", _FIRST_LOOK_S, -_ASK_AGAIN_S
+        heard_at = time.monotonic()
         while True:
             try:
+                if time.monotonic() - asked_at >= _ASK_AGAIN_S:
+                    # It may not have heard; if it has, it learns that somebody still reads.
+                    await self._ask(b"+", ident, flight)
+                    asked_at = time.monotonic()
                 entries = await self._store.after(stream, last_id, _PAGE, round(patience_s * 1000))
-            except StoreUnavailable as error:
-                if error.reason != "busy":
+                held = bool(entries) or await self._store.get(theirs.key) == theirs.holder
+                if not held:
+                    entries = await self._store.after(stream, last_id, _PAGE, 0)
+            except StoreUnavailable:
+                if time.monotonic() - heard_at > _SILENCE_S:
                     raise
                 await asyncio.sleep(_BATCH_S)
                 continue
+            heard_at = time.monotonic()
             for entry_id, frame in entries:
                 last_id = entry_id
                 if (landing := copy.take(frame)) is not None:
                     return landing
-            if entries:
-                patience_s = _FIRST_LOOK_S
-                continue
-            if await self._store.get(theirs.key) != theirs.holder and not await self._store.after(
-                stream, last_id, 1, 0
-            ):
+            if not held and not entries:
                 return Landing("lost")
-            if time.monotonic() - asked_at >= _ASK_AGAIN_S:
-                # It may not have heard; if it has, it learns that somebody still reads.
-                asked_at = time.monotonic()
-                await self._ask(b"+", ident, flight)
-            patience_s = min(2 * patience_s, _ASK_AGAIN_S)
+            patience_s = _FIRST_LOOK_S if entries else min(2 * patience_s, _ASK_AGAIN_S)
 
     async def _ask(self, what: bytes, ident: bytes, flight: Flight) -> None:
         await self._store.apply([Append(ASKING, b"%b%b %b" % (what, ident, flight.ident.encode()), _ASKED)])
@@ -294,10 +295,22 @@ class _Publisher:
             if (landing := flight.landing) is not None:
                 frames.append(self._end(landing))
             if frames:
-                await self._store.publish(stream, frames, _KEPT_S)
+                await self._deliver(stream, frames)
             if landing is not None:
                 return
             await self._news(seat, began=began)
+
+    async def _deliver(self, stream: str, frames: Sequence[bytes]) -> None:
+        """Publishes, if need be once more: entries that come twice are recognised by their numbers."""
+        until = time.monotonic() + _SILENCE_S
+        while True:
+            try:
+                await self._store.publish(stream, frames, _KEPT_S)
+                return
+            except StoreUnavailable:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_BATCH_S)
 
     def _end(self, landing: Landing) -> bytes:
         return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))

@@ -40,7 +40,7 @@ log = logging.getLogger("tierline.coalescing")
 Work = Callable[[RequestContext], Awaitable[Reply | Hit]]
 """Makes the answer, or finds it; raises ApiError."""
 
-_MOST_FLIGHTS: Final = 2
+_MOST_FLIGHTS: Final = 3
 _LEAST_S: Final = 0.05
 _LINGER_S: Final = 1.0
 """How long a landed flight waits for its answer to be kept, at most: until then it answers who comes."""
@@ -115,8 +115,9 @@ class Coalescing:
                 flight = self._launch(ctx, key)
             seat = flight.board(ctx.deadline)
             if leads:
-                self._begin(flight, ctx, plan, work)
-            found = await Reading(ctx, seat, leads=leads, last=not left).answer()
+                # Who has lost an answer once does not wait for another worker again.
+                self._begin(flight, ctx, plan, work, relays=left == _MOST_FLIGHTS - 1)
+            found = await Reading(ctx, seat, leads=leads, last=left < _MOST_FLIGHTS - 1).answer()
             if found is not None:
                 return found
             if ctx.budget_s() < _LEAST_S:
@@ -128,9 +129,10 @@ class Coalescing:
         roomy = wish is None or wish >= ctx.policy.slo.deadline
         return self._flights.launch(key, ctx.deadline, roomy=roomy)
 
-    def _begin(self, flight: Flight, ctx: RequestContext, plan: CachePlan, work: Work) -> None:
+    def _begin(self, flight: Flight, ctx: RequestContext, plan: CachePlan, work: Work, *, relays: bool) -> None:
         client = _Passengers()
-        task = asyncio.create_task(self._fly(flight, ctx, plan, work, client), name="tierline.flight")
+        flying = self._fly(flight, ctx, plan, work, client, relays=relays)
+        task = asyncio.create_task(flying, name="tierline.flight")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -141,13 +143,15 @@ class Coalescing:
 
         flight.on_empty = end
 
-    async def _fly(self, flight: Flight, ctx: RequestContext, plan: CachePlan, work: Work, client: _Passengers) -> None:
+    async def _fly(
+        self, flight: Flight, ctx: RequestContext, plan: CachePlan, work: Work, client: _Passengers, *, relays: bool
+    ) -> None:
         """The whole flight: the claim, the work or what another worker makes of it, the landing."""
         keeping: Keeping | None = None
         leads = False
         try:
             claimed = await self._exchange.claim(flight, _written_under(plan))
-            if claimed.theirs is not None and can_serve(claimed.theirs, flight.deadline):
+            if relays and claimed.theirs is not None and can_serve(claimed.theirs, flight.deadline):
                 flight.memo["hop"] = ctx.trace.begin(names.CACHE_FOLLOW)
                 await self._exchange.relay(flight, claimed.theirs)
                 return
