@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cache.gist import OPPOSITES, Gist, Word
+from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
@@ -95,7 +95,9 @@ def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
     """The guard that refuses whatever the score, or ''."""
     if "numbers" in guards and (a.numbers != b.numbers or a.symbols != b.symbols):
         return "numbers"
-    if "negation" in guards and (a.negations != b.negations or _opposed(rest) or _other_poles(a, b)):
+    if "negation" in guards and (
+        a.negations != b.negations or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
+    ):
         return "negation"
     if "dates" in guards and a.times != b.times:
         return "dates"
@@ -120,6 +122,22 @@ def _other_question(a: Gist, b: Gist) -> bool:
 def _other_poles(a: Gist, b: Gist) -> bool:
     """Whether one stands on one side of an opposition (more or less), and the other on its other side."""
     return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
+
+
+def _other_way(a: Gist, b: Gist, rest: Leftover) -> bool:
+    """Whether what is left over points one way on one side and the other way on the other, or is `against` there."""
+    if ("against" in a.function) != ("against" in b.function) or ("avoid" in _senses(rest.left) ^ _senses(rest.right)):
+        return True
+    left, right = _directions(rest.left), _directions(rest.right)
+    return bool(left and right and left.isdisjoint(right))
+
+
+def _senses(words: Sequence[Word]) -> frozenset[str]:
+    return frozenset(word.sense for word in words)
+
+
+def _directions(words: Sequence[Word]) -> frozenset[int]:
+    return frozenset(DIRECTIONS[word.sense] for word in words if word.sense in DIRECTIONS)
 
 
 def _opposed(rest: Leftover) -> bool:

@@ -188,6 +188,12 @@ OPPOSITES: Final = frozenset(
     frozenset(sense_of(words.stem(word), root_of(words.stem(word))) for word in pair) for pair in thesaurus.ANTONYMS
 )
 """Pairs of senses that are opposites."""
+DIRECTIONS: Final = {
+    sense_of(words.stem(word), root_of(words.stem(word))): way
+    for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY))
+    for word in sorted(group)
+}
+"""A sense that points somewhere -> 1 (more, on, yes) or -1 (less, off, no)."""
 _KINDS: Final = {words.stem(word): kind for word, kind in thesaurus.KIND.items()}
 
 

@@ -417,3 +417,25 @@ dishonest; guilty clean
 """
 ANTONYMS: Final = tuple((left, right) for left, right in (pair.split() for pair in _ANTONYMS.split(";")))
 """Pairs of opposites; those of their synonyms follow."""
+
+_TOWARDS = """
+increase raise boost grow enlarge expand extend lengthen prolong lift strengthen accelerate double triple maximize
+higher upward upwards forward more longer bigger larger keep retain maintain preserve hold continue proceed resume
+renew restore reinstate reactivate rebuild start begin launch initiate open create build add include insert append
+attach implement establish adopt introduce enable activate allow permit accept approve agree grant authorize support
+endorse promote advocate favor favour defend back confirm attend join sign install display show reveal highlight
+emphasize publish release deploy merge commit upload escalate prioritize prioritise pass win accelerate encourage
+protect uphold praise positive
+"""
+_AWAY = """
+decrease reduce lower lessen diminish cut shrink shorten narrow weaken slow halve minimize lower downward downwards
+fewer shorter smaller remove delete drop discard erase eliminate purge exclude omit skip cancel abort revoke withdraw
+suspend terminate end stop halt cease discontinue quit pause close abandon disable deactivate block forbid ban prohibit
+prevent restrict deny reject decline refuse oppose resist against avoid ignore waive hide conceal mute suppress revert
+rollback undo uninstall detach defer postpone delay sell liquidate destroy dismiss fail lose discourage criticize
+criticise negative halve absent lack
+"""
+TOWARDS: Final = frozenset(_TOWARDS.split())
+"""Words for more, for going on, for yes."""
+AWAY: Final = frozenset(_AWAY.split())
+"""Words for less, for an end, for no. What is left over of a pair must not point one way here and the other there."""

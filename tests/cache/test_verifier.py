@@ -8,7 +8,7 @@ import pytest
 
 from cache.verifier import Verifier, VerifierError, shipped_verifier
 
-EMBEDDINGS = ("static",)
+EMBEDDINGS = ("static", "minilm")
 COSINE = 0.93
 
 
@@ -46,6 +46,9 @@ def test_a_rephrasing_is_served_at_the_strict_threshold(verifier: Verifier, stor
         ("What does $5 buy?", "What does €5 buy?", "numbers"),
         ("Is it safe to eat raw eggs?", "Is it not safe to eat raw eggs?", "negation"),
         ("Approve the loan application.", "Reject the loan application.", "negation"),
+        ("Reduce the credit limit.", "Adjust the credit limit upwards.", "negation"),
+        ("Keep the staging environment.", "Drop the staging environment.", "negation"),
+        ("Recommend the investment.", "Recommend against the investment.", "negation"),
         ("How do I turn on logging?", "How do I turn off logging?", "negation"),
         ("Is this visa valid?", "Is this visa invalid?", "negation"),
         ("How do I become more patient?", "How do I become less patient?", "negation"),
