@@ -107,3 +107,10 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
 def test_a_question_must_stand_alone_and_last(question: str, turns: int, reason: str) -> None:
     """Follow-ups, volatile questions and texts to work on are never answered by another question's answer."""
     assert why_not_the_question(question, turns) == reason
+
+
+@pytest.mark.parametrize(("asked_for", "reason"), [(0.9, "temperature"), (0.3, ""), (0, ""), (None, "")])
+def test_who_asks_for_variety_gets_an_answer_of_its_own(asked_for: float | None, reason: str) -> None:
+    """A temperature above the policy's cap is not answered by meaning; one that is not named is no refusal."""
+    question = "What is the capital of Italy?"
+    assert why_not_semantic(policy().cache, body(question, temperature=asked_for), Facts(), question) == reason
