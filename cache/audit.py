@@ -156,6 +156,17 @@ class Audits:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
+    def wrong(self, name: str, similarity: float) -> None:
+        """A hit that this surface served was wrong, someone says.
+
+        How similar the questions were is not their score; that was the threshold's at least.
+        """
+        del similarity
+        for surface in self._surfaces.values():
+            if surface.name == name:
+                surface.labels.append(Label(surface.control.threshold, True, 1.0))
+                self._wake.set()
+
     async def _compared(self, sample: Sample, fresh: Mapping[str, Any]) -> None:
         try:
             data = await self._stored(sample.key)

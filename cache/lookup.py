@@ -84,7 +84,7 @@ class Cache:
         self._keeper = Keeper(self.index.operations, dimension, clock, caps, largest)
         self._chores: set[asyncio.Task[None]] = set()
         self._upkeep: list[asyncio.Task[None]] = []
-        self.on_wrong: Callable[[str, float], None] | None = None
+        self.on_wrong: Callable[[str, float], None] | None = None if audits is None else audits.wrong
         """Told of every answer to another question that is said to be wrong: the surface, and the similarity."""
 
     async def start(self) -> None:

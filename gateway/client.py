@@ -50,7 +50,7 @@ class Client:
             self._timer.cancel()
         if self._listening is not None:
             self._listening.cancel()
-        # What is over must not hold its task, nor the task this: the garbage collector stops every stream while it looks.
+        # What is over must not hold its task, nor the task this: collecting garbage stops every stream.
         self._answering = self._listening = self._timer = None
 
     def _listen(self) -> None:

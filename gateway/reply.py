@@ -86,7 +86,7 @@ def _server_timing(trace: Trace) -> bytes:
 
 
 def overhead_ms(trace: Trace) -> float:
-    """Our own time so far: the request's, less what it waited for a backend, or for the one who had asked it already."""
+    """Our own time so far: the request's, less what it waited for a backend or for whoever had asked one."""
     root = trace.root
     taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
     return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6

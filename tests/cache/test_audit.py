@@ -177,3 +177,17 @@ class Running:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+
+
+async def test_a_hit_that_is_said_to_be_wrong_is_a_label(store: RedisStore) -> None:
+    """Enough of them raise the threshold of their surface, and of no other."""
+    audits = Audits(store, secrets.token_hex(4))
+    ours, other = (audits.surface(f"{name}@1234567", semantic(), 0.8) for name in ("chat", "batch"))
+    for surface in (ours, other):
+        surface.fold(Batch(LEAST_LABELS, tuple([0.9] * LEAST_LABELS), tuple([Label(0.9, False, 1.0)] * LEAST_LABELS)))
+    before = ours.control.threshold
+    for _ in range(LEAST_LABELS):
+        audits.wrong("chat", 0.97)
+    ours.fold(ours.taken())
+    assert ours.control.threshold > before
+    assert not other.labels

@@ -267,7 +267,7 @@ async def test_a_followers_deadline_is_its_own(gw: Gateway, local_upstream: Upst
     ids=str,
 )
 async def test_only_equal_requests_share(gw: Gateway, local_upstream: Upstream, other: dict[str, Any]) -> None:
-    """Another tenant or surface, other tiers of one's own choice, another body, a wish for a fresh one: its own call."""
+    """Another tenant or surface, other tiers by choice, another body, a wish for a fresh answer: its own call."""
     asked = question()
     async with client() as session:
         answers = await asyncio.gather(ask(session, gw, asked), *(ask(session, gw, asked, **other) for _ in range(2)))
