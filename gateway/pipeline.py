@@ -105,7 +105,7 @@ def _plan(ctx: RequestContext, services: Services) -> CachePlan:
         ctx.features,
         model=ctx.policy.surface,
         read=ctx.wishes.cache.read,
-        write=ctx.wishes.cache.write,
+        write=ctx.wishes.cache.write and services.gate.keeps_answers,
         demands=ctx.wishes.cache.demands,
         tags=ctx.wishes.tags,
     )

@@ -46,9 +46,6 @@ class ChatCompletions:
         keeping: Keeping | None = None
         try:
             keeping = await exchange.run()
-            if keeping is not None and not self._services.gate.keeps_answers:
-                exchange.trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"}).end("memory")
-                keeping = None
         finally:
             self._services.metrics.request_ended()
             self._services.gate.leave()

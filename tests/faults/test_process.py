@@ -32,12 +32,13 @@ def gateway(folder: Path, upstream: Upstream, drain: str, finish: str) -> Iterat
 def streams(rig: Rig, count: int) -> Iterator[list[Future[Answer]]]:
     """So many streams that are under way, and being read: their heads have come, and so their first tokens."""
     with ThreadPoolExecutor(count) as pool:
-        yield [pool.submit(received, response) for response in pool.map(lambda _: begin(rig), range(count))]
+        yield [pool.submit(received, response) for response in pool.map(lambda n: begin(rig, n), range(count))]
 
 
-def begin(rig: Rig) -> http.client.HTTPResponse:
+def begin(rig: Rig, number: int) -> http.client.HTTPResponse:
+    """A stream of its own: equal requests would share one call."""
     connection = rig.connect()
-    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    body = {"model": "chat", "stream": True, "seed": 1000 + number, "messages": [{"role": "user", "content": "hi"}]}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
     return connection.getresponse()
 
