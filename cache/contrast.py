@@ -91,20 +91,25 @@ def _moved(places: Sequence[int]) -> int:
     return len(places) - len(tails)
 
 
-def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
-    """The guard that refuses whatever the score, or ''."""
+def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
+    """The guard that refuses by what each gist says by itself, or ''. Most of what is refused is refused here, for
+    a hundredth of what `leftover` costs.
+    """
     if "numbers" in guards and (a.numbers != b.numbers or a.symbols != b.symbols):
         return "numbers"
-    if "negation" in guards and (
-        a.negations != b.negations or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
-    ):
+    if "negation" in guards and a.negations != b.negations:
         return "negation"
     if "dates" in guards and a.times != b.times:
         return "dates"
+    return "asked" if _other_question(a, b) else ""
+
+
+def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
+    """The guard that refuses by what is left over, whatever the score, or ''. `early_veto` comes first."""
+    if "negation" in guards and (_opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)):
+        return "negation"
     if "entities" in guards and (_another_kind(rest) or any(word.name for word in (*rest.left, *rest.right))):
         return "entities"
-    if _other_question(a, b):
-        return "asked"
     return "order" if _other_roles(a, b, rest) else ""
 
 

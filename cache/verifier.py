@@ -148,6 +148,8 @@ class Verifier:
         a, b = gist(stored), gist(asked)
         if not a.words or not b.words:
             return Verdict(0.0, "wording")
+        if refused := contrast.early_veto(a, b, guards):
+            return Verdict(0.0, refused)
         rest = contrast.leftover(a, b)
         if refused := contrast.veto(a, b, rest, guards):
             return Verdict(0.0, refused)

@@ -66,7 +66,11 @@ def tabulated(pairs: Sequence[Pair], cosines: Sequence[float], words: contrast.W
     for pair, cosine in zip(pairs, cosines, strict=True):
         a, b = gist(pair.a), gist(pair.b)
         rest = contrast.leftover(a, b)
-        refused.append(not a.words or not b.words or bool(contrast.veto(a, b, rest, ALL_GUARDS)))
+        refused.append(
+            not a.words
+            or not b.words
+            or bool(contrast.early_veto(a, b, ALL_GUARDS) or contrast.veto(a, b, rest, ALL_GUARDS))
+        )
         rows.append(contrast.features(a, b, rest, cosine, words))
     dataset = np.array([pair.dataset for pair in pairs])
     group = np.array([pair.group for pair in pairs])
