@@ -92,11 +92,14 @@ async def test_replies_that_make_no_sense_are_errors_of_the_store(reply: bytes) 
 async def test_a_burst_beyond_the_pool_is_an_error_not_a_wait(valkey: LocalStore) -> None:
     """More requests at once than connections: the rest are told `busy` at once, and the breaker stays closed."""
     store = RedisStore.from_url(valkey.url)
-    results = await asyncio.gather(*(store.get(name()) for _ in range(600)), return_exceptions=True)
-    reasons = {result.reason for result in results if isinstance(result, StoreUnavailable)}
-    assert reasons <= {"busy", "timeout"}
-    assert "busy" in reasons
-    assert sum(result is None for result in results) > 0
+    answered = 0
+    async with asyncio.timeout(10):
+        while not answered:  # on a machine that does much else, all of a burst may be too late
+            results = await asyncio.gather(*(store.get(name()) for _ in range(600)), return_exceptions=True)
+            reasons = {result.reason for result in results if isinstance(result, StoreUnavailable)}
+            assert reasons <= {"busy", "timeout"}
+            assert "busy" in reasons
+            answered = sum(result is None for result in results)
     await store.aclose()
 
 
