@@ -28,6 +28,7 @@ from gateway.seam import Seam
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Ask, Endpoint, Slot, Tier
+from routing.decide import needs
 
 CORRECTED: Final = "\n\n[corrected]\n\n"
 """What stands between an answer that broke off and the one that takes its place."""
@@ -115,8 +116,7 @@ class Successor:
         forecast = health.forecast
         if forecast is not None and forecast.known and forecast.ttft_s > self._ctx.budget_s():
             return False
-        wanted = {"tools": features.has_tools, "vision": features.has_images, "json": features.wants_json}
-        return all(capability in health.capabilities for capability, needed in wanted.items() if needed)
+        return needs(features) <= health.capabilities
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """A place at an endpoint of this tier that can go on, waited for no longer than any attempt would; or None."""
@@ -169,11 +169,14 @@ class Successor:
             hop.attributes[names.REASON] = f"{error.error_type}: {error}"
             hop.end(error.error_type)
             return None
-        except BaseException:
+        except asyncio.CancelledError:
             slot.free()
             charge(ctx, hop, slot.endpoint.config.price, estimate(ctx, 0))
             hop.attributes[names.OUTCOME] = "caller_gone"
             hop.end("client_gone")
+            raise
+        except Exception:
+            slot.free()  # a fault of ours is not the client's leaving
             raise
         begun(slot, hop)
         hop.attributes[names.OUTCOME] = "accepted"

@@ -137,7 +137,7 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
 
 
 def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, TierHealth]) -> tuple[str, ...]:
-    needed = _needs(features)
+    needed = needs(features)
     if not needed:
         return ladder
     capable = tuple(name for name in ladder if needed <= health[name].capabilities)
@@ -146,7 +146,8 @@ def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, T
     return capable
 
 
-def _needs(features: Features) -> set[str]:
+def needs(features: Features) -> set[str]:
+    """The capabilities without which a tier cannot take the request."""
     needed: set[str] = set()
     if features.has_tools:
         needed.add("tools")
