@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from tests.support.gateway import ROOT, Gateway, config, environment, free_port, running, write_policies
+from tests.support.processes import descendants
 from tests.support.store import local_store
 from tests.support.wait import until
 
@@ -213,11 +214,7 @@ def listens(port: int) -> bool:
 
 def family(pid: int) -> list[int]:
     """A process and all its descendants."""
-    found = [pid]
-    for one in found:
-        for task in Path(f"/proc/{one}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
+    return [pid, *descendants(pid)]
 
 
 def cpu_s(pid: int) -> float:

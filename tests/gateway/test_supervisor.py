@@ -25,6 +25,7 @@ from gateway.supervisor.local_model import find_gguf
 from gateway.supervisor.logs import MAX_LOG_BYTES, rotate, tail
 from gateway.supervisor.state import Up, claim, free_port
 from gateway.supervisor.store_child import store_child
+from tests.support.processes import is_alive
 from tests.support.wait import eventually as auntil
 from tests.support.wait import until
 
@@ -40,13 +41,6 @@ def shell(folder: Path, script: str, *, name: str = "child", grace_s: float = 5.
 
     argv = ("sh", "-c", script.replace("READY", f"touch {shlex.quote(str(ready))}"))
     return ChildSpec(name, argv, dict(os.environ), folder / f"{name}.log", is_ready, grace_s, vital)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process still runs; one that is dead but not yet reaped does not."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 @contextlib.asynccontextmanager

@@ -21,6 +21,7 @@ import pytest
 
 from gateway.supervisor.local_model import find_gguf
 from tests.support.gateway import ROOT, environment, free_port
+from tests.support.processes import children_of, command_line, descendants
 from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -64,25 +65,6 @@ class Up:
     def child(self, word: str) -> int | None:
         """The pid of its own child with this word in the command line, None while there is none."""
         return next((pid for pid in children_of(self.process.pid) if word in command_line(pid)), None)
-
-
-def children_of(pid: int) -> list[int]:
-    """The pids of the living children of a process."""
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on."""
-    return [found for child in children_of(pid) for found in (child, *descendants(child))]
-
-
-def command_line(pid: int) -> str:
-    """What a process was started as; empty when it is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
 
 
 def all_gone(pids: dict[int, str]) -> bool:

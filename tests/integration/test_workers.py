@@ -12,22 +12,14 @@ import pytest
 import yaml
 
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_policies
+from tests.support.processes import children_of, command_line, is_alive
 from tests.support.upstream import Upstream
 from tests.support.wait import until
 
 
 def workers_of(gateway: Gateway) -> list[int]:
     """The worker processes' ids: the children that uvicorn spawned to serve."""
-    children = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in _command(pid)]
-
-
-def _command(pid: str) -> bytes:
-    """Its command line; empty for one that has just ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return b""
+    return [pid for pid in children_of(gateway.process.pid) if "spawn_main" in command_line(pid)]
 
 
 def counted(gateway: Gateway) -> float:
@@ -55,7 +47,7 @@ def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
         left = workers_of(gateway)
         gateway.process.terminate()
         assert gateway.process.wait(20) == 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 5, "the workers' end")
+        until(lambda: not any(map(is_alive, left)), 5, "the workers' end")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
