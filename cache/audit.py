@@ -109,12 +109,14 @@ class Surface:
 class Audits:
     """See the module's docstring. `embed` is safe to call in a thread; without it only the texts are compared.
 
-    `kind` names what makes the scores: labels of another verifier or other vectors say nothing of this one's.
+    `kind` names what makes the scores, and `cross_encoder` the model that has a say in them where the policy wants it:
+    labels of another verifier, another model or other vectors say nothing of these.
     """
 
-    def __init__(self, store: Store, kind: str, embed: Embed | None = None) -> None:
+    def __init__(self, store: Store, kind: str, embed: Embed | None = None, *, cross_encoder: str = "") -> None:
         self._store = store
         self._kind = kind
+        self._cross_encoder = cross_encoder
         self._embed = embed
         self._surfaces: dict[str, Surface] = {}
         self._waiting: set[asyncio.Task[None]] = set()
@@ -139,7 +141,12 @@ class Audits:
         return None if found is None else found.state()
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
-        rules = (name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity))
+        rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity)]
+        if semantic.cross_encoder is not None:
+            asked = semantic.cross_encoder
+            # Where its score takes the other's place, `min_score` is where the threshold starts: it refuses nothing.
+            least = asked.min_score if asked.decides == "veto" else None
+            rules += [self._cross_encoder, asked.decides, str(least), str(asked.ask_from)]
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 

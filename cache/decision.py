@@ -71,6 +71,8 @@ def decide_by(semantic: SemanticCache, verifier: Verifier | None = None) -> Deci
 
 def default_threshold(semantic: SemanticCache, verifier: Verifier | None = None) -> float:
     """The threshold that holds where no labels say better."""
+    if semantic.cross_encoder is not None and semantic.cross_encoder.decides == "score":
+        return semantic.cross_encoder.min_score
     return semantic.min_similarity if verifier is None else verifier.strict
 
 

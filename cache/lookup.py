@@ -25,6 +25,7 @@ from cache import answers, eligibility, tags
 from cache.administration import Administration, Found, id_of
 from cache.audit import Audits
 from cache.codec import CorruptEntry, decode
+from cache.cross_encoder import Scorer, SecondOpinion, second
 from cache.decision import Verdict, Verifier, choose, decide_by, default_threshold
 from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
 from cache.fingerprint import Fingerprint
@@ -64,18 +65,20 @@ class Cache:
         caps: Caps = _CAPS,
         largest: int = answers.MAX_BODY_BYTES,
         verifier: Verifier | None = None,
+        cross_encoder: Scorer | None = None,
         audits: Audits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`longest_question`: how many characters of a text its vector is certain to cover. `teams`: see `Scopes`.
 
         `caps` bound each scope, `largest` is the most bytes of one answer. Without a `verifier` the guards decide;
-        without `audits` every surface keeps the threshold it starts from.
+        without `audits` every surface keeps the threshold it starts from. Policies may ask the `cross_encoder`.
         """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
         self._verifier = verifier
+        self._opinion = None if cross_encoder is None else SecondOpinion(cross_encoder)
         self.audits = audits
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
@@ -104,6 +107,8 @@ class Cache:
             task.cancel()
         if self.audits is not None:
             await self.audits.aclose()
+        if self._opinion is not None:
+            self._opinion.close()
         await self.index.aclose()
         await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
 
@@ -142,11 +147,18 @@ class Cache:
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
 
     async def semantic(
-        self, plan: CachePlan, vector: Vector, allowed_tiers: Set[str] | None = None, *, needed: bool = False
+        self,
+        plan: CachePlan,
+        vector: Vector,
+        allowed_tiers: Set[str] | None = None,
+        *,
+        needed: bool = False,
+        left_s: float = math.inf,
     ) -> Lookup:
         """The answer to another question that means the same. `vector` is this question's, of unit length.
 
         Where it is not `needed`, chance may have it that the request is answered afresh all the same, and compared.
+        `left_s`: what is left of its time; a cross-encoder draws on it.
         """
         why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
         semantic, keys = plan.policy.semantic, plan.keys
@@ -155,7 +167,7 @@ class Cache:
         if not self._keeper.usable(vector):
             return Lookup("error", reason="vector")
         try:
-            near, verdict = await self._judge(keys, vector, plan.policy)
+            near, verdict = await self._judge(keys, vector, plan.policy, left_s)
         except StoreUnavailable as error:
             return _unanswered(error)
         certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
@@ -295,7 +307,9 @@ class Cache:
         self._later(self._store.delete(key))
         return Lookup("miss", reason="corrupt")
 
-    async def _judge(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> tuple[Neighbour | None, Verdict]:
+    async def _judge(
+        self, keys: Fingerprint, vector: Vector, policy: CachePolicy, left_s: float
+    ) -> tuple[Neighbour | None, Verdict]:
         """Of the nearest neighbours the best without a veto, or the nearest of all, and the verdict on it.
 
         Raises StoreUnavailable where the index lies in the store.
@@ -309,7 +323,10 @@ class Cache:
         decide = decide_by(semantic, self._verifier_of(semantic))
         chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
         if chosen is not None:
-            return own[chosen[0]], chosen[1]
+            best, verdict = own[chosen[0]], chosen[1]
+            if semantic.cross_encoder is not None:
+                verdict = await second(self._opinion, semantic.cross_encoder, best.question, question, verdict, left_s)
+            return best, verdict
         return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
 
     def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:

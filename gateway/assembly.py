@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from cache.audit import Audits
+from cache.cross_encoder import CrossEncoder
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
@@ -48,7 +49,8 @@ SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
 def build(deployment: Deployment, source: PolicySource) -> Services:
-    """Everything wired, nothing started. Raises ConfigError, EmbedderUnavailable or ArtefactError."""
+    """Everything wired, nothing started. Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or
+    CrossEncoderError."""
     policies = source.load()
     embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
@@ -60,7 +62,13 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     )
     secret = os.environ.get(SECRET_ENV, "").encode()
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
-    audits = Audits(store, f"{embedder.name}/{verifier.version}", embedder.embed)
+    cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
+    audits = Audits(
+        store,
+        f"{embedder.name}/{verifier.version}",
+        embedder.embed,
+        cross_encoder="" if cross_encoder is None else cross_encoder.version,
+    )
     metrics.watch_learning(audits.state)
     cache = Cache(
         store,
@@ -69,6 +77,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         secret=secret,
         longest_question=embedder.whole_chars,
         verifier=verifier,
+        cross_encoder=cross_encoder,
         audits=audits,
         index=deployment.store.index,
         teams=deployment.teams,

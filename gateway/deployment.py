@@ -89,6 +89,7 @@ class _Resolver:
             "tenants": tenants,
             "store": self._store(deployment.store),
             "classifier": self._existing(("classifier",), deployment.classifier),
+            "cross_encoder": self._existing(("cross_encoder",), deployment.cross_encoder),
             "admin": self._admin(deployment.admin, tenants),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),

@@ -41,7 +41,12 @@ class Launch:
     def policy_source(self, deployment: Deployment) -> PolicySource:
         """Where the policies of that deployment come from. Nothing is read yet."""
         return PolicySource(
-            self.policies or SHIPPED, deployment.tier_names, deployment.default_surface, deployment.teamless
+            self.policies or SHIPPED,
+            deployment.tier_names,
+            deployment.default_surface,
+            deployment.teamless,
+            deployment.backend_names,
+            deployment.cross_encoder is not None,
         )
 
     def to_text(self) -> str:

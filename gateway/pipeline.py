@@ -130,7 +130,8 @@ async def _semantic(
     found: Lookup | None = None
     try:
         needed = ctx.wishes.cache.only_if_cached
-        found = await services.cache.semantic(plan, vector, _allowed_tiers(ctx), needed=needed)
+        tiers = _allowed_tiers(ctx)
+        found = await services.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
     finally:
         if run is not None and (found is None or found.hit is not None):
             await run.aclose()

@@ -304,6 +304,8 @@ class Deployment(Section):
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
     """The folder of a classifier artefact; None is the shipped one for the embedding."""
+    cross_encoder: OptionalPath = None
+    """The folder of a cross-encoder as sentence-transformers exports it, for policies that ask one; see `cache`."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
     limits: Limits = Limits()
@@ -351,6 +353,11 @@ class Deployment(Section):
     def tier_names(self) -> tuple[str, ...]:
         """The tiers' names, cheapest first."""
         return tuple(tier.name for tier in self.tiers)
+
+    @property
+    def backend_names(self) -> tuple[str, ...]:
+        """The backends' names, in the order of the tiers."""
+        return tuple(backend.name for tier in self.tiers for backend in tier.backends)
 
     @property
     def wants_local_model(self) -> bool:

@@ -63,10 +63,21 @@ class PolicySource:
     default_surface: str = DEFAULT_SURFACE
     teamless: tuple[str, ...] = ()
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
+    backends: tuple[str, ...] = ()
+    """The backends that a policy may name."""
+    cross_encoder: bool = False
+    """Whether the deployment has one."""
 
     def load(self) -> PolicySet:
         """The set as the files state it now; raises ConfigError."""
-        return load_policies(self.directory, self.known_tiers, self.default_surface, self.teamless)
+        return load_policies(
+            self.directory,
+            self.known_tiers,
+            self.default_surface,
+            self.teamless,
+            backends=self.backends,
+            cross_encoder=self.cross_encoder,
+        )
 
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, without reading them."""
@@ -92,6 +103,9 @@ def load_policies(
     known_tiers: Collection[str],
     default_surface: str = DEFAULT_SURFACE,
     teamless: Sequence[str] = (),
+    *,
+    backends: Sequence[str] = (),
+    cross_encoder: bool = False,
 ) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
     files = policy_files(directory)
@@ -107,6 +121,7 @@ def load_policies(
             problems += error.problems
     problems += _unknown_tiers(read, known_tiers)
     problems += _too_wide(read, teamless)
+    problems += _out_of_reach(read, backends, cross_encoder)
     by_name, by_header = _names(read, problems)
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
         message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
@@ -169,6 +184,19 @@ def _too_wide(read: list[tuple[Policy, Document]], teamless: Sequence[str]) -> I
             yield document.problem(
                 ("cache", "scope"), f"{who} no team to share a cache with; name one under tenants, or say scope: tenant"
             )
+
+
+def _out_of_reach(
+    read: list[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: bool
+) -> Iterator[Problem]:
+    """Models that a semantic cache asks for its opinion, and that the deployment does not have."""
+    for policy, document in read:
+        semantic, at = policy.cache.semantic, ("cache", "semantic")
+        if semantic is None:
+            continue
+        if semantic.cross_encoder is not None and not cross_encoder:
+            message = "the deployment has none; give its folder as cross_encoder in the config, or leave this out"
+            yield document.problem((*at, "cross_encoder"), message)
 
 
 def _names(read: list[tuple[Policy, Document]], problems: list[Problem]) -> tuple[dict[str, Policy], dict[str, Policy]]:

@@ -273,6 +273,22 @@ class ExactCache(Section):
     ttl: Seconds
 
 
+class CrossEncoder(Section):
+    """A second opinion on the best neighbour, by the model that reads both questions together (the deployment's).
+
+    It is asked where no veto has spoken and the score is `ask_from` at least: under even odds the wait is not worth it,
+    and the neighbour is not served. As a `veto` it refuses what it scores below `min_score`, and nothing else changes.
+    As the `score` it takes the place of the other score: the threshold starts from `min_score`, and labels move it.
+    An opinion that is not there `within` that time, or that fails, refuses.
+    """
+
+    min_score: Share
+    """What is enough depends on what the model was trained for; `tierline eval cache` tells."""
+    decides: Literal["veto", "score"] = "veto"
+    ask_from: Share = 0.5
+    within: Annotated[Seconds, Field(gt=0)] = 0.1
+
+
 class SemanticCache(Section):
     """Requests that mean the same are answered from the store, when past every guard and surely enough the same.
 
@@ -287,6 +303,7 @@ class SemanticCache(Section):
     audit: Share = 0.02
     """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
     verify: Literal["default", "none"] = "default"
+    cross_encoder: CrossEncoder | None = None
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
     """A request that asks for more than this wants an answer of its own. One that does not say is not refused."""
     guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import orjson
 
+from cache.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.commands._flags import add_config_flags, launch_of
+from gateway.deployment import default_config
 from gateway.doubts import doubts_about
 from gateway.settings import Deployment
 from policies.errors import ConfigError, Problem
 from policies.lint import lint
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
+from policies.yaml_source import read_yaml
 
 _EXAMPLES = """examples:
   tierline check                                    the config and the policies that come with Tierline
@@ -32,6 +35,8 @@ class _Findings:
     warnings: tuple[Problem, ...]
     deployment: Deployment | None
     policies: PolicySet | None
+    cross_encoder: str = ""
+    """The version of the one that can be served; '' where there is none."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -70,7 +75,14 @@ def _check(args: argparse.Namespace) -> _Findings:
         problems += wrong
     elif deployment.warnings:
         warnings = [*deployment.warnings, *warnings]
-    return _Findings(tuple(problems), tuple(warnings), deployment, policies)
+    cross_encoder = ""
+    if deployment is not None and deployment.cross_encoder is not None:
+        try:
+            cross_encoder = CrossEncoder.load(deployment.cross_encoder).version
+        except CrossEncoderError as error:
+            written = read_yaml(args.config or default_config())
+            problems.append(written.problem(("cross_encoder",), str(error)))
+    return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder)
 
 
 def _policies_one_by_one(directory: Path, deployment: Deployment | None) -> tuple[list[Problem], list[Problem]]:
@@ -103,6 +115,9 @@ def _as_text(found: _Findings) -> str:
                 for backend in tier.backends
                 if backend.head is not None
             ]
+        if found.cross_encoder:
+            name = str(found.deployment.cross_encoder)
+            lines.append(f"cross-encoder           {name:<28} {found.cross_encoder}")
     if found.policies is not None:
         lines += [
             f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}"
@@ -143,6 +158,7 @@ def _as_json(found: _Findings) -> str:
             }
             for tier in tiers
         ],
+        "cross_encoder": found.cross_encoder or None,
         "surfaces": [{"name": p.surface, "policy": p.label, "version": p.version, "tiers": p.tiers} for p in policies],
     }
     return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()

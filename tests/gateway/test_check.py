@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cache.cross_encoder import CrossEncoder
 from gateway.cli import main
+from gateway.deployment import default_config
 from policies.loader import SHIPPED, policy_files
 from routing.confidence_head import ConfidenceHead
 from tests.support.heads import mean_scorer, write_head
@@ -174,3 +176,20 @@ def test_a_config_that_cannot_be_read_ends_at_once(config: str) -> None:
     assert time.monotonic() - started < 2
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that can be served is shown with its version; of a broken one it is said what is wrong, and where."""
+    pytest.importorskip("onnx", reason="the minilm extra is not installed")
+    pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
+    from tests.support.cross_encoder import write_cross_encoder
+
+    folder = write_cross_encoder(tmp_path / "model")
+    config = tmp_path / "tierline.yaml"
+    config.write_text(default_config().read_text() + "cross_encoder: model\n")
+    assert main(["check", "--config", str(config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cross_encoder"] == CrossEncoder.load(folder).version
+    (folder / "tokenizer.json").unlink()
+    assert main(["check", "--config", str(config)]) == 2
+    line = len(config.read_text().splitlines())
+    assert f"{config}:{line}: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out

@@ -51,6 +51,17 @@ def test_what_only_shows_when_it_is_put_together_is_said_too(tmp_path: Path, wor
     assert "Traceback" not in "".join(lines)
 
 
+def test_a_broken_cross_encoder_is_one_line(tmp_path: Path) -> None:
+    """It names the folder and what is missing there."""
+    (tmp_path / "model").mkdir()
+    config = tmp_path / "tierline.yaml"
+    config.write_text(default_config().read_text() + "cross_encoder: model\n")
+    code, lines = refused("--config", str(config))
+    assert code == 1
+    assert lines[0].startswith(f"tierline: {tmp_path}/model: neither onnx/model.onnx nor model.onnx is there")
+    assert "Traceback" not in "".join(lines)
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_port_in_use_is_one_line(workers: str) -> None:
     """It names the address and the reason."""

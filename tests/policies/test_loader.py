@@ -210,6 +210,18 @@ def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:
         PolicySource(file.parent, TIERS, teamless=("acme",)).load()
 
 
+def test_a_cross_encoder_is_asked_only_where_the_deployment_has_one(write: Write) -> None:
+    """A policy that wants its opinion does not load without."""
+    file = write("chat", CHAT.replace("cache: {", "cache: {semantic: {ttl: 6h, cross_encoder: {min_score: 0.9}}, "))
+    source = PolicySource(file.parent, TIERS, cross_encoder=True)
+    semantic = source.load().default.cache.semantic
+    assert semantic is not None
+    assert semantic.cross_encoder is not None
+    with pytest.raises(InvalidContent, match="give its folder as cross_encoder in the config") as caught:
+        PolicySource(file.parent, TIERS).load()
+    assert caught.value.problems[0].key == "cache.semantic.cross_encoder"
+
+
 @pytest.mark.parametrize("tags", ["['a b']", "['']", f"['{'x' * 65}']", f"[{', '.join(f't{i}' for i in range(17))}]"])
 def test_tags_are_bounded(write: Write, tags: str) -> None:
     """A policy names up to 16 sources, each by up to 64 plain characters."""
