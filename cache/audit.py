@@ -4,9 +4,8 @@ A share of the requests that a stored answer might serve (see `cache.risk`) is a
 fresh answer. Afterwards the stored one is fetched and the two are compared, and the verdict becomes a label of the
 surface's controller. Nobody waits for any of this, and what fails here costs a label.
 
-Two answers count as one when their vectors are near each other and they do not contradict each other in what a vector
-does not show: whether they say yes or no, and most of the numbers and names that the shorter one gives. A cautious
-measure: two good answers that put it differently may count as different, which makes the cache stricter, not laxer.
+How two answers are compared stands in `cache.comparison`. Where a judge is to compare and says nothing, that is no
+label: what it stood for is owed, and the judge's next labels stand for it too, each for at most one more like itself.
 
 The batches of all workers lie on one stream of the store per surface and kind of score, so that replicas have the same
 threshold and a restart keeps it. They hold scores and verdicts, no text, and no tenant. Without a store each worker
@@ -18,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -30,11 +29,11 @@ import orjson
 from numpy.typing import NDArray
 
 from cache.codec import CorruptEntry, decode
-from cache.reading import read
-from cache.risk import Batch, Label, RiskControl
+from cache.comparison import ALIKE, Judge, contradict, text_of
+from cache.risk import Batch, Label, RiskControl, decode_batch, encode_batch
 from cache.scope import SCHEMA
-from cache.store import Append, Store, StoreUnavailable
-from policies.model import SemanticCache
+from cache.store import Append, Command, Store, StoreUnavailable
+from policies.model import AuditJudge, SemanticCache
 
 log = logging.getLogger("tierline.cache")
 
@@ -48,10 +47,10 @@ _QUIET_S: Final = 30.0
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.2
 _MOST_WAITING: Final = 64
-_ALIKE: Final = 0.75
-_SHARED: Final = 0.5
-_READ_CHARS: Final = 2_000
-_POLAR: Final = {"yes": True, "no": False}
+_HOUR_S: Final = 3_600
+_ASK_S: Final = 1.0
+_CLOSE_S: Final = 1.0
+_MOST_OWED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,9 @@ class Surface:
     requests: int = 0
     scores: list[float] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
+    judge: AuditJudge | None = None
+    owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """The weights of samples below the threshold, and above it, of which the judge said nothing."""
     last: str = "0"
     quiet_s: float = 0.0
 
@@ -95,6 +97,18 @@ class Surface:
         batch = Batch(self.requests, tuple(self.scores), tuple(self.labels))
         self.requests, self.scores, self.labels, self.quiet_s = 0, [], [], 0.0
         return batch
+
+    def owe(self, sample: Sample) -> None:
+        """The judge was to compare this one, and said nothing."""
+        above = sample.score >= self.control.threshold
+        self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
+
+    def paid(self, sample: Sample) -> float:
+        """The weight of a label by the judge, with what it stands for beside itself."""
+        above = sample.score >= self.control.threshold
+        beside = min(self.owed[above], sample.weight)
+        self.owed[above] -= beside
+        return sample.weight + beside
 
     def fold(self, batch: Batch) -> None:
         """Takes in a batch, and says so when the bound is broken, or is kept again."""
@@ -113,8 +127,20 @@ class Audits:
     labels of another verifier, another model or other vectors say nothing of these.
     """
 
-    def __init__(self, store: Store, kind: str, embed: Embed | None = None, *, cross_encoder: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        kind: str,
+        embed: Embed | None = None,
+        *,
+        cross_encoder: str = "",
+        judge: Judge | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` is the wall clock, in seconds since 1970."""
         self._store = store
+        self._judge = judge
+        self._clock = clock
         self._kind = kind
         self._cross_encoder = cross_encoder
         self._embed = embed
@@ -132,7 +158,8 @@ class Audits:
             name = label.partition("@")[0]
             self._surfaces = {other: one for other, one in self._surfaces.items() if one.name != name}
             control = RiskControl(semantic.max_error, strict, semantic.audit)
-            found = self._surfaces[label] = Surface(name, self._stream_of(name, semantic), control)
+            stream = self._stream_of(name, semantic)
+            found = self._surfaces[label] = Surface(name, stream, control, judge=semantic.audit_judge)
         return found
 
     def in_force(self, label: str) -> SurfaceState | None:
@@ -147,6 +174,8 @@ class Audits:
             # Where its score takes the other's place, `min_score` is where the threshold starts: it refuses nothing.
             least = asked.min_score if asked.decides == "veto" else None
             rules += [self._cross_encoder, asked.decides, str(least), str(asked.ask_from)]
+        if semantic.audit_judge is not None:
+            rules.append(semantic.audit_judge.backend)
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 
@@ -156,10 +185,10 @@ class Audits:
         weight = surface.control.weight(score, random.random())  # noqa: S311
         return Sample(surface, key, score, weight) if weight else None
 
-    def compare(self, sample: Sample, fresh: Mapping[str, Any]) -> None:
-        """Compares the sample's stored answer with a fresh completion, in its own time."""
+    def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:
+        """Compares the sample's stored answer with a fresh completion of this question, in its own time."""
         if len(self._waiting) < _MOST_WAITING:
-            task = asyncio.create_task(self._compared(sample, fresh))
+            task = asyncio.create_task(self._compared(sample, fresh, question))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
@@ -174,18 +203,42 @@ class Audits:
                 surface.labels.append(Label(surface.control.threshold, True, 1.0))
                 self._wake.set()
 
-    async def _compared(self, sample: Sample, fresh: Mapping[str, Any]) -> None:
+    async def _compared(self, sample: Sample, fresh: Mapping[str, Any], question: str) -> None:
         try:
             data = await self._stored(sample.key)
             if data is None:
                 return
             stored = text_of(orjson.loads(decode(sample.key, data).body))
-            wrong = not await self._same(stored, text_of(fresh))
+            label = await self._label(sample, stored, text_of(fresh), question)
         except (StoreUnavailable, CorruptEntry, orjson.JSONDecodeError):
             return
-        sample.surface.labels.append(Label(sample.score, wrong, sample.weight))
-        if wrong and sample.score >= sample.surface.control.threshold:
+        if label is None:
+            return
+        sample.surface.labels.append(label)
+        if label.wrong and sample.score >= sample.surface.control.threshold:
             self._wake.set()
+
+    async def _label(self, sample: Sample, stored: str, fresh: str, question: str) -> Label | None:
+        surface = sample.surface
+        if stored == fresh:
+            return Label(sample.score, False, sample.weight)
+        if contradict(stored, fresh):
+            return Label(sample.score, True, sample.weight)
+        if surface.judge is None or self._judge is None or not await self._affords(surface.name, surface.judge):
+            return Label(sample.score, not await self._near(stored, fresh), sample.weight)
+        same = await self._judge(surface.name, surface.judge, question, stored, fresh)
+        if same is None:
+            surface.owe(sample)
+            return None
+        return Label(sample.score, not same, surface.paid(sample))
+
+    async def _affords(self, name: str, judge: AuditJudge) -> bool:
+        """Whether the judge may be called once more within this hour, by all workers together."""
+        hour = int(self._clock() // _HOUR_S)
+        key = f"tierline:{SCHEMA}:judged:{{{name}}}:{hour}".encode()
+        counting = [Command((b"INCR", key)), Command((b"EXPIRE", key, b"%d" % (2 * _HOUR_S)))]
+        count, _ = await self._store.ask(counting, _ASK_S)
+        return int(count) <= judge.per_hour
 
     async def _stored(self, key: str) -> bytes | None:
         """What lies under the key. A store that is late is asked again: nobody waits, and a label is worth it."""
@@ -195,13 +248,11 @@ class Audits:
             await asyncio.sleep(_PAUSE_S)
         return await self._store.get(key)
 
-    async def _same(self, stored: str, fresh: str) -> bool:
-        if contradict(stored, fresh):
-            return False
-        if self._embed is None or stored == fresh:
+    async def _near(self, stored: str, fresh: str) -> bool:
+        if self._embed is None:
             return True
         vectors = await asyncio.to_thread(self._embed, (stored, fresh))
-        return float(vectors[0] @ vectors[1]) >= _ALIKE
+        return float(vectors[0] @ vectors[1]) >= ALIKE
 
     async def run(self) -> None:
         """Shares what was learned with the other workers, again and again. Cancel it to stop."""
@@ -238,59 +289,9 @@ class Audits:
         return {one.name: one.state() for one in self._surfaces.values()}
 
     async def aclose(self) -> None:
-        """Waits for what is being compared."""
-        await asyncio.gather(*self._waiting, return_exceptions=True)
-
-
-def contradict(one: str, other: str) -> bool:
-    """Whether two answers differ in what a vector does not show. What stands first in them counts."""
-    if one == other:
-        return False
-    a, b = read(one[:_READ_CHARS]), read(other[:_READ_CHARS])
-    first = [_POLAR.get(text.lstrip().partition(" ")[0].strip(",.!:;").lower()) for text in (one, other)]
-    if None not in first and first[0] != first[1]:
-        return True
-    if (
-        len(a.content) <= 12
-        and len(b.content) <= 12
-        and {word for _, word in a.negations} != {w for _, w in b.negations}
-    ):
-        return True
-    return not all(_agree(*facts) for facts in ((set(a.numbers), set(b.numbers)), (set(a.names), set(b.names))))
-
-
-def _agree(one: set[str], other: set[str]) -> bool:
-    fewer = min(len(one), len(other))
-    return fewer == 0 or len(one & other) >= _SHARED * fewer
-
-
-def text_of(completion: Mapping[str, Any]) -> str:
-    """What all choices of a completion say; '' for what says nothing, or is none."""
-    choices = completion.get("choices")
-    messages = [choice.get("message") for choice in choices if isinstance(choice, dict)] if choices else []
-    texts = [message.get("content") for message in messages if isinstance(message, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def encode_batch(batch: Batch) -> bytes:
-    """A batch as a line of the stream: JSON, scores to six digits."""
-    labels = [(round(label.score, 6), label.wrong, label.weight) for label in batch.labels]
-    return orjson.dumps((batch.requests, [round(score, 6) for score in batch.scores], labels))
-
-
-def decode_batch(data: bytes) -> Batch:
-    """The batch in a line of the stream; raises CorruptEntry."""
-    try:
-        requests, scores, labels = orjson.loads(data)
-        batch = Batch(
-            int(requests), tuple(map(float, scores)), tuple(Label(float(s), bool(w), float(h)) for s, w, h in labels)
-        )
-    except (ValueError, TypeError) as error:
-        raise CorruptEntry(f"batch: {error}") from None
-    if (
-        batch.requests < 0
-        or not all(map(math.isfinite, batch.scores))
-        or any(label.weight < 1 for label in batch.labels)
-    ):
-        raise CorruptEntry("batch: out of range")
-    return batch
+        """Waits a moment for what is being compared, and gives up the rest."""
+        if self._waiting:
+            _, late = await asyncio.wait(self._waiting, timeout=_CLOSE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)

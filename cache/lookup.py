@@ -17,7 +17,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,8 @@ _TIDY_S = 3_600.0
 _CAPS = Caps()
 _NO_TEAMS: Mapping[str, str] = {}
 _NO_VERSIONS: tags.Versions = ()
+Read = Callable[[str], Awaitable[bytes | None]]
+"""What lies under a key of the store; raises StoreUnavailable."""
 _OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
 
 
@@ -133,15 +135,20 @@ class Cache:
             body, policy, tenant, facts, model=model, read=read, write=write, demands=demands, tags=tags
         )
 
-    async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None) -> Lookup:
-        """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss."""
+    async def exact(
+        self, plan: CachePlan, allowed_tiers: Set[str] | None = None, read: Read | None = None
+    ) -> Lookup:
+        """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss.
+
+        `read` stands for the store's own GET, where something else is to be done in the same round trip.
+        """
         exact = plan.policy.exact
         if plan.keys is None or not plan.read or exact is None:
             if plan.tags is not None and plan.write:
                 with contextlib.suppress(StoreUnavailable):
                     await self._versions(plan)
             return Lookup("bypass", reason=plan.reason or ("policy" if plan.read else "no-cache"))
-        found = await self._entry(plan, plan.keys.key, exact.ttl, allowed_tiers)
+        found = await self._entry(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
         if isinstance(found, Lookup):
             return found
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
@@ -202,8 +209,9 @@ class Cache:
         ]
         if self.audits is not None:
             for keep in keeps:
+                question = keep.plan.keys.question if keep.plan.keys is not None else None
                 for sample in () if keep.fault else keep.plan.drawn:
-                    self.audits.compare(sample, keep.answer.completion)
+                    self.audits.compare(sample, keep.answer.completion, question or "")
         failure = await self._applied(prepared)
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
@@ -244,13 +252,13 @@ class Cache:
         return ""
 
     async def _entry(
-        self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None
+        self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None, read: Read | None = None
     ) -> CacheEntry | Lookup:
         """The entry under `key` when it may be served, else how the lookup ends."""
         demands, versions = plan.demands, _NO_VERSIONS
         try:
             if plan.tags is None:
-                data = await self._store.get(key)
+                data = await (read or self._store.get)(key)
             else:
                 data, versions = await self._versions(plan, key)
         except StoreUnavailable as error:

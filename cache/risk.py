@@ -27,7 +27,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
+
+from cache.codec import CorruptEntry
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -63,6 +66,30 @@ class Batch:
     requests: int
     scores: tuple[float, ...] = ()
     labels: tuple[Label, ...] = ()
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """A batch as a line of the stream: JSON, scores to six digits."""
+    labels = [(round(label.score, 6), label.wrong, label.weight) for label in batch.labels]
+    return orjson.dumps((batch.requests, [round(score, 6) for score in batch.scores], labels))
+
+
+def decode_batch(data: bytes) -> Batch:
+    """The batch in a line of the stream; raises CorruptEntry."""
+    try:
+        requests, scores, labels = orjson.loads(data)
+        batch = Batch(
+            int(requests), tuple(map(float, scores)), tuple(Label(float(s), bool(w), float(h)) for s, w, h in labels)
+        )
+    except (ValueError, TypeError) as error:
+        raise CorruptEntry(f"batch: {error}") from None
+    if (
+        batch.requests < 0
+        or not all(map(math.isfinite, batch.scores))
+        or any(label.weight < 1 for label in batch.labels)
+    ):
+        raise CorruptEntry("batch: out of range")
+    return batch
 
 
 def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:

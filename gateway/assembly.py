@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from cache.audit import Audits
 from cache.cross_encoder import CrossEncoder
@@ -19,6 +19,7 @@ from cache.shelf import Caps
 from cache.store import Store, StoreUnavailable
 from cache.verifier import Verifier, shipped_verifier
 from gateway.afterwards import Afterwards
+from gateway.audit_judge import AuditJudge
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
@@ -49,8 +50,10 @@ SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
 def build(deployment: Deployment, source: PolicySource) -> Services:
-    """Everything wired, nothing started. Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or
-    CrossEncoderError."""
+    """Everything wired, nothing started.
+
+    Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
+    """
     policies = source.load()
     embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
@@ -62,12 +65,14 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     )
     secret = os.environ.get(SECRET_ENV, "").encode()
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
+    tiers = _tiers(deployment)
     cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
     audits = Audits(
         store,
         f"{embedder.name}/{verifier.version}",
         embedder.embed,
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
+        judge=AuditJudge(_endpoints(tiers), metrics.judged),
     )
     metrics.watch_learning(audits.state)
     cache = Cache(
@@ -85,7 +90,6 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         largest=deployment.cache.largest,
     )
     watcher = _watcher(source, policies, metrics)
-    tiers = _tiers(deployment)
     spending = Spending(tiers)
     afterwards = Afterwards(cache, telemetry, Books(watcher, tiers, spending))
     return Services(
@@ -119,7 +123,7 @@ async def running(services: Services) -> AsyncIterator[Services]:
     services.afterwards.start()
     services.coalescing.start()
     services.gate.start()
-    endpoints = [endpoint for tier in services.tiers.values() for endpoint in tier.endpoints]
+    endpoints = list(_endpoints(services.tiers).values())
     peers = PeerExchange(services.store, endpoints)
     peers.start()
     warmth = Warmth(endpoints, services.metrics.warmed)
@@ -163,6 +167,11 @@ def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Pol
 def _tiers(deployment: Deployment) -> dict[str, Tier]:
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
     return {config.name: _tier(config, waiting) for config in deployment.tiers}
+
+
+def _endpoints(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
+    """All endpoints, by their backends' names."""
+    return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
 
 
 def _tier(config: TierConfig, waiting: Counter[str]) -> Tier:

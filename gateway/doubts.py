@@ -1,7 +1,7 @@
 """What a policy asks of answers that this deployment's backends cannot give. `tierline check` prints it.
 
-`policies.lint` looks at a policy alone; this looks at it beside the backends whose answers it judges: those of every
-tier but the last, which nothing can replace.
+`policies.lint` looks at a policy alone; this looks at it beside the backends: those whose answers it judges, of every
+tier but the last, which nothing can replace; and the one that is to judge answers of its cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from policies.validation import Finding
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """(where, what) for every threshold that is held against other evidence than it seems, or against none."""
+    """(where, what) for everything that is asked for and cannot be had, or is other than it seems."""
+    return [*_of_thresholds(policy, deployment), *_of_the_judge(policy, deployment)]
+
+
+def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
+    """Every threshold that is held against other evidence than it seems, or against none."""
     if not policy.escalate.when.asks_for_confidence or policy.escalate.max_attempts == 1:
         return []
     return [
@@ -24,6 +29,22 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         for backend in tier.backends
         for finding in _doubts(policy, backend)
     ]
+
+
+def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    semantic = policy.cache.semantic
+    if semantic is None or semantic.audit_judge is None:
+        return
+    at, name = ("cache", "semantic", "audit_judge"), semantic.audit_judge.backend
+    if not semantic.audit:
+        yield at, "audit is 0%, so no answers are ever compared"
+    for backend in (backend for tier in deployment.tiers for backend in tier.backends):
+        if backend.name == name and not backend.configured:
+            yield (
+                (*at, "backend"),
+                f"backend {name!r} is unconfigured ({backend.unconfigured_reason or 'no base_url'}): it compares "
+                "nothing, and the threshold learns only from differences that the guards see",
+            )
 
 
 def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:

@@ -197,6 +197,11 @@ def _out_of_reach(
         if semantic.cross_encoder is not None and not cross_encoder:
             message = "the deployment has none; give its folder as cross_encoder in the config, or leave this out"
             yield document.problem((*at, "cross_encoder"), message)
+        judge = semantic.audit_judge
+        if judge is not None and judge.backend not in backends:
+            have = did_you_mean(judge.backend, backends) or f"; it has {', '.join(backends)}"
+            message = f"the deployment has no backend {judge.backend!r}{have}"
+            yield document.problem((*at, "audit_judge", "backend"), message)
 
 
 def _names(read: list[tuple[Policy, Document]], problems: list[Problem]) -> tuple[dict[str, Policy], dict[str, Policy]]:

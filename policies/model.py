@@ -289,6 +289,18 @@ class CrossEncoder(Section):
     within: Annotated[Seconds, Field(gt=0)] = 0.1
 
 
+class AuditJudge(Section):
+    """A model that says whether a stored answer and a fresh one come to the same, where the guards see no difference.
+
+    It reads the question and both answers, after the reply is out and at our own expense. `per_hour` bounds its calls
+    for the surface, those of all workers together; beyond it the answers' vectors are compared.
+    """
+
+    backend: Annotated[str, Field(min_length=1)]
+    """The name of a backend of the deployment's config."""
+    per_hour: Annotated[Whole, Field(ge=1)] = 60
+
+
 class SemanticCache(Section):
     """Requests that mean the same are answered from the store, when past every guard and surely enough the same.
 
@@ -302,6 +314,7 @@ class SemanticCache(Section):
     max_error: Share = 0.01
     audit: Share = 0.02
     """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
+    audit_judge: AuditJudge | None = None
     verify: Literal["default", "none"] = "default"
     cross_encoder: CrossEncoder | None = None
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3

@@ -108,6 +108,11 @@ class Metrics:
         self.shed = counter("shed", "Requests turned away because too many wait.", "surface", "reason")
         self.slo = counter("slo", "Requests held against their surface's objectives.", "surface", "objective", "met")
         self.warmings = counter("warmings", "Requests that keep a backend warm, by how they end.", "backend", "outcome")
+        self.judgements = counter(
+            "cache_judgements", "Answers compared by a judge for the cache's audits, by how that ended.", "surface",
+            "outcome",
+        )  # fmt: skip
+        self.judge_cost = counter("cache_judge_usd", "Dollars for these, in no client's ledger.", "surface")
         self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
@@ -172,6 +177,11 @@ class Metrics:
     def warmed(self, backend: str, outcome: str) -> None:
         """A request that was to keep a backend warm has ended."""
         self.warmings.labels(backend, outcome).inc()
+
+    def judged(self, surface: str, outcome: str, dollars: float) -> None:
+        """A judge was asked to compare two answers of this surface, which cost so much."""
+        self.judgements.labels(surface, outcome).inc()
+        self.judge_cost.labels(surface).inc(dollars)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """`count` traces were lost, for a stable word of a reason."""

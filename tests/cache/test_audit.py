@@ -8,17 +8,20 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import numpy as np
+import orjson
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
 
-from cache.audit import Audits, Surface, contradict, decode_batch, encode_batch, text_of
-from cache.codec import CorruptEntry
+from cache.audit import Audits, Sample, Surface
+from cache.codec import CorruptEntry, encode
+from cache.entry import CacheEntry
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
-from cache.risk import LEAST_LABELS, Batch, Label
-from policies.model import Policy, SemanticCache
+from cache.risk import LEAST_LABELS, Batch, Label, decode_batch, encode_batch
+from cache.store import Write
+from policies.model import AuditJudge, Policy, SemanticCache
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
 
@@ -48,30 +51,6 @@ async def cache(store: RedisStore) -> AsyncIterator[Cache]:
     await made.start()
     yield made
     await made.aclose()
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "differ"),
-    [
-        ("Rome.", "Rome.", False),
-        ("Rome is the capital of Italy.", "The capital of Italy is Rome.", False),
-        ("Yes, it is safe.", "No, it is not safe.", True),
-        ("It boils at 100 degrees.", "It boils at 90 degrees.", True),
-        ("It was written by Tolstoy.", "It was written by Dostoevsky.", True),
-        ("You can open it.", "You can not open it.", True),
-        ("In 1969 Armstrong and Aldrin landed.", "Armstrong landed in 1969, with Aldrin, after 4 days.", False),
-    ],
-)
-def test_answers_contradict_each_other_by_what_a_vector_does_not_show(one: str, other: str, differ: bool) -> None:
-    """Yes and no, a negation, other numbers, other names; more detail in one of them is no contradiction."""
-    assert contradict(one, other) is differ
-
-
-def test_the_text_of_a_completion_is_what_its_choices_say() -> None:
-    """What is no completion says nothing."""
-    assert text_of(answer("Rome.").completion) == "Rome."
-    assert text_of({"choices": [None, {"message": 3}]}) == ""
-    assert text_of({}) == ""
 
 
 async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache: Cache) -> None:
@@ -140,11 +119,93 @@ async def test_without_a_store_a_worker_learns_for_itself() -> None:
         await eventually(lambda: audits.state()["chat"].threshold == 0.7)
 
 
+class Judge:
+    """Compares answers as it is told, and notes what it was shown."""
+
+    def __init__(self, *said: bool | None) -> None:
+        self.said = list(said)
+        self.shown: list[tuple[str, str, str]] = []
+
+    async def __call__(self, surface: str, rule: AuditJudge, question: str, stored: str, fresh: str) -> bool | None:
+        self.shown.append((question, stored, fresh))
+        return self.said.pop(0)
+
+
+WARM, LIKED = "It is warm there.", "You will like it."
+
+
+async def labelled(audits: Audits, surface: Surface, *pairs: tuple[str, str], score: float = 0.95) -> list[Label]:
+    """The labels that these pairs of a stored and a fresh answer to one question give, each standing for ten."""
+    for stored, fresh in pairs:
+        label = await audits._label(Sample(surface, "key", score, 10.0), stored, fresh, ITALY)
+        if label is not None:
+            surface.labels.append(label)
+    return surface.labels
+
+
 async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -> None:
     """Where nothing contradicts, the vectors decide."""
-    near, far = Audits(store, "kind"), Audits(store, "kind", apart)
-    assert await near._same("It is warm there.", "You will like it.")
-    assert not await far._same("It is warm there.", "You will like it.")
+    for embed, wrong in ((None, False), (apart, True)):
+        audits = Audits(store, secrets.token_hex(4), embed)
+        labels = await labelled(audits, audits.surface("chat@1", semantic(), 0.9), (WARM, LIKED))
+        assert labels == [Label(0.95, wrong, 10.0)]
+
+
+def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, Surface]:
+    audits = Audits(store, secrets.token_hex(4), apart, judge=judge, clock=lambda: hour * 3600.0)
+    rules = semantic().model_copy(update={"audit_judge": AuditJudge(backend="hosted", per_hour=per_hour)})
+    return audits, audits.surface(f"{secrets.token_hex(4)}@1", rules, 0.9)
+
+
+async def test_a_judge_decides_where_the_guards_see_no_difference(store: RedisStore) -> None:
+    """It is shown the question and both answers; equal ones and contradictions are settled without it."""
+    judge = Judge(True, False)
+    audits, surface = judged_by(store, judge)
+    labels = await labelled(audits, surface, (WARM, LIKED), (LIKED, WARM), ("Rome.", "Rome."), ("Yes.", "No."))
+    assert [label.wrong for label in labels] == [False, True, False, True]
+    assert judge.shown == [(ITALY, WARM, LIKED), (ITALY, LIKED, WARM)]
+
+
+async def test_a_judge_that_says_nothing_gives_no_label_and_the_next_ones_stand_for_it(store: RedisStore) -> None:
+    """Each for one more at most, on the same side of the threshold, and only those that the judge gave."""
+    audits, surface = judged_by(store, Judge(None, None, True, False, True))
+    assert await labelled(audits, surface, (WARM, LIKED), (WARM, LIKED)) == []
+    await labelled(audits, surface, ("Yes.", "No."))
+    await labelled(audits, surface, (WARM, LIKED), score=0.5)
+    await labelled(audits, surface, (WARM, LIKED), (WARM, LIKED))
+    assert [label.weight for label in surface.labels] == [10.0, 10.0, 20.0, 20.0]
+
+
+async def test_a_judge_is_called_so_often_in_an_hour_by_all_workers(store: RedisStore) -> None:
+    """Beyond that the vectors decide; the next hour begins anew."""
+    judge = Judge(*[True] * 3)
+    audits, surface = judged_by(store, judge, per_hour=2)
+    labels = await labelled(audits, surface, *[(WARM, LIKED)] * 3)
+    assert [label.wrong for label in labels] == [False, False, True]
+    later = Audits(store, "kind", apart, judge=judge, clock=lambda: 3600.0)
+    assert not (await labelled(later, surface, (WARM, LIKED)))[-1].wrong
+
+
+async def test_closing_does_not_wait_for_a_judge_that_takes_its_time(store: RedisStore) -> None:
+    """What is being compared is given up after a moment."""
+    asked = asyncio.Event()
+
+    class Slow(Judge):
+        async def __call__(self, surface: str, rule: AuditJudge, question: str, stored: str, fresh: str) -> bool | None:
+            asked.set()
+            await asyncio.sleep(600)
+            return True
+
+    audits, surface = judged_by(store, Slow())
+    key = f"tierline:test:{secrets.token_hex(8)}"
+    body = orjson.dumps(answer(WARM).completion)
+    entry = CacheEntry(body, "local", "local-1", "m", "chat", "chat@1", None, 0.0, 1e12, ITALY, None)
+    await store.apply([Write(key, encode(key, entry), 60.0)])
+    audits.compare(Sample(surface, key, 0.95, 10.0), answer(LIKED).completion, ITALY)
+    async with asyncio.timeout(30):
+        await asked.wait()
+        await audits.aclose()
+    assert not surface.labels
 
 
 def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:

@@ -193,3 +193,14 @@ def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["check", "--config", str(config)]) == 2
     line = len(config.read_text().splitlines())
     assert f"{config}:{line}: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
+
+
+def test_a_judge_that_cannot_be_asked_is_said(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An unconfigured backend compares nothing, and an audit of nought leaves nothing to compare."""
+    edit(policies / "chat.yaml", "semantic: {", "semantic: {audit_judge: {backend: hosted}, ")
+    assert main(["check", "--policies", str(policies)]) == 0
+    out = capsys.readouterr().out
+    assert "cache.semantic.audit_judge.backend: backend 'hosted' is unconfigured (OPENAI_API_KEY is not set)" in out
+    edit(policies / "chat.yaml", "semantic: {", "semantic: {audit: 0%, ")
+    assert main(["check", "--policies", str(policies)]) == 0
+    assert "cache.semantic.audit_judge: audit is 0%" in capsys.readouterr().out

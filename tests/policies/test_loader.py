@@ -222,6 +222,17 @@ def test_a_cross_encoder_is_asked_only_where_the_deployment_has_one(write: Write
     assert caught.value.problems[0].key == "cache.semantic.cross_encoder"
 
 
+def test_a_judge_is_a_backend_of_the_deployment(write: Write) -> None:
+    """Another name does not load, and the nearest one is suggested."""
+    file = write("chat", CHAT.replace("cache: {", "cache: {semantic: {ttl: 6h, audit_judge: {backend: hosted}}, "))
+    semantic = PolicySource(file.parent, TIERS, backends=("small", "hosted")).load().default.cache.semantic
+    assert semantic is not None
+    assert semantic.audit_judge is not None
+    with pytest.raises(InvalidContent, match="no backend 'hosted' \\(did you mean 'hosted-1'") as caught:
+        PolicySource(file.parent, TIERS, backends=("small", "hosted-1")).load()
+    assert caught.value.problems[0].key == "cache.semantic.audit_judge.backend"
+
+
 @pytest.mark.parametrize("tags", ["['a b']", "['']", f"['{'x' * 65}']", f"[{', '.join(f't{i}' for i in range(17))}]"])
 def test_tags_are_bounded(write: Write, tags: str) -> None:
     """A policy names up to 16 sources, each by up to 64 plain characters."""
