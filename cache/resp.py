@@ -27,13 +27,23 @@ def operation(what: Write | Append | Command) -> bytes:
     return command(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", what.value)
 
 
-def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> bytes:
+def key_of(what: Write | Append | Command) -> bytes:
+    """The key that says which node of a cluster it is for; b"" where a command has none."""
+    if isinstance(what, Write):
+        return what.key.encode()
+    if isinstance(what, Append):
+        return what.stream.encode()
+    words = what.words
+    return words[3] if words[0] == b"EVAL" else words[1] if len(words) > 1 else b""
+
+
+def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[bytes, bytes, bytes]:
     """Three commands: take the lease unless it is held, say who holds it, and whether `beside` is there.
 
     `SET ... NX GET` would be one less, and Redis 6 does not know it.
     """
     take = command(b"SET", lease, holder, b"NX", b"PX", _milliseconds(ttl_s))
-    return take + command(b"GET", lease) + command(b"EXISTS", beside)
+    return take, command(b"GET", lease), command(b"EXISTS", beside)
 
 
 def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
@@ -46,10 +56,10 @@ def let_go(lease: bytes, holder: bytes) -> bytes:
     return command(b"EVAL", _LET_GO, b"1", lease, holder)
 
 
-def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> bytes:
+def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[bytes, ...]:
     """One command for each value, and one that has the stream go when it is old."""
-    appends = b"".join(command(b"XADD", stream, b"*", b"v", value) for value in values)
-    return appends + command(b"PEXPIRE", stream, _milliseconds(ttl_s))
+    appends = (command(b"XADD", stream, b"*", b"v", value) for value in values)
+    return *appends, command(b"PEXPIRE", stream, _milliseconds(ttl_s))
 
 
 def part_of(reply: Any, stream: bytes) -> list[Any]:

@@ -1,7 +1,7 @@
 """The store, as the rest of Tierline sees it: a few verbs over a Redis-protocol server.
 
 Every verb raises StoreUnavailable, and nothing else, when the server is down, slow, full or confused; callers treat
-that as a miss. `cache.redis_store` is the one implementation, and the only file that imports redis.
+that as a miss. `cache.redis_store` is the one implementation.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class StoreState:
 
     status: Literal["ok", "degraded", "unconfigured"]
     reason: str = ""
+    nodes: int = 0
+    """How many servers it is: more than one in a Redis Cluster, which is as well as the worst of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def readiness(services: Services) -> dict[str, Any]:
         "status": "draining" if services.gate.draining else status,
         "degraded": degraded,
         "tiers": tiers,
-        "store": {"status": store.status, "reason": store.reason},
+        "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
         "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
         "semantic_thresholds": {
             surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}

@@ -108,8 +108,9 @@ async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) 
     store = RedisStore.from_url(url)
     try:
         await store.ping()
+        nodes = store.state().nodes
     except StoreUnavailable as error:
         return f"degraded: {where} ({error}); requests are answered without the caches"
     finally:
         await store.aclose()
-    return f"ready: {where}"
+    return f"ready: {where}" + (f", a cluster of {nodes} nodes" if nodes > 1 else "")

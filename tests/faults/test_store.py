@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from cache.lookup import Cache
+from cache.redis_node import Node
 from cache.redis_store import RedisStore
 from cache.store import Append, StoreUnavailable, Write
 from tests.cache.samples import Facts, answer, body, policy
@@ -63,18 +64,18 @@ async def test_r2_killed_mid_run_and_restarted() -> None:
         await store.aclose()
 
 
-async def test_r2_frozen_mid_run() -> None:
+async def test_r2_frozen_mid_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent store costs each request a short wait until the breaker opens, then nothing, and one task probes."""
     with local_store() as server:
         store = RedisStore.from_url(server.url)
         await store.apply([Write("k", b"v", 60)])
-        pings, ping = list[float](), store.ping
+        pings, ping = list[float](), Node.ping
 
-        async def counted() -> None:
+        async def counted(node: Node) -> None:
             pings.append(time.monotonic())
-            await ping()
+            await ping(node)
 
-        store.ping = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(Node, "ping", counted)
         server.freeze()
         try:
             began = time.perf_counter()
@@ -165,8 +166,8 @@ async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
     [
         ("-LOADING Valkey is loading the dataset in memory", "loading"),
         ("-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown"),
-        ("-MOVED 3999 127.0.0.1:6381", "moved"),
-        ("-ASK 3999 127.0.0.1:6381", "moved"),
+        ("-MOVED 3999 127.0.0.1:1", "refused"),
+        ("-ASK 3999 127.0.0.1:1", "refused"),
         ("-CLUSTERDOWN The cluster is down", "clusterdown"),
         ("-NOAUTH Authentication required.", "auth"),
         ("-WRONGPASS invalid username-password pair or user is disabled.", "auth"),

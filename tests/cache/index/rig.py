@@ -14,6 +14,7 @@ import numpy as np
 from cache.codec import IndexRecord
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.redis_store import RedisStore
+from cache.store import StoreUnavailable
 from tests.support.wait import eventually
 
 DIMENSION = 16
@@ -48,8 +49,15 @@ class Worker:
     store: RedisStore
 
     async def keep(self, *records: IndexRecord) -> None:
-        """Does what the cache does after a reply."""
-        await self.store.apply([operation for one in records for operation in self.index.operations(one)])
+        """Does what the cache does after a reply; again, where a busy machine was too slow for it."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                await self.store.apply([operation for one in records for operation in self.index.operations(one)])
+                break
+            except StoreUnavailable as error:
+                assert error.reason in ("timeout", "open") and time.monotonic() < deadline, error
+                await asyncio.sleep(0.05)
         for one in records:
             self.index.kept(one)
 
