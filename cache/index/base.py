@@ -66,3 +66,8 @@ class SemanticIndex(Protocol):
 
     def state(self) -> IndexState:
         """How it is."""
+
+
+def scope_in(partition: str) -> str:
+    """What the names of all partitions of one scope begin with, and the keys of its entries: up to its hash tag."""
+    return partition[: partition.find("}") + 1] or partition

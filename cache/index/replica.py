@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from cache.codec import CorruptEntry, IndexRecord, decode_record, encode_record
-from cache.index.base import IndexState, Neighbour, Vector
+from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.index.rows import Rows
 from cache.store import Append, Store, StoreUnavailable
 
@@ -29,11 +29,22 @@ _RETRY_S = (0.1, 5.0)
 _SWEEP_S = 60.0
 
 
+class _Share:
+    """What one scope has: its partitions, longest unused first, and the rows in all of them."""
+
+    __slots__ = ("count", "partitions")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.partitions: OrderedDict[str, Rows] = OrderedDict()
+
+
 class ReplicaIndex:
     """See above. It holds `total` rows at most, `per_partition` in one.
 
-    When it is full, a partition with more than its equal share gives up its own rows, those first that expire first;
-    only for one with less does the partition longest unused give up one of its. So nobody crowds the others out.
+    When it is full, a scope with more than its equal share makes room for itself, in its partition longest unused; only
+    for one with less does the scope longest unused give up a row. So nobody crowds the others out, neither by asking
+    much nor by asking under many system prompts, each of which is a partition. Rows go that expire first.
     `clock` is the wall clock, in seconds. A record of another dimension, with a NaN, or that is garbage is left out.
     """
 
@@ -56,7 +67,7 @@ class ReplicaIndex:
         self._stream = stream
         self._per_partition = min(per_partition, total)
         self._clock = clock
-        self._partitions: OrderedDict[str, Rows] = OrderedDict()
+        self._shares: OrderedDict[str, _Share] = OrderedDict()
         self._count = 0
         self._swept_at = clock()
         self._follower: asyncio.Task[None] | None = None
@@ -70,13 +81,16 @@ class ReplicaIndex:
 
     def search(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
         """`nearest`, for who has no event loop."""
-        rows = self._partitions.get(partition)
-        if rows is None:
+        scope = scope_in(partition)
+        share = self._shares.get(scope)
+        rows = None if share is None else share.partitions.get(partition)
+        if share is None or rows is None:
             return []
-        self._partitions.move_to_end(partition)
+        self._shares.move_to_end(scope)
+        share.partitions.move_to_end(partition)
         before = len(rows)
         found = rows.nearest(vector, k, at_least, self._clock())
-        self._count += len(rows) - before
+        self._grown(share, len(rows) - before)
         return found
 
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
@@ -94,48 +108,62 @@ class ReplicaIndex:
         vector = self._vector(record.vector)
         if record.expires_at <= now or vector is None:
             return
-        rows = self._partitions.get(record.partition)
+        scope = scope_in(record.partition)
+        share = self._shares.setdefault(scope, _Share())
+        rows = share.partitions.get(record.partition)
         if rows is None:
-            rows = self._partitions[record.partition] = Rows(self._dimension, self._per_partition)
-        self._partitions.move_to_end(record.partition)
-        grow = record.key in rows or self._count < self.total or self._room_beside(rows)
+            rows = share.partitions[record.partition] = Rows(self._dimension, self._per_partition)
+        self._shares.move_to_end(scope)
+        share.partitions.move_to_end(record.partition)
+        grow = record.key in rows or self._count < self.total or self._room_beside(share, rows)
         before = len(rows)
         rows.put(record.key, record.question, record.expires_at, vector, grow=grow)
-        self._count += len(rows) - before
+        self._grown(share, len(rows) - before)
         if now - self._swept_at > _SWEEP_S:
             self._sweep(now)
+
+    def _grown(self, share: _Share, by: int) -> None:
+        share.count += by
+        self._count += by
 
     def _vector(self, data: bytes) -> Vector | None:
         kind = {4 * self._dimension: "<f4", 2 * self._dimension: "<f2"}.get(len(data))
         vector = None if kind is None else np.frombuffer(data, kind).astype(np.float32, copy=False)
         return vector if vector is not None and np.isfinite(vector).all() else None
 
-    def _room_beside(self, rows: Rows) -> bool:
-        """Whether another partition has given up a row for this one, which has no more than its share."""
-        if len(rows) * len(self._partitions) > self.total:
-            return False
-        name, longest_unused = next(iter(self._partitions.items()))
+    def _room_beside(self, share: _Share, rows: Rows) -> bool:
+        """Whether another partition has given up a row for this one; else it has to replace one of its own."""
+        scope, giver = next(iter(self._shares.items()))
+        if share.count * len(self._shares) > self.total or giver is share:
+            giver = share
+        name, longest_unused = next(iter(giver.partitions.items()))
         if longest_unused is rows:
             return False
-        self._count -= longest_unused.remove_first_to_expire()
+        self._grown(giver, -longest_unused.remove_first_to_expire())
         if not len(longest_unused):
-            del self._partitions[name]
+            del giver.partitions[name]
+        if not giver.partitions:
+            del self._shares[scope]
         return True
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
         """See SemanticIndex. Other workers find out for themselves."""
-        rows = self._partitions.get(partition)
-        if rows is not None:
-            self._count -= rows.remove(neighbour.key)
+        share = self._shares.get(scope_in(partition))
+        rows = None if share is None else share.partitions.get(partition)
+        if share is not None and rows is not None:
+            self._grown(share, -rows.remove(neighbour.key))
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
-        for partition, rows in list(self._partitions.items()):
-            before = len(rows)
-            rows.sweep(now)
-            self._count += len(rows) - before
-            if not len(rows):
-                del self._partitions[partition]
+        for scope, share in list(self._shares.items()):
+            for partition, rows in list(share.partitions.items()):
+                before = len(rows)
+                rows.sweep(now)
+                self._grown(share, len(rows) - before)
+                if not len(rows):
+                    del share.partitions[partition]
+            if not share.partitions:
+                del self._shares[scope]
 
     async def start(self) -> None:
         """Begins to follow the stream."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from cache.codec import IndexRecord
-from cache.index.base import IndexState, Neighbour, Vector
+from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.store import Store, VectorAdd, VectorDrop, VectorQuery
 
 _END = b"\0"
@@ -75,16 +75,11 @@ def _order(partition: str) -> str:
     return f"{partition}:e"
 
 
-def _scope(partition: str) -> str:
-    """What keys of one scope begin with, up to the end of their hash tag; elements leave it out."""
-    return partition[: partition.find("}") + 1]
-
-
 def _element(partition: str, key: str, question: str) -> bytes:
-    return key.removeprefix(_scope(partition)).encode() + _END + question.encode()
+    return key.removeprefix(scope_in(partition)).encode() + _END + question.encode()
 
 
 def _neighbour(partition: str, element: bytes, similarity: float) -> Neighbour:
     key, _, question = element.partition(_END)
     rest = key.decode(errors="replace")
-    return Neighbour(_scope(partition) + rest, question.decode(errors="replace"), similarity)
+    return Neighbour(scope_in(partition) + rest, question.decode(errors="replace"), similarity)

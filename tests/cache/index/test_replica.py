@@ -117,6 +117,19 @@ def test_a_partition_that_fills_the_index_makes_room_for_itself() -> None:
     assert len(index) == 30
 
 
+def test_many_partitions_are_no_larger_share() -> None:
+    """A tenant that asks under ever new system prompts makes room for itself; what another kept stays findable."""
+    index, _ = make(total=30)
+    for number in range(12):
+        index.add(record(number, "t:{quiet}:s:1"))
+    for number in range(200):
+        index.add(record(number, f"t:{{noisy}}:s:{number}"))
+    assert len(index) == 30
+    assert len(index.search("t:{quiet}:s:1", unit(1), 100)) == 12
+    assert index.search("t:{noisy}:s:199", unit(199), 1)[0].key == "k199"
+    assert index.search("t:{noisy}:s:100", unit(100), 1) == []
+
+
 def test_a_large_partition_is_searched_nearly_as_if_row_by_row() -> None:
     """Candidates by sketch, then by vector: the five nearest of thousands are found, whatever was removed between."""
     clock = Clock()
