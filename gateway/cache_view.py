@@ -87,7 +87,8 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
         console.print("dim: purged, and gone when its time is up", style="dim")
     if running is not None:
         index = running["index"]
-        console.print(f"index     {index.get('kind', 'unknown')}, {index.get('entries', 'unknown')} entries")
+        held = "" if index.get("entries") is None else f", {index['entries']} entries"
+        console.print(f"index     {index.get('kind') or 'none'}{held}")
         for name, outcomes in sorted(running["lookups"].items()):
             console.print(f"{name:<9} {_outcomes(outcomes)}")
 

@@ -7,7 +7,7 @@ probe          which of them, as the server has it
 """
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.probe import ChosenIndex
+from cache.index.probe import ChosenIndex, carried
 from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex
 from cache.index.vector_sets import VectorSetIndex
@@ -23,4 +23,5 @@ __all__ = [
     "SemanticIndex",
     "Vector",
     "VectorSetIndex",
+    "carried",
 ]

@@ -126,7 +126,7 @@ class ChosenIndex:
     async def _look(self) -> None:
         """Takes the index that the server can carry now; what there was stays while it does not answer."""
         try:
-            kind = await self._probed()
+            kind = await carried(self._store, self._choice)
             if kind is not None:
                 await self._take(kind)
         except StoreUnavailable as error:
@@ -134,20 +134,6 @@ class ChosenIndex:
             return
         if kind is None:
             self._kind, self._why_none = None, f"the server has no {self._choice}"
-
-    async def _probed(self) -> IndexKind | None:
-        if self._choice == "replica":
-            return "replica"
-        try:
-            has = await self._store.commands([command for _, command in _NEEDS])
-        except StoreUnavailable as error:
-            if error.reason != "index":
-                raise
-            has = frozenset()  # it will not say: then it is not to be relied on
-        able = [kind for kind, command in _NEEDS if command in has and self._choice in ("auto", kind)]
-        if able:
-            return able[0]
-        return "replica" if self._choice == "auto" else None
 
     async def _take(self, kind: IndexKind) -> None:
         if kind == self._current.state().kind:
@@ -167,3 +153,22 @@ class ChosenIndex:
         return ReplicaIndex(
             self._dimension, store=self._store, stream=self._name, total=self._entries, clock=self._clock
         )
+
+
+async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
+    """The kind of index that a deployment with this choice has on this store; None where it can have none.
+
+    Raises StoreUnavailable.
+    """
+    if choice == "replica":
+        return "replica"
+    try:
+        has = await store.commands([command for _, command in _NEEDS])
+    except StoreUnavailable as error:
+        if error.reason != "index":
+            raise
+        has = frozenset()  # it will not say: then it is not to be relied on
+    able = [kind for kind, command in _NEEDS if command in has and choice in ("auto", kind)]
+    if able:
+        return able[0]
+    return "replica" if choice == "auto" else None

@@ -78,18 +78,22 @@ async def _run(url: str, args: argparse.Namespace) -> int:
     try:
         administration = Administration(store)
         if args.what == "stats":
-            return await _stats(administration, args)
+            return await _stats(store, administration, args)
         return await (_show if args.what == "show" else _purge)(administration, args)
     finally:
         await store.aclose()
 
 
-async def _stats(administration: Administration, args: argparse.Namespace) -> int:
+async def _stats(store: RedisStore, administration: Administration, args: argparse.Namespace) -> int:
+    from cache.index import carried  # not needed otherwise, and slow to import
+
     scopes = [scope_shown(one) for one in await administration.stats()]
     running = await asyncio.to_thread(_running, args)
+    # Where no gateway says which index it has, the store says which it would get.
+    found = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
     if args.json:
-        return _print({"scopes": scopes, **(running or {"lookups": None, "index": None})})
-    draw_stats(scopes, running, Console(highlight=False))
+        return _print({"scopes": scopes, **found})
+    draw_stats(scopes, {**found, "lookups": found["lookups"] or {}}, Console(highlight=False))
     return 0
 
 

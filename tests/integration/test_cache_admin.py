@@ -217,6 +217,17 @@ def test_stats_say_who_keeps_how_much(
     assert {one["surface"] for one in told["scopes"]} == {"chat"}
 
 
+def test_without_a_gateway_the_store_says_which_index_it_carries(
+    tmp_path: Path, cache_store: LocalStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a gateway on it would choose."""
+    assert command("stats", "--state", str(tmp_path), store=cache_store) == 0
+    assert "replica" in capsys.readouterr().out
+    assert command("stats", "--state", str(tmp_path), "--json", store=cache_store) == 0
+    told = orjson.loads(capsys.readouterr().out)
+    assert (told["lookups"], told["index"]["kind"]) == (None, "replica")
+
+
 @pytest.mark.parametrize("wrong", [["purge"], ["purge", "--entry", "a" * 12, "--surface", "chat"]])
 def test_a_command_that_cannot_be_meant_ends_with_2(
     wrong: list[str], cache_store: LocalStore, capsys: pytest.CaptureFixture[str]
