@@ -133,12 +133,14 @@ class Audits:
         kind: str,
         embed: Embed | None = None,
         *,
+        alike: float = ALIKE["static"],
         cross_encoder: str = "",
         judge: Judge | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` is the wall clock, in seconds since 1970."""
+        """`alike`: see `comparison.ALIKE`. `clock` is the wall clock, in seconds since 1970."""
         self._store = store
+        self._alike = alike
         self._judge = judge
         self._clock = clock
         self._kind = kind
@@ -168,7 +170,7 @@ class Audits:
         return None if found is None else found.state()
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
-        rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity)]
+        rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
         if semantic.cross_encoder is not None:
             asked = semantic.cross_encoder
             # Where its score takes the other's place, `min_score` is where the threshold starts: it refuses nothing.
@@ -222,7 +224,7 @@ class Audits:
         surface = sample.surface
         if stored == fresh:
             return Label(sample.score, False, sample.weight)
-        if contradict(stored, fresh):
+        if contradict(stored, fresh, question):
             return Label(sample.score, True, sample.weight)
         if surface.judge is None or self._judge is None or not await self._affords(surface.name, surface.judge):
             return Label(sample.score, not await self._near(stored, fresh), sample.weight)
@@ -252,7 +254,7 @@ class Audits:
         if self._embed is None:
             return True
         vectors = await asyncio.to_thread(self._embed, (stored, fresh))
-        return float(vectors[0] @ vectors[1]) >= ALIKE
+        return float(vectors[0] @ vectors[1]) >= self._alike
 
     async def run(self) -> None:
         """Shares what was learned with the other workers, again and again. Cancel it to stop."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
 from cache.audit import Audits
+from cache.comparison import ALIKE
 from cache.cross_encoder import CrossEncoder
 from cache.lookup import Cache
 from cache.no_store import NoStore
@@ -71,6 +72,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         store,
         f"{embedder.name}/{verifier.version}",
         embedder.embed,
+        alike=ALIKE[deployment.embedding.kind],
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
         judge=AuditJudge(_endpoints(tiers), metrics.judged),
     )

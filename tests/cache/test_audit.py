@@ -119,6 +119,17 @@ async def test_without_a_store_a_worker_learns_for_itself() -> None:
         await eventually(lambda: audits.state()["chat"].threshold == 0.7)
 
 
+def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
+    """What other vectors, another threshold for them or another judge have said is left aside."""
+
+    def stream(alike: float, judge: str | None = None) -> str:
+        rules = semantic().model_copy(update={"audit_judge": judge and AuditJudge(backend=judge)})
+        return Audits(store, "kind", alike=alike).surface("chat@1", rules, 0.9).stream
+
+    assert len({stream(0.5), stream(0.6), stream(0.5, "small"), stream(0.5, "large")}) == 4
+    assert stream(0.5) == stream(0.5)
+
+
 class Judge:
     """Compares answers as it is told, and notes what it was shown."""
 

@@ -30,3 +30,17 @@ def test_the_text_of_a_completion_is_what_its_choices_say() -> None:
     assert text_of(answer("Rome.").completion) == "Rome."
     assert text_of({"choices": [None, {"message": 3}]}) == ""
     assert text_of({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differ"),
+    [
+        ("The capital of Australia is Canberra.", "The capital of Australia is Sydney.", True),
+        ("The capital of Australia is Canberra.", "Canberra, far from Sydney and Melbourne.", False),
+        ("Of the 3 cities in Australia, 1 fits.", "Of the 3 cities in Australia, 2 fit.", True),
+        ("1. Canberra\n2. Sydney", "1. Sydney\n2. Canberra\n3. Perth", False),
+    ],
+)
+def test_what_the_question_names_already_says_nothing(one: str, other: str, differ: bool) -> None:
+    """Nor do the numbers of a list; a name at the beginning of a sentence is found all the same."""
+    assert contradict(one, other, "Which of the 3 largest cities in Australia is the capital?") is differ

@@ -1,0 +1,174 @@
+"""`python -m tests.bench.answers [FILE ...] [--embedding static|minilm] [--json]`: how often is an audit's label wrong?
+
+An audit calls a stored answer and a fresh one the same, or different, by its guards and the cosine of their vectors
+(`cache.comparison`). Here it compares answers of which that is known. For each threshold on the cosine: `f`, the share
+of pairs that are the same and called different, and `m`, the share that differ and are called the same, with 95%
+intervals; in front of them what the guards alone find.
+
+Without a FILE the pairs are those of tests/fixtures/answers.jsonl, 44 questions written for this: two good answers in
+different words, one that is wrong, and the answer to a question nearby. A FILE has rows of JSON lines with `question`,
+`answers` (two) and `same_answer`. To have a model write one, from labelled pairs of questions (`a` is answered, and
+`b`; whatever it says is taken to be the same where the questions are):
+
+    python -m tests.bench.answers --ask pairs.jsonl.gz --pairs 170 --out answers.jsonl [--base-url URL --model NAME]
+
+Without --base-url the model that ships answers, at some 30 tokens a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx2
+import numpy as np
+
+from cache.comparison import ALIKE, contradict
+from cache.evaluation.figures import Figure, share
+from gateway.commands._collect_model import local_model
+from gateway.commands.eval._cache_rows import read_rows
+from routing.embedder import Embedder, EmbedderKind, load_embedder
+
+WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
+THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(13))
+_LONGEST_QUESTION, _LEAST, _TOKENS = 150, 0.6, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers, the question that the second one was given to, and whether they come to the same."""
+
+    question: str
+    answers: tuple[str, str]
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """See the module's docstring; `threshold` is None for the guards alone."""
+
+    threshold: float | None
+    f: Figure
+    m: Figure
+
+
+def written(path: Path = WRITTEN) -> Iterator[Pair]:
+    """The pairs of our own questions: one that is the same to four that differ."""
+    for row in map(json.loads, path.read_text().splitlines()):
+        one, other = row["answers"]
+        yield Pair(row["question"], (one, other), True)
+        for wrong in (row["wrong"], row["near"]["answer"]):
+            for good in (one, other):
+                yield Pair(row["question"], (wrong, good), False)
+
+
+def collected(path: Path) -> Iterator[Pair]:
+    """The pairs of a file that `--ask` wrote."""
+    for row in map(json.loads, path.read_text().splitlines()):
+        yield Pair(row["question"], tuple(row["answers"]), row["same_answer"])
+
+
+def errors(pairs: Sequence[Pair], embedder: Embedder, thresholds: Sequence[float] = THRESHOLDS) -> list[Errors]:
+    """Of the guards alone, then of guards and vectors at each threshold."""
+    same = np.array([pair.same for pair in pairs])
+    refused = np.array([contradict(*pair.answers, pair.question) for pair in pairs])
+    vectors = embedder.embed([text for pair in pairs for text in pair.answers])
+    cosines = np.einsum("ij,ij->i", vectors[::2], vectors[1::2])
+
+    def at(threshold: float | None) -> Errors:
+        different = refused if threshold is None else refused | (cosines < threshold)
+        f, m = int((different & same).sum()), int((~different & ~same).sum())
+        return Errors(threshold, share(f, int(same.sum())), share(m, int((~same).sum())))
+
+    return [at(threshold) for threshold in (None, *thresholds)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the errors, or has a model answer."""
+    asked = _parse(arguments)
+    embedder = load_embedder(asked.embedding, asked.state)
+    if asked.ask is not None:
+        asyncio.run(_collect(asked, embedder))
+        return 0
+    pairs = [pair for file in asked.files for pair in collected(file)] if asked.files else list(written())
+    found = errors(pairs, embedder)
+    in_force = ALIKE[asked.embedding]
+    if asked.json:
+        print(json.dumps({"embedding": asked.embedding, "alike": in_force, "errors": list(map(asdict, found))}))
+        return 0
+    print(f"{len(pairs)} pairs of answers, {embedder.name}, alike from {in_force:.2f} on")
+    for one in found:
+        mark = " <" if one.threshold == in_force else ""
+        name = "guards alone" if one.threshold is None else f"cosine {one.threshold:.2f}"
+        print(f"{name:<13} f {_shown(one.f)}   m {_shown(one.m)}{mark}")
+    return 0
+
+
+def _shown(figure: Figure) -> str:
+    return "none" if figure.value is None else f"{figure.value:5.1%} [{figure.lo:5.1%}, {figure.hi:5.1%}]"
+
+
+async def _collect(asked: argparse.Namespace, embedder: Embedder) -> None:
+    """Half of the pairs want the same answer, and half do not although they are near enough to be looked at."""
+    rows = [row for row in read_rows(asked.ask, None, 0, asked.seed) if _short(row.a) and _short(row.b)]
+    order = np.random.default_rng(asked.seed).permutation(len(rows))
+    left = {True: asked.pairs // 2, False: asked.pairs - asked.pairs // 2}
+    async with _model(asked) as (url, name), httpx2.AsyncClient(timeout=300) as client:
+        with asked.out.open("w") as out:
+            for row in (rows[i] for i in order):
+                vectors = embedder.embed((str(row.a), str(row.b)))
+                if not left[row.same] or float(vectors[0] @ vectors[1]) < _LEAST:
+                    continue
+                left[row.same] -= 1
+                answers = [await _answer(client, url, name, str(text)) for text in (row.a, row.b)]
+                said = {"question": row.b, "answers": answers, "same_answer": row.same}
+                out.write(json.dumps(said, ensure_ascii=False) + "\n")
+
+
+def _short(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= _LONGEST_QUESTION
+
+
+@contextlib.asynccontextmanager
+async def _model(asked: argparse.Namespace) -> AsyncIterator[tuple[str, str]]:
+    if asked.base_url:
+        yield asked.base_url, asked.model
+        return
+    async with local_model(lambda line: print(line, file=sys.stderr)) as served:
+        yield served
+
+
+async def _answer(client: httpx2.AsyncClient, url: str, model: str, question: str) -> str:
+    messages = [{"role": "user", "content": question}]
+    body = {"model": model, "temperature": 0, "max_tokens": _TOKENS, "messages": messages}
+    reply: dict[str, Any] = (await client.post(f"{url}/chat/completions", json=body)).raise_for_status().json()
+    return str(reply["choices"][0]["message"]["content"] or "")
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.answers", description="How often a label is wrong.")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="answers that --ask wrote")
+    parser.add_argument("--embedding", choices=get_args(EmbedderKind), default="static", help="default: static")
+    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--ask", type=Path, metavar="FILE", help="have a model answer these pairs of questions")
+    parser.add_argument("--pairs", type=int, default=170, metavar="N", help="so many (default: 170)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the answers go")
+    parser.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server (default: the local model)")
+    parser.add_argument("--model", metavar="NAME", help="its model")
+    asked = parser.parse_args(arguments)
+    if asked.ask is not None and asked.out is None:
+        parser.error("--ask needs --out")
+    return asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())

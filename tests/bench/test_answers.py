@@ -1,0 +1,42 @@
+"""The bench of the audit's labels, on answers of known standing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cache.comparison import ALIKE
+from routing.embedder import load_embedder
+from tests.bench.answers import Pair, errors, main, written
+
+
+def test_labels_are_mostly_right_where_the_threshold_is(tmp_path: Path) -> None:
+    """On our own answers good hits are called wrong, and wrong ones good, in fewer than a quarter of the cases."""
+    (found,) = errors(list(written()), load_embedder("static", tmp_path), (ALIKE["static"],))[1:]
+    assert found.f.n == 44
+    assert found.m.n == 4 * 44
+    assert found.f.value is not None
+    assert found.m.value is not None
+    assert max(found.f.value, found.m.value) < 0.25
+
+
+def test_equal_answers_are_the_same_and_contradictions_are_not(tmp_path: Path) -> None:
+    """Whatever the vectors say."""
+    pairs = [Pair("Is it safe?", ("Yes.", "Yes."), True), Pair("Is it safe?", ("Yes.", "No."), False)]
+    alone, strict = errors(pairs, load_embedder("static", tmp_path), (0.99,))
+    assert (alone.f.value, alone.m.value) == (0.0, 0.0)
+    assert (strict.f.value, strict.m.value) == (0.0, 0.0)
+
+
+def test_a_file_of_answers_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `--ask` writes it, with one line for each threshold, or one JSON object."""
+    file = tmp_path / "answers.jsonl"
+    file.write_text(json.dumps({"question": "Is it safe?", "answers": ["Yes.", "No."], "same_answer": False}) + "\n")
+    assert main([str(file), "--state", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["alike"] == ALIKE["static"]
+    assert found["errors"][0]["m"] == {"value": 0.0, "lo": 0.0, "hi": pytest.approx(0.79, abs=0.01), "n": 1}
+    assert main([str(file), "--state", str(tmp_path)]) == 0
+    assert f"cosine {ALIKE['static']:.2f}" in capsys.readouterr().out
