@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.deadline import Deadline
-from cache.decision import Verdict
+from cache.decision import Decide, Verdict
 from policies.model import CrossEncoder as Rule
 
 if TYPE_CHECKING:
@@ -135,10 +135,9 @@ class SecondOpinion:
 
     async def on(self, rule: Rule, stored: str, asked: str, verdict: Verdict, left_s: float) -> Verdict:
         """The verdict on a candidate, its cross-encoder heard. `left_s`: what is left of the request's time."""
-        if verdict.refused or stored == asked:
-            return verdict
-        if verdict.score < rule.ask_from:
-            return Verdict(verdict.score, "similarity")
+        settled = _settled(rule, stored, asked, verdict)
+        if settled is not None:
+            return settled
         try:
             score = await self._asked(stored, asked, min(rule.within, left_s))
         except TimeoutError:
@@ -181,6 +180,24 @@ def _heard(future: asyncio.Future[float]) -> None:
     """Nobody waits any more for what this call says, nor for how it failed."""
     if not future.cancelled():
         future.exception()
+
+
+def consulting(decide: Decide, rule: Rule, scorer: Scorer) -> Decide:
+    """`decide` with the cross-encoder heard at once, whatever time that takes: for evaluation."""
+
+    def decided(stored: str, asked: str, cosine: float) -> Verdict:
+        verdict = decide(stored, asked, cosine)
+        settled = _settled(rule, stored, asked, verdict)
+        return weighed(rule, verdict, scorer.score(stored, asked)) if settled is None else settled
+
+    return decided
+
+
+def _settled(rule: Rule, stored: str, asked: str, verdict: Verdict) -> Verdict | None:
+    """The verdict where there is nothing to ask; None where there is."""
+    if verdict.refused or stored == asked:
+        return verdict
+    return Verdict(verdict.score, "similarity") if verdict.score < rule.ask_from else None
 
 
 def weighed(rule: Rule, verdict: Verdict, score: float) -> Verdict:

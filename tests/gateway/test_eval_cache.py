@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
+from policies.loader import SHIPPED
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "cache_sample.jsonl"
 BASELINES = {"cosine_0.80", "cosine_0.90", "cosine_0.95"}
@@ -169,3 +170,27 @@ def test_a_file_without_rows_or_that_is_not_there_is_refused(
     """Neither ends in a traceback."""
     assert "no rows" in refusal(capsys, "--pairs", written(tmp_path / "empty.jsonl"))
     assert "nowhere.jsonl" in refusal(capsys, "--stream", tmp_path / "nowhere.jsonl")
+
+
+def test_a_cross_encoder_is_asked_where_one_is_named(
+    evaluate: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It can but refuse what the others let through: as the score from its own threshold on, or as the policy says."""
+    pytest.importorskip("onnx", reason="the minilm extra is not installed")
+    pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
+    from tests.support.cross_encoder import write_cross_encoder
+
+    folder = write_cross_encoder(tmp_path / "model")
+    rows = [{"a": "what is the capital of italy?", "b": "what is the capital of italy", "same_answer": True}] * 3
+    pairs = written(tmp_path / "pairs.jsonl", *rows)
+    plain = evaluate("--pairs", pairs)["all"]["served"]["value"]
+    assert evaluate("--pairs", pairs, "--cross-encoder", folder)["all"]["served"]["value"] == plain == 1.0
+    never = ("--cross-encoder", folder, "--threshold", "1.1")
+    assert evaluate("--pairs", pairs, *never)["all"]["served"]["value"] == 0.0
+    text = (SHIPPED / "chat.yaml").read_text()
+    own = tmp_path / "chat.yaml"
+    own.write_text(text.replace("semantic: {", "semantic: {cross_encoder: {min_score: 1.0}, "))
+    assert evaluate("--pairs", pairs, "--policy", own, "--cross-encoder", folder)["all"]["served"]["value"] == 0.0
+    assert "name its folder with --cross-encoder" in refusal(capsys, "--pairs", pairs, "--policy", own)
+    assert "goes with --pairs" in refusal(capsys, "--stream", pairs, "--cross-encoder", folder)
+    assert "neither onnx/model.onnx" in refusal(capsys, "--pairs", pairs, "--cross-encoder", tmp_path)

@@ -24,6 +24,7 @@ from gateway.commands._flags import seed_number, share_number
 from gateway.commands._progress import OnProgress, progress
 from gateway.commands.eval import _cache_report as report
 from gateway.commands.eval._cache_rows import Requests, Row, read_rows
+from gateway.commands.eval._cross_encoder import add_cross_encoder_flag, with_cross_encoder
 from gateway.commands.eval._data import whole
 from gateway.commands.eval._embedding import Remembered
 from policies.loader import SHIPPED, read_policy
@@ -77,6 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--stream: of all requests, kept by the controller while they come",
     )
     parser.add_argument("--artefact", type=Path, metavar="PATH", help="the verifier's folder (default: the shipped)")
+    add_cross_encoder_flag(parser)
     parser.add_argument(
         "--policy",
         type=Path,
@@ -127,8 +129,9 @@ def _cache(args: argparse.Namespace) -> _Cache:
     if semantic is None:
         raise DataError(f"{args.policy}: the surface {policy.surface} has no semantic cache")
     verifier = _verifier(args, semantic)
+    semantic, decide = with_cross_encoder(args, semantic, decide_by(semantic, verifier))
     threshold = default_threshold(semantic, verifier) if args.threshold is None else args.threshold
-    return _Cache(policy, semantic, decide_by(semantic, verifier), threshold)
+    return _Cache(policy, semantic, decide, threshold)
 
 
 def _verifier(args: argparse.Namespace, semantic: SemanticCache) -> Verifier | None:
