@@ -293,7 +293,8 @@ class AuditJudge(Section):
     """A model that says whether a stored answer and a fresh one come to the same, where the guards see no difference.
 
     It reads the question and both answers, after the reply is out and at our own expense. `per_hour` bounds its calls
-    for the surface, those of all workers together; beyond it the answers' vectors are compared.
+    for the surface, those of all workers together, and near misses to half of that; beyond it the answers' vectors are
+    compared.
     """
 
     backend: Annotated[str, Field(min_length=1)]

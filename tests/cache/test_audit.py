@@ -188,11 +188,13 @@ async def test_a_judge_that_says_nothing_gives_no_label_and_the_next_ones_stand_
 
 
 async def test_a_judge_is_called_so_often_in_an_hour_by_all_workers(store: RedisStore) -> None:
-    """Beyond that the vectors decide; the next hour begins anew."""
-    judge = Judge(*[True] * 3)
-    audits, surface = judged_by(store, judge, per_hour=2)
+    """Beyond that the vectors decide, for near misses beyond half of that; the next hour begins anew."""
+    judge = Judge(*[True] * 5)
+    audits, surface = judged_by(store, judge, per_hour=4)
+    near_misses = await labelled(audits, surface, *[(WARM, LIKED)] * 4, score=0.5)
+    assert [label.wrong for label in near_misses] == [False, False, True, True]
     labels = await labelled(audits, surface, *[(WARM, LIKED)] * 3)
-    assert [label.wrong for label in labels] == [False, False, True]
+    assert [label.wrong for label in labels[4:]] == [False, False, True]
     later = Audits(store, "kind", apart, judge=judge, clock=lambda: 3600.0)
     assert not (await labelled(later, surface, (WARM, LIKED)))[-1].wrong
 
