@@ -13,15 +13,27 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word
+from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word, gist
+from cache.words import word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
+_JOINING: Final = frozenset(("and", "or"))
+_SYMMETRIC: Final = frozenset(
+    gist(f"they are {word}").words[0].sense
+    for word in word_set("related married engaged dating friends siblings connected similar identical equal different")
+)
+"""Said of two, these hold the other way round as well."""
 _AGAINST: Final = {
     frozenset(pair.split())
     for pair in ("from to", "in on", "on under", "over under", "for against", "of by", "into from", "on about")
 }
 """Prepositions that say opposite things of the same word."""
+
+
+_TURNED: Final = 2
+"""Two words change places in many a rephrasing (`damaged item`, `the item is damaged`); that three stand in the
+opposite order is who does what to whom."""
 
 
 class WordTable(Protocol):
@@ -46,6 +58,8 @@ class Leftover:
     synonyms: int
     inversions: int
     """How many matched words stand in another order: the least that must move."""
+    turned: int
+    """The longest run of matched words that stand in the opposite order."""
 
 
 def leftover(a: Gist, b: Gist) -> Leftover:
@@ -72,23 +86,25 @@ def leftover(a: Gist, b: Gist) -> Leftover:
         taken = {there for _, there in pairs}
         free = [place for place in free if place not in taken]
     pairs.sort()
+    order = [there for _, there in pairs]
     return Leftover(
         tuple(a.words[place] for place in waiting),
         tuple(b.words[place] for place in free),
         counts[0],
         counts[1],
         counts[2],
-        _moved([there for _, there in pairs]),
+        len(order) - _rising(order),
+        _rising([-place for place in order]),
     )
 
 
-def _moved(places: Sequence[int]) -> int:
-    """How many of `places` are not in their longest rising run: what must move to put them in order."""
+def _rising(places: Sequence[int]) -> int:
+    """How long the longest rising run of `places` is, gaps allowed."""
     tails: list[int] = []
     for place in places:
         at = next((i for i, tail in enumerate(tails) if tail >= place), len(tails))
         tails[at : at + 1] = [place]
-    return len(places) - len(tails)
+    return len(tails)
 
 
 def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
@@ -97,7 +113,7 @@ def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
     """
     if "numbers" in guards and (a.numbers != b.numbers or a.symbols != b.symbols):
         return "numbers"
-    if "negation" in guards and a.negations != b.negations:
+    if "negation" in guards and len(a.negations) % 2 != len(b.negations) % 2:
         return "negation"
     if "dates" in guards and a.times != b.times:
         return "dates"
@@ -106,7 +122,9 @@ def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
 
 def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
     """The guard that refuses by what is left over, whatever the score, or ''. `early_veto` comes first."""
-    if "negation" in guards and (_opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)):
+    if "negation" in guards and (
+        _moved_negation(a, b, rest) or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
+    ):
         return "negation"
     if "entities" in guards and (_another_kind(rest) or any(word.name for word in (*rest.left, *rest.right))):
         return "entities"
@@ -122,6 +140,11 @@ def _other_question(a: Gist, b: Gist) -> bool:
     if a.polar or b.polar:
         return True
     return bool(a.asked and b.asked) and not (a.asked | b.asked <= _WAYS or a.asked & b.asked)
+
+
+def _moved_negation(a: Gist, b: Gist, rest: Leftover) -> bool:
+    """Whether nothing differs but what the `not` is said of."""
+    return a.negations != b.negations and not rest.left and not rest.right
 
 
 def _other_poles(a: Gist, b: Gist) -> bool:
@@ -170,8 +193,12 @@ def _other_roles(a: Gist, b: Gist, rest: Leftover) -> bool:
     """Whether the same ones do it to each other the other way round."""
     if a.others != b.others or _other_persons(a, b):
         return True
+    if any(word.sense in _SYMMETRIC for word in a.words) and not rest.left and not rest.right:
+        return False
     few = len(rest.left) + len(rest.right) < 2
-    if few and (a.passive != b.passive) != bool(rest.inversions):
+    if few and a.passive != b.passive and not rest.inversions:
+        return True
+    if few and a.passive == b.passive and rest.turned > _TURNED:
         return True
     names = {word.text for word in a.words if word.name} & {word.text for word in b.words if word.name}
     if len(names) > 1 and a.passive == b.passive:
@@ -193,14 +220,11 @@ def _other_persons(a: Gist, b: Gist) -> bool:
 
 
 def _links_differ(a: Gist, b: Gist) -> bool:
-    before = {word.sense: word.link for word in a.words if word.link}
-    return any(
-        word.link
-        and (other := before.get(word.sense))
-        and other != word.link
-        and frozenset((other, word.link)) in _AGAINST
-        for word in b.words
-    )
+    before = {word.sense: word.link for word in a.words}
+    changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
+    # `miles to kilometres`, `kilometres to miles`: the one has taken the other's place.
+    traded = any((now, then) in changed and not _JOINING & {then, now} for then, now in changed)
+    return traded or any(frozenset(links) in _AGAINST for links in changed)
 
 
 FEATURES: Final = (

@@ -183,7 +183,9 @@ def sense_of(word: str, root: str) -> str:
 _SENSES: Final = {
     form: root_of(words.stem(group)) for word, group in thesaurus.SYNONYM.items() for form in (word, words.stem(word))
 }
-_SENSES.update({root_of(word): sense for word, sense in tuple(_SENSES.items()) if root_of(word) not in _SENSES})
+# The shortest first: `agree` is what its root stands for, not `agreement`.
+for _form in sorted(_SENSES, key=len):
+    _SENSES.setdefault(root_of(_form), _SENSES[_form])
 OPPOSITES: Final = frozenset(
     frozenset(sense_of(words.stem(word), root_of(words.stem(word))) for word in pair) for pair in thesaurus.ANTONYMS
 )

@@ -28,7 +28,10 @@ _POLITE: Final = word_set(
     okay our please so the then to try us want we will would you your"""
 )
 """What may come before the task: `could you please`, `I want you to`, `help me`."""
-_ASKS_LEAVE: Final = frozenset((may, who) for may in ("can", "could", "do", "would") for who in ("i", "we"))
+_ASKS_LEAVE: Final = frozenset((may, who) for may in ("can", "could", "do", "would", "if") for who in ("i", "we")) | {
+    ("if", "you"),
+    ("in", "order"),
+}
 _TASKS: Final = word_set(
     """add alphabetise alphabetize analyse analyze annotate calculate capitalise capitalize change check classify clean
     complete compute condense continue convert copy correct count cut decipher decode decrypt delete divide echo edit
@@ -39,6 +42,16 @@ _TASKS: Final = word_set(
     write"""
 )
 """Verbs that, where a request begins with one, name work on what follows. `How do I convert ...` is a question."""
+_DESCRIBING: Final = word_set(
+    """a all an any both each every her his how if its my our out some sure that the their these this those what whether
+    which why your"""
+)
+"""After one of these a task names what it works on (`remove the staging environment`), which is not the text itself."""
+_ON_ITS_WORDS: Final = word_set(
+    """capitalise capitalize correct count decipher decode decrypt echo encode encrypt print proofread punctuate put
+    read repeat reverse say title type"""
+)
+"""Tasks that work on the very words that follow, whatever these are: `print the end`."""
 _OF_TEXT: Final = word_set(
     """translate translated translates translating translation spell spelled spelling spelt misspelled pronounce
     pronounced pronunciation rhyme rhymes rhyming anagram anagrams palindrome palindromes syllable syllables letter
@@ -60,7 +73,13 @@ def carried(question: str, found: Sequence[str], said: Set[str], pairs: Set[tupl
     """Whether it does. `found` are the question's words in lower case, `said` their set, `pairs` those side by side."""
     if not said.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(pairs) or _SIGNS.search(question):
         return True
-    # `Can I add ...` asks how things are; `can you add ...` gives a task.
+    # `Can I add ...` and `if you want to add ...` ask how things are; `can you add ...` gives a task.
     if tuple(found[:2]) in _ASKS_LEAVE:
         return False
-    return next((word in _TASKS for word in found if word not in _POLITE), False)
+    at = next((at for at, word in enumerate(found) if word not in _POLITE), None)
+    return at is not None and found[at] in _TASKS and not _describes(found[at : at + 2])
+
+
+def _describes(begin: Sequence[str]) -> bool:
+    """Whether a task's first two words show that it only names what it works on."""
+    return len(begin) > 1 and begin[0] not in _ON_ITS_WORDS and begin[1] in _DESCRIBING

@@ -37,6 +37,10 @@ _POLES = {word: 2 * i + side for i, pair in enumerate(words.OPPOSITES) for side 
 _NUMBER, _TIME = "#", "@"
 
 
+_HALVES: Final = ("AM", "PM")
+"""Of the day, however they are written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """See the module's docstring. `negations` are (how many clauses before it, word)."""
@@ -82,7 +86,7 @@ class _Draft:
             self._number(raw.replace(",", "") if _THOUSANDS.fullmatch(raw) else raw)
         elif not raw[-1].isalnum():
             self.content.append(raw)
-        elif len(raw) > 1 and raw.isupper():  # `US` is not `us`, `IT` is not `it`
+        elif len(raw) > 1 and raw.isupper() and raw not in _HALVES:  # `US` is not `us`, `IT` is not `it`
             self._name(words.stem(raw.lower()))
         else:
             self._word(raw, raw.lower(), start, end)

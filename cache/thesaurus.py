@@ -329,6 +329,7 @@ instead; in front of > before; next to > beside; on top of > over; out of > from
 less than > under; at least > min; at most > max; united states of america > usa; united states > usa; united
 kingdom > uk; great britain > uk; new york city > newyork; new york > newyork; cell phone > phone; mobile phone >
 phone; web site > website; web page > webpage; e mail > email; side effect > sideeffect; side effects > sideeffects;
+say no to > reject; said no to > rejected; says no to > rejects; put on hold > suspend; turn down > reject;
 credit card > creditcard; operating system > os; machine learning > ml; artificial intelligence > ai; et cetera >
 etc; bring down > reduce
 """

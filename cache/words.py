@@ -160,16 +160,17 @@ SYNONYMS: Final = {
 
 VOLATILE: Final = word_set(
     """today tonight tomorrow yesterday now nowadays currently current latest newest recent recently lately breaking
-    upcoming live news headline headlines weather forecast price prices pricing stock stocks share shares inflation
-    score scores standings trending traffic president ceo champion heute aktuell jetzt aujourd actuel maintenant hoy
+    upcoming live news headline headlines price prices pricing stock stocks share shares inflation
+    score scores standings trending president ceo champion heute aktuell jetzt aujourd actuel maintenant hoy
     ahora actual"""
 )
 """A question with one of these may have another answer tomorrow."""
 VOLATILE_PAIRS: Final = pair_set(
     """this morning; this afternoon; this evening; this week; this weekend; this month; this year;
 this quarter; this season; last night; last week; last weekend; last month; last year; next week; next weekend;
-next month; next year; the moment; these days; so far; to date; cost of; exchange rate; exchange rates; interest rate;
-interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
+next month; next year; the weather; weather in; weather like; weather forecast; weather for; forecast for; the traffic;
+traffic in; traffic on; traffic like; the moment; these days; so far; to date; cost of; exchange rate; exchange rates;
+interest rate; interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
 )
 POINTING_BACK: Final = word_set(
     "it its this that these those they them their he she him his her above previous former latter same"

@@ -19,6 +19,8 @@ from cache.training.perturb import Pair, perturbed
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Texts to unit vectors, shape (texts, dimension)."""
 
+STRANGERS = "strangers"
+"""The group of the near texts that are known to differ."""
 _PER_DATASET = 7_000
 _QUESTIONS = 2_500
 _NEIGHBOURS = 4
@@ -51,10 +53,13 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
-def prepared(pairs: Sequence[Pair], embed: Embed, seed: int) -> list[Pair]:
-    """What to fit on: a bounded share of every group, then strangers and perturbed pairs."""
+def prepared(pairs: Sequence[Pair], checked: Sequence[Pair], embed: Embed, seed: int) -> list[Pair]:
+    """A bounded share of every group, those to fit on and those to check by; then strangers and perturbed pairs.
+
+    Of the pairs to check by only the wording of their questions is used to make others, never a label.
+    """
     rng = random.Random(seed)  # noqa: S311  (no secret)
-    bounded = list(_bounded(pairs, rng))
+    bounded = list(_bounded([*pairs, *checked], rng))
     questions = sorted({text for pair in bounded for text in (pair.a, pair.b) if 15 < len(text) < 150})
     rng.shuffle(questions)
     return [*bounded, *strangers(pairs, embed, rng), *perturbed(questions[:_QUESTIONS], seed)]
@@ -92,7 +97,7 @@ def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset:
         near = np.argsort(-(vectors @ vectors[row]))[1 : 8 * _NEIGHBOURS]
         others = [texts[i] for i in near if clusters[texts[i]] != clusters[text]]
         for other in others[:_NEIGHBOURS]:
-            yield Pair(text, other, False, dataset, "strangers")
+            yield Pair(text, other, False, dataset, STRANGERS)
 
 
 def clusters_of(pairs: Iterable[Pair]) -> dict[str, int]:

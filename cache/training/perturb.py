@@ -15,6 +15,8 @@ from cache.gist import gist
 from cache.thesaurus import FILLERS, SYNONYM, VAGUE
 from cache.words import FAINT, NUMBERS
 
+OURS = "perturbed"
+"""The name of the data set."""
 _HOW_TO = re.compile(r"^(?:how (?:do|can|should|would) (?:i|you|we|one)|how to) (.+?)\??$", re.IGNORECASE)
 _WAYS = (
     "How do I {}?", "How can I {}?", "How to {}?", "What is the best way to {}?", "What's a good way to {}?",
@@ -57,7 +59,7 @@ def perturbed(questions: Sequence[str], seed: int) -> Iterator[Pair]:
                     name, rule = rules[(start + turn) % len(rules)]
                     other = rule(question, rng, pool)
                     if other and other.lower() != question.lower():
-                        yield Pair(question, other, label, "perturbed", name)
+                        yield Pair(question, other, label, OURS, name)
                         break
 
 

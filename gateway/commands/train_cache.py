@@ -30,14 +30,17 @@ from routing.static_embedder import StaticEmbedder
 
 _EXAMPLES = """examples:
   tierline train cache --data pairs.jsonl.gz --out artefacts/static
-  tierline train cache --data checklist_qqp.jsonl.gz semanticmemo.jsonl.gz --embedding minilm --out artefacts/minilm
+  tierline train cache --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
 
 A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}: may the answer to `a` be given to who asks `b`?
 Pairs of our own making (a question said otherwise, or with one thing changed) are added from the questions. Printed are
-shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group, and nothing of its
-data set. The table of word vectors is written beside the folder, and all artefacts there share it."""
+shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group or cluster, and for
+what is given by --check, nothing of its data set. The strict threshold is the lowest at which at most 1% of the pairs
+that differ are served, of each data set. The table of word vectors is written beside the folder, and all artefacts
+there share it."""
 
 _BATCH = 64
+_SEEN = {"left_out": "not this part", "checked": "nothing of it"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,6 +54,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, or .gz of them"
+    )
+    parser.add_argument(
+        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="pairs that nothing is fitted on"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder the artefact is written to")
     parser.add_argument("--embedding", choices=("static", "minilm"), default="static", help="default: static")
@@ -80,14 +86,17 @@ def _run(args: argparse.Namespace) -> int:
 def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:
     static = StaticEmbedder.load()
     embedder: Embedder = static if args.embedding == "static" else load_embedder(args.embedding, args.state)
-    labelled = [pair for path in args.data for pair in read_pairs(path)]
-    pairs = prepared(labelled, static.embed, args.seed)
+    labelled, checked = ([pair for path in paths for pair in read_pairs(path)] for paths in (args.data, args.check))
+    names = {pair.dataset for pair in checked}
+    if both := names & {pair.dataset for pair in labelled}:
+        raise PairError(f"{', '.join(sorted(both))}: given by --data and by --check; one of them must do")
+    pairs = prepared(labelled, checked, static.embed, args.seed)
     words_path = args.out.parent / WORDS
     words = _words(static)
     save_words(words, static.embed(words), words_path)
     table = WordTable.load(words_path)
     with progress() as on_progress:
-        rows = tabulated(pairs, _cosines(pairs, embedder), table)
+        rows = tabulated(pairs, _cosines(pairs, embedder), table, names)
         fitted = fit(rows, args.seed, on_progress)
     digest = save(fitted, args.out, _sheet(args, labelled, pairs, embedder.name))
     Verifier.load(args.out)
@@ -115,6 +124,7 @@ def _sheet(args: argparse.Namespace, labelled: Sequence[Pair], pairs: Sequence[P
         "what": "P(the answer to one question serves another), from how alike they are and what differs between them",
         "encoder": encoder,
         "trained_on": [{"file": path.name} for path in args.data],
+        "checked_by": [{"file": path.name} for path in args.check],
         "pairs": {"read": len(labelled), "used": counts},
         "trained_at": datetime.now(UTC).date().isoformat(),
         "tierline": version("tierline"),
@@ -126,18 +136,21 @@ def _sheet(args: argparse.Namespace, labelled: Sequence[Pair], pairs: Sequence[P
 
 def _command(args: argparse.Namespace) -> Iterator[str]:
     """The command that makes this artefact again, next to the data."""
-    yield from ("tierline", "train", "cache", "--data", *(path.name for path in args.data), "--out", args.out.name)
+    yield from ("tierline", "train", "cache", "--data", *(path.name for path in args.data))
+    if args.check:
+        yield from ("--check", *(path.name for path in args.check))
+    yield from ("--out", args.out.name)
     yield from ("--embedding", args.embedding, "--seed", str(args.seed))
 
 
 def _print(fitted: Fitted) -> None:
     table = Table(title="served at the strict threshold, of pairs left out", title_justify="left", box=None)
     table.add_column("data set")
-    table.add_column("left out")
+    table.add_column("seen")
     for heading in ("n", "same answer", "another answer"):
         table.add_column(heading, justify="right")
     for kind, by_dataset in fitted.figures.items():
         for name, figures in by_dataset.items():
             shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
-            table.add_row(name, kind.removesuffix("_left_out"), str(figures["n"]), *shares)
+            table.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
