@@ -13,6 +13,7 @@ from cache.codec import IndexRecord, encode
 from cache.entry import Answer, CacheEntry
 from cache.fingerprint import Fingerprint
 from cache.index import Vector
+from cache.leases import dropped
 from cache.plan import CachePlan
 from cache.registry import Registry
 from cache.shelf import Caps, put
@@ -20,7 +21,7 @@ from cache.store import Command, IndexOperation, Operation
 from policies.model import CachePolicy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Keep:
     """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
 
@@ -31,6 +32,8 @@ class Keep:
     """The request passed over what is stored, so a better answer may be there."""
     fault: str = ""
     """What the caller found wrong with the whole answer; such a one is not kept."""
+    lease: str = ""
+    """The key of the lease under which it was made: with the answer written, it is not needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,10 @@ class Keeper:
         if len(body) > self._largest:
             return Prepared(refused="size")
         findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
-        return self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
+        kept = self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
+        if keep.lease and kept.operations:
+            return Prepared((*kept.operations, dropped(keep.lease)), kept.record)
+        return kept
 
     def _kept(self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None) -> Prepared:
         """The entry, for as long as any cache may serve it, and with a vector what makes it findable too."""

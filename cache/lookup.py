@@ -135,9 +135,7 @@ class Cache:
             body, policy, tenant, facts, model=model, read=read, write=write, demands=demands, tags=tags
         )
 
-    async def exact(
-        self, plan: CachePlan, allowed_tiers: Set[str] | None = None, read: Read | None = None
-    ) -> Lookup:
+    async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None, read: Read | None = None) -> Lookup:
         """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss.
 
         `read` stands for the store's own GET, where something else is to be done in the same round trip.

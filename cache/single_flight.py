@@ -4,8 +4,8 @@ flight     an answer on its way: what came so far, and how it ended. It belongs 
 seat       one reader's place in it: reads at its own pace, and may be left at any moment without harm to the others
 landing    how a flight ended. The last who leaves before that ends it: nobody works for nobody
 
-Whoever asks first starts the flight, and is a reader like the others. What feeds it is a task of its own: the answer's
-maker, or, when another worker is making it, `cache.flight_exchange`.
+Whoever asks first starts the flight, and is a reader like the others. What feeds it is that request's own task, until
+others read along; or, when another worker is making the answer, `cache.flight_exchange`.
 """
 
 from __future__ import annotations
@@ -62,14 +62,24 @@ class Flight:
     """One answer and its readers. `deadline` is in `time.monotonic()` seconds.
 
     `roomy`: it has the surface's whole deadline, not the lesser one of a hurried client, so anybody may join.
+    `first_due`: until when, on the same clock, its maker tries to have a first token; None where nobody asked for one.
     """
 
-    def __init__(self, key: str, deadline: float, *, roomy: bool, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self,
+        key: str,
+        deadline: float,
+        *,
+        roomy: bool,
+        first_due: float | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
         self.key = key
         self.ident = f"{WORKER}-{next(_numbers)}"
         """Its name among all flights of all workers."""
         self.deadline = deadline
         self.roomy = roomy
+        self.first_due = first_due
         self.head: Head | None = None
         self.landing: Landing | None = None
         self.departed = False
@@ -80,6 +90,8 @@ class Flight:
         """The word of the last who left it before its end."""
         self.on_empty: Callable[[], None] = _nothing
         """Called once, when the last reader leaves before the landing."""
+        self.on_shared: Callable[[], None] = _nothing
+        """Called for every reader that comes after the first, before the landing."""
         self.memo: dict[str, Any] = {}
         """What readers made of the whole answer, once for all of them."""
         self._most_bytes = most_bytes
@@ -102,9 +114,13 @@ class Flight:
     def readers(self) -> int:
         return len(self._seats)
 
-    def takes(self, deadline: float) -> bool:
-        """Whether a request with that deadline may join: it must not be cut off sooner than it would be alone."""
+    def takes(self, deadline: float, first_due: float | None = None) -> bool:
+        """Whether a request may join: it must not be cut off sooner than it would be alone, nor, where it has asked for
+        its first token by some time, wait for one that nobody hurries for.
+        """
         if self.full or (self.landing is not None and self.landing.end != "done"):
+            return False
+        if first_due is not None and self.head is None and (self.first_due is None or first_due < self.first_due):
             return False
         return not self.departed or self.roomy or deadline <= self.deadline
 
@@ -114,6 +130,8 @@ class Flight:
             self.deadline = max(self.deadline, deadline)
         seat = Seat(self)
         self._seats.add(seat)
+        if len(self._seats) > 1:
+            self.on_shared()
         return seat
 
     # --- who makes the answer -------------------------------------------------------------------------------------
@@ -143,7 +161,7 @@ class Flight:
         """Ends it, once; a second landing changes nothing."""
         if self.landing is None:
             self.landing = landing
-            self.on_empty = _nothing
+            self.on_empty = self.on_shared = _nothing
             self._wake()
 
     # --- who reads it ---------------------------------------------------------------------------------------------
@@ -259,15 +277,14 @@ class Flights:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def joinable(self, key: str, deadline: float) -> Flight | None:
-        """The flight that a request with this key and deadline can join."""
+    def joinable(self, key: str, deadline: float, first_due: float | None = None) -> Flight | None:
+        """The flight that a request with this key and these times can join."""
         flight = self._under_way.get(key)
-        return flight if flight is not None and flight.takes(deadline) else None
+        return flight if flight is not None and flight.takes(deadline, first_due) else None
 
-    def launch(self, key: str, deadline: float, *, roomy: bool) -> Flight:
-        """A new flight, which those who come now will find; one that could not take them goes on unseen."""
-        flight = self._under_way[key] = Flight(key, deadline, roomy=roomy)
-        return flight
+    def launch(self, flight: Flight) -> None:
+        """Those who come now will find this one; one that could not take them goes on unseen."""
+        self._under_way[flight.key] = flight
 
     def forget(self, flight: Flight) -> None:
         """Nobody else joins it."""

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from cache.entry import WriteOutcome
 from cache.keeping import Keep
@@ -33,15 +33,24 @@ Keeping = Callable[[], Keep | None]
 """An answer to keep, put together only when its turn comes; None when, at the end, it was not worth keeping."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Finished:
     """A request whose reply is out."""
 
     trace: Trace
     ledger: Ledger
     keeping: Keeping | None = None
-    kept: Callable[[], None] | None = None
-    """Called once the answer has been kept, or will not be."""
+    shared: Shared | None = None
+
+
+class Shared(Protocol):
+    """An answer that equal requests share until it is in the cache."""
+
+    lease: str
+    """The key of the lease under which it was made, '' if there is none: it goes with the write."""
+
+    def kept(self, *, written: bool) -> None:
+        """Told once: the answer is in the cache, and the lease gone; or it will not be."""
 
 
 @dataclass(slots=True)
@@ -51,7 +60,7 @@ class _Postponed:
     finished: Finished | None = None
     concluded: bool = False
     keeping: Keeping | None = None
-    kept: Callable[[], None] | None = None
+    shared: Shared | None = None
 
 
 class Afterwards:
@@ -71,10 +80,14 @@ class Afterwards:
         """Has a request's books wait for `conclude`: its client may leave before its answer, which others get, ends."""
         self._postponed[trace] = _Postponed()
 
-    def conclude(self, trace: Trace, keeping: Keeping | None, kept: Callable[[], None] | None = None) -> None:
-        """The answer of a postponed request has ended, and leaves this for the cache."""
-        postponed = self._postponed[trace]
-        postponed.concluded, postponed.keeping, postponed.kept = True, keeping, kept
+    def conclude(self, trace: Trace, keeping: Keeping | None, shared: Shared | None = None) -> None:
+        """The answer of a request has ended, its reply perhaps not yet, and leaves this for the cache."""
+        postponed = self._postponed.get(trace)
+        if postponed is None:
+            if keeping is None:
+                return
+            postponed = self._postponed[trace] = _Postponed()
+        postponed.concluded, postponed.keeping, postponed.shared = True, keeping, shared
         if postponed.finished is not None:
             self.submit(postponed.finished)
 
@@ -86,7 +99,7 @@ class Afterwards:
                 postponed.finished = finished
                 return
             del self._postponed[finished.trace]
-            finished = replace(finished, keeping=postponed.keeping, kept=postponed.kept)
+            finished = Finished(finished.trace, finished.ledger, postponed.keeping, postponed.shared)
         try:
             self._books.close(finished.trace, finished.ledger)
         except Exception:
@@ -96,7 +109,7 @@ class Afterwards:
         elif len(self._queue) >= _QUEUE:
             hop = finished.trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"})
             hop.end("queue_full")
-            self._telemetry.record(finished.trace, finished.ledger)
+            self._record(finished, written=False)
         else:
             self._queue.append(finished)
             self._waiting.set()
@@ -114,7 +127,7 @@ class Afterwards:
             self._task.cancel()
         left = [one.finished for one in self._postponed.values() if one.finished is not None]
         for finished in (*self._queue, *left):
-            self._telemetry.record(finished.trace, finished.ledger)
+            self._record(finished, written=False)
 
     async def _run(self) -> None:
         while self._queue or not self._closing:
@@ -126,29 +139,47 @@ class Afterwards:
                 await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
 
     async def _finish(self, batch: list[Finished]) -> None:
+        written: set[Finished] = set()
         try:
-            await self._keep(batch)
+            await self._keep(batch, written)
         except Exception:
             # The replies are out. A bug here may cost these cache writes, but not the records, nor the next batch.
             log.exception("%d cache writes failed", len(batch))
         for finished in batch:
-            self._telemetry.record(finished.trace, finished.ledger)
-            if finished.kept is not None:
-                finished.kept()
+            self._record(finished, written=finished in written)
 
-    async def _keep(self, batch: list[Finished]) -> None:
+    async def _keep(self, batch: list[Finished], written: set[Finished]) -> None:
         keeps: list[Keep] = []
-        writing: list[Hop] = []
+        writing: list[tuple[Finished, Hop]] = []
         for finished in batch:
             hop = finished.trace.begin(names.CACHE_WRITE)
-            keep = finished.keeping() if finished.keeping is not None else None
+            keep = _put_together(finished)
             if keep is None:
                 _end(hop, WriteOutcome(False, "unfinished"))
             else:
                 keeps.append(keep)
-                writing.append(hop)
-        for hop, outcome in zip(writing, await self._cache.write_all(keeps), strict=True):
+                writing.append((finished, hop))
+        for (finished, hop), outcome in zip(writing, await self._cache.write_all(keeps), strict=True):
             _end(hop, outcome)
+            if outcome.stored:
+                written.add(finished)
+
+    def _record(self, finished: Finished, *, written: bool) -> None:
+        self._telemetry.record(finished.trace, finished.ledger)
+        if finished.shared is not None:
+            finished.shared.kept(written=written)
+
+
+def _put_together(finished: Finished) -> Keep | None:
+    """What is to be kept; None for what is not worth it, or cannot be: an answer is a stranger's JSON."""
+    try:
+        keep = finished.keeping() if finished.keeping is not None else None
+    except Exception:
+        log.exception("the answer of request %s could not be put together", finished.ledger.request_id)
+        return None
+    if keep is not None and finished.shared is not None:
+        keep.lease = finished.shared.lease
+    return keep
 
 
 def _end(hop: Hop, outcome: WriteOutcome) -> None:

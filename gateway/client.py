@@ -7,6 +7,7 @@ a task, which costs 15 us, so it begins only once an answer has taken a moment; 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 _PATIENCE_S: Final = 0.02
@@ -25,7 +26,7 @@ class Receive(Protocol):
 class Client:
     """Watches one connection. Once watched, a client that leaves cancels the task that answers it; `gone` tells why."""
 
-    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone")
+    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone", "on_left")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -33,6 +34,8 @@ class Client:
         self._listening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.gone = False
+        self.on_left: Callable[[], bool] | None = None
+        """Asked when the client leaves; True has the task go on without it, for others who wait for the same."""
 
     def watch(self) -> None:
         """Begins to watch, on behalf of the running task. Call it before the first thing worth cancelling."""
@@ -51,7 +54,7 @@ class Client:
         if self._listening is not None:
             self._listening.cancel()
         # What is over must not hold its task, nor the task this: collecting garbage stops every stream.
-        self._answering = self._listening = self._timer = None
+        self._answering = self._listening = self._timer = self.on_left = None
 
     def _listen(self) -> None:
         self._listening = asyncio.create_task(self._until_gone())
@@ -63,6 +66,8 @@ class Client:
         self._left()
 
     def _left(self) -> None:
+        if self.on_left is not None and self.on_left():
+            return
         self.gone = True
         if self._answering is not None:
             self._answering.cancel()

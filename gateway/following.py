@@ -32,6 +32,8 @@ _LAST: Final = b": x-tierline-"
 _CONTINUED: Final = b" x-tierline-continued-by="
 _OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
 _OVERLOADED: Final = 503
+_GRACE_S: Final = 0.25
+"""What the answer's maker has beyond the deadline to say so itself, before its readers do."""
 
 
 def late() -> ApiError:
@@ -40,18 +42,17 @@ def late() -> ApiError:
 
 
 class Reading:
-    """One request's reading of one flight. `leads`: it asked first, and its record has the work, if it is done here.
+    """One request's reading of one flight. `follows`: another request's work; else it is its own, in other hands.
 
     `last`: it joins no further flight, so it takes whatever failure this one ends in.
     """
 
-    def __init__(self, ctx: RequestContext, seat: Seat, *, leads: bool, last: bool) -> None:
+    def __init__(self, ctx: RequestContext, seat: Seat, *, follows: bool, last: bool) -> None:
         self._ctx = ctx
         self._seat = seat
         self._flight = seat.flight
-        self._leads = leads
         self._last = last
-        self._hop: Hop | None = None if leads else ctx.trace.begin(names.CACHE_FOLLOW)
+        self._hop: Hop | None = ctx.trace.begin(names.CACHE_FOLLOW) if follows else None
         self._sending = 0.0
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(max(0.0, ctx.budget_s()), self._late)
@@ -67,8 +68,7 @@ class Reading:
             head = self._flight.head
             if head is None:
                 raise AssertionError("a flight that has begun has a head")
-            if self._follows():
-                self._describe(head)
+            self._describe(head)
             if self._ctx.features.stream:
                 return self._stream(head)
             return await self._body(head)
@@ -76,22 +76,22 @@ class Reading:
             self.close()
             raise
 
+    def rest(self) -> AsyncGenerator[bytes]:
+        """The events that its seat has not taken yet."""
+        self._stall = asyncio.get_running_loop().call_later(STALL_S, self._look)
+        return self._events()
+
     def close(self) -> None:
         """Ends the reading, safe to call twice; the flight goes on while anybody else reads it."""
         self._deadline.cancel()
         if self._stall is not None:
             self._stall.cancel()
         if self._hop is not None:
+            self._hop.attributes.setdefault(names.CACHE_OUTCOME, self.end)
             self._hop.end()
         self._seat.leave(self.end)
 
     # --- before the answer begins -------------------------------------------------------------------------------------
-
-    def _follows(self) -> bool:
-        """Whether another request's work is read; of the first one it is known once the lease has been asked for."""
-        if self._leads and self._flight.remote and self._hop is None:
-            self._hop = self._flight.memo["hop"]
-        return self._hop is not None
 
     def _describe(self, head: Head) -> None:
         ledger = self._ctx.ledger
@@ -103,19 +103,15 @@ class Reading:
 
     def _without_beginning(self, landing: Landing | None) -> Hit | None:
         """What becomes of a request whose flight brought no answer."""
-        follows = self._follows()
+        self.end = DeadlinePassed.error_type if landing is None else landing.end
         self.close()
         if landing is None:
             raise late()
-        if self._hop is not None:
-            self._hop.attributes[names.CACHE_OUTCOME] = landing.end
         if landing.end == "found" and isinstance(landing.found, Hit):
             return landing.found
         error = landing.error
         if error is None:
             return None
-        if not follows:
-            raise error
         if not isinstance(error, ApiError):
             raise InternalError
         if self._last or _meets_all(error):
@@ -124,9 +120,11 @@ class Reading:
 
     def _late(self) -> None:
         flight = self._flight
-        if flight.departed and flight.deadline <= self._ctx.deadline:
-            return  # who makes the answer keeps to that deadline, and says so in the answer
-        self._seat.nudge()
+        if flight.departed and flight.deadline <= self._ctx.deadline and self._ctx.budget_s() > -_GRACE_S:
+            # Who makes the answer keeps to that deadline, and says so in the answer.
+            self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
+        else:
+            self._seat.nudge()
 
     # --- one body -----------------------------------------------------------------------------------------------------
 
@@ -138,6 +136,7 @@ class Reading:
             self.close()
             raise late()
         if landing.end != "done":
+            self.end = landing.end
             self.close()
             return None
         body: bytes | None = flight.memo.get("body")
@@ -145,23 +144,20 @@ class Reading:
             body = flight.memo["body"] = _assembled(flight.events()) if head.stream else flight.events()[0]
         self.end = "done"
         self.close()
-        if self._hop is None:
-            return Reply(body=body)
         replayed(self._ctx, body)
         return Reply(body=body, extra=_COALESCED)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _stream(self, head: Head) -> Reply:
-        self._stall = asyncio.get_running_loop().call_later(STALL_S, self._look)
-        events = self._events() if head.stream else self._replayed()
-        return Reply(events=events, extra=_COALESCED if self._hop is not None else (), stream=self)
+        events = self.rest() if head.stream else self._replayed()
+        return Reply(events=events, extra=_COALESCED, stream=self)
 
     async def _events(self) -> AsyncGenerator[bytes]:
         seat, follows, counted = self._seat, self._hop is not None, wants_usage(self._ctx.body)
         while await seat.more():
             for event in seat.take():
-                if _is_usage(event):
+                if is_usage(event):
                     if follows:
                         replayed(self._ctx, event)
                     if not counted:
@@ -194,7 +190,7 @@ class Reading:
             chunks = flight.memo["chunks"] = list(made)
         counted = wants_usage(ctx.body)
         for chunk in chunks:
-            if counted or not _is_usage(chunk):
+            if counted or not is_usage(chunk):
                 self._sending = time.monotonic()
                 yield chunk
                 self._sending = 0.0
@@ -217,7 +213,7 @@ def _meets_all(error: ApiError) -> bool:
     return error.status < 500 or error.status == _OVERLOADED
 
 
-def _is_usage(event: bytes) -> bool:
+def is_usage(event: bytes) -> bool:
     """Whether it is the chunk of the totals. No string in JSON can hold these bytes: its quotes would be escaped."""
     return b'"choices":[]' in event and b'"usage":{' in event
 

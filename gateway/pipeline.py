@@ -5,9 +5,9 @@
      3. context      tenant + surface -> policy, features, deadline (`gateway.admission`)
      4. `answer`     calls everything below, in order
      5. cache.exact  have we answered just this? then at once: no embedding, no model
+        cache.follow is it being answered right now? then that answer is shared (`gateway.coalescing`)
      6. embed        the vector that the semantic cache and the classifier share
      7. cache.semantic   have we answered this by another name?
-        cache.follow     is it being answered right now? then that answer is shared (`gateway.coalescing`)
      8. route        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt      one call; good enough, or the next tier, while the budget allows: `routing.cascade` decides
     10. reply        JSON or server-sent events (`gateway.reply`)
@@ -30,6 +30,7 @@ from cache.keeping import Keep
 from cache.plan import NO_DEMANDS, CachePlan
 from gateway.accounts import settle
 from gateway.afterwards import Keeping
+from gateway.coalescing import Turn
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried
 from gateway.embedding import Vector
@@ -56,23 +57,19 @@ _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
     plan = _plan(ctx, services)
-    coalescing = services.coalescing
-    shared = "" if ctx.wishes.cache.only_if_cached else coalescing.key(ctx, plan)
-    joins = bool(shared) and coalescing.under_way(shared, ctx)
-    if not joins:
-        if hit := await _exact(ctx, services, plan, shared):
-            return replay(ctx, hit)
-        early = ctx.policy.escalate.speculate.during_lookup
-        joins = bool(shared) and (early or coalescing.under_way(shared, ctx))
-    if joins:
-        found = await coalescing.answer(ctx, plan, shared, lambda aboard: _found_or_made(aboard, services, plan))
+    turn = services.coalescing.turn(ctx, plan)
+    joins = turn is not None and turn.joins
+    if not joins and (hit := await _exact(ctx, services, plan, turn)):
+        return replay(ctx, hit)
+    if turn is None:
+        found = await _found_or_made(ctx, services, plan)
     else:
-        found = await _found_or_made(ctx, services, plan, shared)
+        found = await turn.answer(lambda aboard: _found_or_made(aboard, services, plan))
     return replay(ctx, found) if isinstance(found, Hit) else found
 
 
-async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePlan, shared: str = "") -> Reply | Hit:
-    """What the semantic cache has, or else an answer of the models, `shared` under that key with equal requests."""
+async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePlan) -> Reply | Hit:
+    """What the semantic cache has, or else an answer of the models."""
     why_not_semantic = plan.why_not_semantic()
     vector = await _embed(ctx, services, semantic=not why_not_semantic)
     run: Run | None = None
@@ -82,8 +79,6 @@ async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePla
             return hit
     if ctx.wishes.cache.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
-    if shared:
-        return await services.coalescing.answer(ctx, plan, shared, lambda aboard: _made(aboard, services, plan, vector))
     return await _made(ctx, services, plan, vector, run)
 
 
@@ -116,10 +111,10 @@ def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
     return None if ctx.clamp is None else frozenset(ctx.clamp.of(ctx.policy.tiers))
 
 
-async def _exact(ctx: RequestContext, services: Services, plan: CachePlan, shared: str) -> Hit | None:
+async def _exact(ctx: RequestContext, services: Services, plan: CachePlan, turn: Turn | None) -> Hit | None:
     hop = ctx.trace.begin(names.CACHE_EXACT)
     look = partial(services.cache.exact, plan, _allowed_tiers(ctx))
-    return _looked_up(hop, await services.coalescing.looked_up(shared, plan, look))
+    return _looked_up(hop, await (look() if turn is None else turn.looked_up(look)))
 
 
 async def _semantic(

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 
 import pytest
 
+from cache.leases import Claimed, Leases, can_serve, dropped
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
-from cache.store import Claim, StoreUnavailable, Write
+from cache.single_flight import Flight
+from cache.store import Claim, Command, StoreUnavailable, Write
+from tests.support.store import local_store
 
 
 def name() -> str:
@@ -67,3 +71,73 @@ async def test_without_a_store_there_are_no_leases() -> None:
     ):
         with pytest.raises(StoreUnavailable):
             await verb
+
+
+def flight(key: str, worker: str = "") -> Flight:
+    one = Flight(key, time.monotonic() + 10, roomy=True)
+    one.ident = f"{worker}{one.ident}"
+    return one
+
+
+async def test_a_look_finds_what_is_kept_or_takes_the_lease(store: RedisStore) -> None:
+    """In one round trip; where another worker makes the answer, it says who. What is there needs no lease."""
+    key, ours, theirs = name(), Leases(store), Leases(store)
+    made, other = flight(key), flight(key, "other")
+    claimed = await ours.look(made, key)
+    assert isinstance(claimed, Claimed)
+    assert claimed.lease is not None
+    seen = await theirs.look(other, key)
+    assert isinstance(seen, Claimed)
+    assert seen.lease is None
+    assert seen.theirs is not None
+    assert seen.theirs.holder == claimed.lease.holder
+    assert can_serve(seen.theirs, time.monotonic() + 100)
+    await store.apply([Write(key, b"v", 10), dropped(ours.key_of(made))])
+    ours.gone(made)
+    assert await theirs.look(other, key) == b"v"
+    assert await store.get(f"{key}:l") is None
+    await ours.aclose()
+    await theirs.aclose()
+
+
+async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisStore) -> None:
+    """Longer than it would last by itself."""
+    key, leases = name(), Leases(store)
+    await leases.look(flight(key), key)
+    await store.renew(f"{key}:l", (await store.get(f"{key}:l")) or b"", 1.5)
+    await asyncio.sleep(2)
+    assert await store.get(f"{key}:l") is not None
+    await leases.aclose()
+    assert await store.get(f"{key}:l") is None
+
+
+async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStore) -> None:
+    """A request that leaves while it looks stands in nobody's way."""
+    key, leases = name(), Leases(store)
+    looking = asyncio.create_task(leases.look(flight(key), key))
+    await asyncio.sleep(0)
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    next_one = Leases(store)
+    async with asyncio.timeout(5):
+        while True:
+            claimed = await next_one.look(one := flight(key, "other"), key)
+            if isinstance(claimed, Claimed) and claimed.lease is not None:
+                break
+            await asyncio.sleep(0.01)
+    assert next_one.key_of(one) == f"{key}:l"
+    await leases.aclose()
+    await next_one.aclose()
+
+
+async def test_a_full_store_is_looked_into_all_the_same() -> None:
+    """There is a miss without a lease, so everybody makes its own answer; and what it holds is found."""
+    with local_store() as full:
+        store = RedisStore.from_url(full.url)
+        key, leases = name(), Leases(store)
+        await store.apply([Write(key, b"v", 60)])
+        await store.ask([Command((b"CONFIG", b"SET", b"maxmemory", b"1"))])
+        assert await leases.look(flight(key), key) == b"v"
+        assert await leases.look(flight(other := name()), other) == Claimed(None)
+        await leases.aclose()
+        await store.aclose()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cache.flight_exchange import FlightExchange, can_serve
+from cache.flight_exchange import FlightExchange
+from cache.leases import Leases, can_serve
 from cache.redis_store import RedisStore
 from cache.single_flight import Flight, Flights, Head, Landing, Seat
 from tests.support.wait import eventually
@@ -92,8 +93,8 @@ async def test_a_slow_reader_slows_nobody_and_a_lone_one_slows_the_maker() -> No
 async def test_a_flight_that_has_carried_too_much_takes_nobody_else_and_forgets_what_is_read() -> None:
     """Its readers get all of it nevertheless."""
     flights = Flights()
-    one = flights.launch("k", time.monotonic() + 10, roomy=True)
-    one._most_bytes = 1_000
+    one = flight(most_bytes=1_000)
+    flights.launch(one)
     seat = one.board()
     read = b""
     for number in range(300):
@@ -108,7 +109,8 @@ async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
     """Who has more time than the answer's maker would be cut off too soon. Until it departs it may be given more."""
     flights = Flights()
     now = time.monotonic()
-    one = flights.launch("k", now + 1, roomy=False)
+    one = Flight("k", now + 1, roomy=False)
+    flights.launch(one)
     assert flights.joinable("k", now + 5) is one
     one.board(now + 5)
     assert one.deadline == now + 5
@@ -117,6 +119,18 @@ async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
     assert flights.joinable("k", now + 6) is None
     one.land(Landing("failed"))
     assert flights.joinable("k", now + 1) is None
+
+
+async def test_a_wish_for_an_early_first_token_waits_for_nobody_slower() -> None:
+    """It joins who is due as early, or what has begun; without such a wish anybody is joined."""
+    now = time.monotonic()
+    calm, due = flight(), Flight("k", now + 10, roomy=True, first_due=now + 1)
+    assert not calm.takes(now + 1, now + 0.5)
+    assert not due.takes(now + 1, now + 0.5)
+    assert due.takes(now + 1, now + 2)
+    assert due.takes(now + 1)
+    calm.begin(HEAD)
+    assert calm.takes(now + 1, now + 0.5)
 
 
 async def test_a_nudged_reader_stops_waiting() -> None:
@@ -149,10 +163,10 @@ async def pair(
     await asyncio.sleep(0.1)
     made, copy = flight(key), flight(key)
     copy.ident = f"other-{copy.ident}"
-    assert (await maker.claim(made, f"{key}:x")).lease is not None
+    assert (await maker.leases.claim(made, f"{key}:x")).lease is not None
     async with asyncio.timeout(5):
-        while (theirs := (await other.claim(copy, f"{key}:x")).theirs) is None:
-            other.release(copy)
+        while (theirs := (await other.leases.claim(copy, f"{key}:x")).theirs) is None:
+            other.leases.release(copy)
     assert can_serve(theirs, time.monotonic() + 100)
     return maker, made, other, copy, asyncio.create_task(other.relay(copy, theirs))
 
@@ -215,7 +229,7 @@ async def test_readers_elsewhere_keep_a_flight_going_until_they_leave(store: Red
 async def test_whose_maker_is_gone_is_lost(store: RedisStore) -> None:
     """Its lease runs out, or was given up without a word."""
     maker, made, other, copy, relaying = await pair(store, key())
-    maker._leased.clear()
+    maker.leases.gone(made)
     await store.delete(f"{made.key}:l")
     await asyncio.wait_for(relaying, 5)
     assert copy.landing == Landing("lost")
@@ -223,12 +237,12 @@ async def test_whose_maker_is_gone_is_lost(store: RedisStore) -> None:
     await other.aclose()
 
 
-@pytest.mark.parametrize("settle", [FlightExchange.release, lambda *_: None], ids=["released", "closed"])
-async def test_a_lease_is_given_back(store: RedisStore, settle: Callable[[FlightExchange, Flight], None]) -> None:
+@pytest.mark.parametrize("settle", [Leases.release, lambda *_: None], ids=["released", "closed"])
+async def test_a_lease_is_given_back(store: RedisStore, settle: Callable[[Leases, Flight], None]) -> None:
     """At the flight's end, or at the worker's."""
     one = exchange(store)
     made = flight(key())
-    await one.claim(made, "x{}")
-    settle(one, made)
+    await one.leases.claim(made, "x{}")
+    settle(one.leases, made)
     await one.aclose()
     assert await store.get(f"{made.key}:l") is None
