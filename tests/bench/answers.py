@@ -12,7 +12,9 @@ different words, one that is wrong, and the answer to a question nearby. A FILE 
 
     python -m tests.bench.answers --ask pairs.jsonl.gz --pairs 170 --out answers.jsonl [--base-url URL --model NAME]
 
-Without --base-url the model that ships answers, at some 30 tokens a second.
+Without --base-url the model that ships answers, at some 30 tokens a second. With --judge that model, or the one at
+--base-url (its key in the variable that --key-env names), compares the answers in place of the vectors, as a policy's
+`audit_judge` would: how often is it wrong, and how often does it not say?
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -32,8 +35,14 @@ import numpy as np
 
 from cache.comparison import ALIKE, contradict
 from cache.evaluation.figures import Figure, share
+from gateway.audit_judge import AuditJudge
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.openai import OpenAIBackend
 from gateway.commands._collect_model import local_model
 from gateway.commands.eval._cache_rows import read_rows
+from gateway.settings import BackendConfig
+from gateway.tiers import Endpoint
+from policies.model import AuditJudge as Rule
 from routing.embedder import Embedder, EmbedderKind, load_embedder
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
@@ -90,6 +99,42 @@ def errors(pairs: Sequence[Pair], embedder: Embedder, thresholds: Sequence[float
     return [at(threshold) for threshold in (None, *thresholds)]
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judge's errors among the pairs of which it said something, beside the guards; `silent`: of all it was asked."""
+
+    judge: str
+    f: Figure
+    m: Figure
+    silent: Figure
+
+
+async def judged(pairs: Sequence[Pair], url: str, model: str, key: str | None = None) -> Judged:
+    """What the audit would say of the pairs with that model as its judge."""
+    config = BackendConfig(name=model, base_url=url, model=model)
+    transport = AiohttpTransport(
+        f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=5.0, max_reply=config.max_reply
+    )
+    endpoint = Endpoint(config, OpenAIBackend(transport, model=model, key=key))
+    judge, rule = AuditJudge({model: endpoint}, lambda *_: None, 120.0), Rule(backend=model)
+    said: list[tuple[bool, bool | None, bool]] = []
+    try:
+        for pair in pairs:
+            if contradict(*pair.answers, pair.question):
+                said.append((pair.same, False, False))
+            else:
+                said.append((pair.same, await judge("bench", rule, pair.question, *pair.answers), True))
+    finally:
+        await endpoint.aclose()
+
+    def wrongly(same: bool) -> Figure:
+        of = [word for is_same, word, _ in said if is_same is same and word is not None]
+        return share(sum(word is not same for word in of), len(of))
+
+    asked = [word for _, word, was_asked in said if was_asked]
+    return Judged(model, wrongly(True), wrongly(False), share(sum(word is None for word in asked), len(asked)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the errors, or has a model answer."""
     asked = _parse(arguments)
@@ -98,6 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(_collect(asked, embedder))
         return 0
     pairs = [pair for file in asked.files for pair in collected(file)] if asked.files else list(written())
+    if asked.judge:
+        by = asyncio.run(_with_judge(asked, pairs))
+        line = f"judge {by.judge}  f {_shown(by.f)}   m {_shown(by.m)}   silent {_shown(by.silent)}"
+        print(json.dumps(asdict(by)) if asked.json else line)
+        return 0
     found = errors(pairs, embedder)
     in_force = ALIKE[asked.embedding]
     if asked.json:
@@ -113,6 +163,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _shown(figure: Figure) -> str:
     return "none" if figure.value is None else f"{figure.value:5.1%} [{figure.lo:5.1%}, {figure.hi:5.1%}]"
+
+
+async def _with_judge(asked: argparse.Namespace, pairs: Sequence[Pair]) -> Judged:
+    key = os.environ[asked.key_env] if asked.key_env else None
+    async with _model(asked) as (url, name):
+        return await judged(pairs, url, name, key)
 
 
 async def _collect(asked: argparse.Namespace, embedder: Embedder) -> None:
@@ -162,8 +218,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=170, metavar="N", help="so many (default: 170)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the answers go")
+    parser.add_argument("--judge", action="store_true", help="have a model compare, in place of the vectors")
     parser.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server (default: the local model)")
     parser.add_argument("--model", metavar="NAME", help="its model")
+    parser.add_argument("--key-env", metavar="NAME", help="the variable with its key, for --judge")
     asked = parser.parse_args(arguments)
     if asked.ask is not None and asked.out is None:
         parser.error("--ask needs --out")

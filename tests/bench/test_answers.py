@@ -9,7 +9,8 @@ import pytest
 
 from cache.comparison import ALIKE
 from routing.embedder import load_embedder
-from tests.bench.answers import Pair, errors, main, written
+from tests.bench.answers import Pair, errors, judged, main, written
+from tests.support.upstream import Reply, Upstream
 
 
 def test_labels_are_mostly_right_where_the_threshold_is(tmp_path: Path) -> None:
@@ -40,3 +41,19 @@ def test_a_file_of_answers_is_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["errors"][0]["m"] == {"value": 0.0, "lo": 0.0, "hi": pytest.approx(0.79, abs=0.01), "n": 1}
     assert main([str(file), "--state", str(tmp_path)]) == 0
     assert f"cosine {ALIKE['static']:.2f}" in capsys.readouterr().out
+
+
+async def test_a_judge_is_measured_by_what_it_says() -> None:
+    """Its errors both ways and its silences; what the guards settle is not asked."""
+    pairs = [
+        Pair("Is it warm there?", ("It is warm.", "You will like it."), True),
+        Pair("Is it warm there?", ("It is warm.", "It is freezing."), False),
+        Pair("Is it warm there?", ("It is warm.", "Quite so."), True),
+        Pair("Is it warm there?", ("Yes.", "No."), False),
+    ]
+    with Upstream() as upstream:
+        upstream.queue(Reply(text="SAME"), Reply(text="SAME"), Reply(text="Hard to say."))
+        found = await judged(pairs, upstream.url, "large")
+    assert (found.f.value, found.f.n) == (0.0, 1)
+    assert (found.m.value, found.m.n) == (0.5, 2)
+    assert (found.silent.value, found.silent.n) == (pytest.approx(1 / 3), 3)
