@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,13 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache import contrast
-from cache.gist import gist
+from cache.gist import Gist, gist
 
 ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
 _LONGEST = 2_000
 """Characters. A longer question is hardly asked twice in other words, and would make the reading slow."""
 WORDS: Final = "words.safetensors"
 """The table of word vectors, beside the artefacts that share it."""
+
+
+Read = Callable[[str], Gist]
 
 
 class VerifierError(ValueError):
@@ -111,7 +114,13 @@ class Verifier:
     """See the module's docstring. Safe to use from several threads at once."""
 
     def __init__(
-        self, trees: Trees, steps: NDArray[np.float64], table: contrast.WordTable, strict: float, version: str
+        self,
+        trees: Trees,
+        steps: NDArray[np.float64],
+        table: contrast.WordTable,
+        strict: float,
+        version: str,
+        read: Read = gist,
     ) -> None:
         self.strict = strict
         """The threshold to serve at while nobody has measured the live error."""
@@ -119,10 +128,11 @@ class Verifier:
         self._trees = trees
         self._steps = steps
         self._table = table
+        self._read = read
 
     @classmethod
-    def load(cls, folder: Path) -> Verifier:
-        """Reads the artefact in `folder`. Raises VerifierError."""
+    def load(cls, folder: Path, read: Read = gist) -> Verifier:
+        """Reads the artefact in `folder`; `read` makes the gist of a text. Raises VerifierError."""
         sheet_path, tensors_path = folder / "verifier.json", folder / "verifier.safetensors"
         try:
             sheet: dict[str, Any] = json.loads(sheet_path.read_bytes())
@@ -134,7 +144,7 @@ class Verifier:
         if digest != sheet.get("sha256") or sheet.get("features") != list(contrast.FEATURES):
             raise VerifierError(f"{folder}: not of this version, or its files do not belong together; train it anew")
         tensors = _tensors(tensors_path)
-        return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12])
+        return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
 
     def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> Verdict:
         """The verdict on one pair, with the vetoes that `guards` names.
@@ -145,7 +155,7 @@ class Verifier:
             return Verdict(1.0, "")
         if len(stored) > _LONGEST or len(asked) > _LONGEST:
             return Verdict(0.0, "length")
-        a, b = gist(stored), gist(asked)
+        a, b = self._read(stored), self._read(asked)
         if not a.words or not b.words:
             return Verdict(0.0, "wording")
         if refused := contrast.early_veto(a, b, guards):

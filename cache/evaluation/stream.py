@@ -1,7 +1,8 @@
 """Requests that come one after the other to a cache that is empty at first and fills up with their answers.
 
-A request that is answered from the cache leaves nothing there; every other one is answered afresh and kept. So what a
-threshold lets through changes what it meets later, which pairs taken by themselves do not show.
+A request that is answered afresh is kept; one that another question's answer went to has that answer under its own key
+from then on (the back-fill). So what a threshold lets through changes what comes later, which pairs taken by themselves
+do not show.
 """
 
 from __future__ import annotations
@@ -29,17 +30,32 @@ _BATCH = 200  # requests between two looks of the controller at what is known
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of every request, shape (n,): whether it was answered from the cache, and whether that was wrong."""
+    """Of every request, shape (n,): whether it was answered from the cache, whether because the very same had been
+    asked before, and whether that was wrong.
+    """
 
     hits: Flags
+    repeats: Flags
     wrong: Flags
+
+    @classmethod
+    def none(cls, count: int) -> Outcome:
+        """Of requests that nothing is known of yet."""
+        return cls(*(np.zeros(count, np.bool_) for _ in range(3)))
+
+    def part(self, rows: slice) -> Outcome:
+        """Of these requests only."""
+        return Outcome(self.hits[rows], self.repeats[rows], self.wrong[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """`hit_rate` and `error` (wrong hits) are shares of all requests, `precision` of the hits: those that are right."""
+    """`hit_rate`, `repeats` (hits on the very same request) and `error` (wrong hits) are shares of all requests,
+    `precision` of the hits: those that are right.
+    """
 
     hit_rate: Figure
+    repeats: Figure
     error: Figure
     precision: Figure
 
@@ -47,14 +63,13 @@ class Rates:
 def rates(outcome: Outcome) -> Rates:
     """The figures of these requests."""
     n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
-    return Rates(share(hits, n), share(wrong, n), share(hits - wrong, hits))
+    return Rates(share(hits, n), share(int(outcome.repeats.sum()), n), share(wrong, n), share(hits - wrong, hits))
 
 
 def halves(outcome: Outcome) -> tuple[Rates, Rates]:
     """The figures of the first half of the requests, and of the second."""
     middle = len(outcome.hits) // 2
-    first = Outcome(outcome.hits[:middle], outcome.wrong[:middle])
-    return rates(first), rates(Outcome(outcome.hits[middle:], outcome.wrong[middle:]))
+    return rates(outcome.part(slice(middle))), rates(outcome.part(slice(middle, None)))
 
 
 class Gate:
@@ -91,52 +106,65 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`requests` in the order in which they come; `texts[i]` is the number of request i's text among the `neighbours`
-    of texts.
+    """`requests` in the order in which they come, those asked again too; request i wants what `wants[i]` stands for in
+    the `truth`, and its text is number `texts[i]` among the `neighbours`.
     """
 
     requests: Sequence[Asked]
+    wants: Sequence[int]
     texts: Sequence[int]
     neighbours: Neighbours
     truth: Truth
 
     def served_by(self, decide: Decide, gate: Gate, on_request: OnRequest) -> Outcome:
         """What our cache does, deciding as a lookup does, at the threshold that `gate` has at the time."""
-        outcome, kept = self._nothing(), _Kept()
-        for row, (asked, text) in enumerate(zip(self.requests, self.texts, strict=True)):
+        outcome, kept, answers = Outcome.none(len(self.requests)), _Kept(), dict[str, int]()
+        for row, asked in enumerate(self.requests):
             if row % _SHOWN_EVERY == 0:
                 on_request(row, len(self.requests))
-            score, wrong = self._best(kept, row, decide) if asked.partition else (None, False)
-            outcome.hits[row] = gate.serves(score, wrong)
-            outcome.wrong[row] = outcome.hits[row] and wrong
-            if asked.partition and not outcome.hits[row]:
-                kept.add(asked.partition, text, row)
+            stored = answers.get(asked.key) if asked.key else None
+            if stored is not None:
+                outcome.repeats[row] = True
+            else:
+                stored = self._found(kept, row, decide, gate) if asked.partition else None
+                answers[asked.key] = row if stored is None else stored
+                if stored is None and asked.partition:
+                    kept.add(asked.partition, self.texts[row], row)
+            outcome.hits[row] = stored is not None
+            outcome.wrong[row] = stored is not None and not self._same(stored, row)
         on_request(len(self.requests), len(self.requests))
         return outcome
 
-    def _best(self, kept: _Kept, row: int, decide: Decide) -> tuple[float | None, bool]:
-        """The score of the best candidate without a veto, and whether it would be wrong."""
+    def _found(self, kept: _Kept, row: int, decide: Decide, gate: Gate) -> int | None:
+        """The request whose answer goes to another one's question."""
+        best, score = self._best(kept, row, decide)
+        serves = gate.serves(score, best is not None and not self._same(best, row))
+        return best if serves else None
+
+    def _best(self, kept: _Kept, row: int, decide: Decide) -> tuple[int | None, float | None]:
+        """The best candidate without a veto, and its score."""
         asked = self.requests[row]
         near = self._near(kept, asked.partition, self.texts[row], NEIGHBOURS)
         chosen = choose(decide, asked.question, [(self.requests[other].question, cosine) for other, cosine in near])
         if chosen is None or chosen[1].refused:
-            return None, False
-        return chosen[1].score, not self.truth.same(near[chosen[0]][0], row)
+            return None, None
+        return near[chosen[0]][0], chosen[1].score
+
+    def _same(self, one: int, other: int) -> bool:
+        return self.wants[one] == self.wants[other] or self.truth.same(self.wants[one], self.wants[other])
 
     def served_by_cosine(self, at_least: float) -> Outcome:
         """What a cache does that looks at nothing but the cosine of the last user texts."""
-        outcome, kept = self._nothing(), _Kept()
+        outcome, kept = Outcome.none(len(self.requests)), _Kept()
         for row, text in enumerate(self.texts):
             near = self._near(kept, "", text, 1)
             if near and near[0][1] >= at_least:
-                outcome.hits[row], outcome.wrong[row] = True, not self.truth.same(near[0][0], row)
+                other = near[0][0]
+                outcome.hits[row], outcome.wrong[row] = True, not self._same(other, row)
+                outcome.repeats[row] = self.wants[other] == self.wants[row]
             else:
                 kept.add("", text, row)
         return outcome
-
-    def _nothing(self) -> Outcome:
-        count = len(self.requests)
-        return Outcome(np.zeros(count, np.bool_), np.zeros(count, np.bool_))
 
     def _near(self, kept: _Kept, partition: str, text: int, most: int) -> list[tuple[int, float]]:
         """(request, cosine) of the nearest kept ones."""

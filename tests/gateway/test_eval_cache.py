@@ -102,17 +102,26 @@ def test_too_few_pairs_to_be_sure_serve_only_repeats(evaluate: Run) -> None:
 
 
 def test_a_stream_prints_the_object_that_was_promised(evaluate: Run) -> None:
-    """Hit rate, error and precision over all requests, of both halves, and of every baseline."""
+    """Hit rate, repeats, error and precision over all requests, of both halves, and of every baseline."""
     report = evaluate("--stream", SAMPLE, "--max-error", "0.01")
-    three = {"hit_rate", "error", "precision"}
-    assert set(report) == three | {"halves", "baselines"}
-    assert [set(half) for half in report["halves"]] == [three, three]
+    figures = {"hit_rate", "repeats", "error", "precision"}
+    assert set(report) == figures | {"halves", "baselines"}
+    assert [set(half) for half in report["halves"]] == [figures, figures]
     assert set(report["baselines"]) == BASELINES
-    assert all(set(part) == three for part in report["baselines"].values())
+    assert all(set(part) == figures for part in report["baselines"].values())
     assert all(set(figure) == FIGURE for figure in leaves(report))
     requests = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
-    distinct = {json.dumps(row[side]) for row in requests for side in ("a", "b")}
-    assert report["hit_rate"]["n"] == len(distinct) == sum(half["hit_rate"]["n"] for half in report["halves"])
+    assert report["hit_rate"]["n"] == 2 * len(requests) == sum(half["hit_rate"]["n"] for half in report["halves"])
+
+
+def test_a_question_that_comes_again_is_a_repeat_and_never_wrong(evaluate: Run, tmp_path: Path) -> None:
+    """Nobody labels a question against itself; asked three times, it is answered afresh once."""
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [("Who wrote Faust?", "How do tides work?"), ("Who wrote Faust?", "Who wrote Faust?")]
+    pairs.write_text("".join(json.dumps({"a": a, "b": b, "same_answer": a == b}) + "\n" for a, b in rows))
+    report = evaluate("--stream", pairs)
+    assert report["hit_rate"]["value"] == report["repeats"]["value"] == 0.5
+    assert report["error"]["value"] == 0
 
 
 def test_a_gzipped_file_is_read_whatever_its_name(evaluate: Run, tmp_path: Path) -> None:

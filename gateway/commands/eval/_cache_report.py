@@ -74,12 +74,12 @@ class StreamReport:
 
     def print(self, console: Console) -> None:
         """As a table."""
-        table = _report.table("", "requests", "hit rate", "error", "precision")
+        table = _report.table("", "requests", "hit rate", "repeats", "error", "precision")
         baselines = {name.replace("_", " "): one for name, one in self.baselines.items()}
         methods = {"ours": self.every, "first half": self.halves[0], "second half": self.halves[1], **baselines}
         for name, one in methods.items():
-            cells = (_percent(one.hit_rate), _percent(one.error), _percent(one.precision))
-            table.add_row(name, f"{one.hit_rate.n:,}", *cells)
+            figures = (one.hit_rate, one.repeats, one.error, one.precision)
+            table.add_row(name, f"{one.hit_rate.n:,}", *map(_percent, figures))
         console.print(table)
         console.print()
         _report.print_notes(console, self.facts)

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from cache.evaluation.neighbours import near_neighbours
 from cache.evaluation.pairs import Asked, score_pairs
 from cache.evaluation.stream import Gate, Rates, Stream, halves, rates
 from cache.evaluation.truth import Truth
+from cache.gist import gist
 from cache.risk import RiskControl, calibrated
 from cache.verifier import Verifier, VerifierError, shipped_verifier
 from gateway.commands import CommandError
@@ -44,14 +46,14 @@ _EXAMPLES = """examples:
   tierline eval cache --pairs mine.jsonl --policy policies/batch.yaml --embedding minilm
 
 A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are a question each, or a list of messages.
---pairs: `a` was asked, answered and kept; then `b` is asked. --stream: each distinct question of the pairs is asked
-once, in an order of chance, and the cache fills up; a hit on a question that no label (nor several together) says to
-want the same answer is wrong.
+--pairs: `a` was asked, answered and kept; then `b` is asked. --stream: all the pairs' questions are asked in an order
+of chance, those of several pairs several times, and the cache fills up; a hit on another question that no label (nor
+several together) says to want the same answer is wrong.
   served        of the pairs with same_answer true, the share that the cache answers
   wrong         of the pairs with same_answer false, the share that it answers all the same
   precision     of what it answers, the share that is right
   best at 1%    the most that any threshold would serve at 1% wrong or less, chosen on these very pairs
-  hit rate, error   hits and wrong hits among all requests of a stream
+  hit rate, repeats, error   hits, those on the very same request, and wrong hits, among all requests of a stream
 `ours` decides as the gateway does: equal history, system prompt and tools; a question that stands alone; then score,
 guards and verifier. The cosine baselines look at the last user text alone. Intervals are Wilson's, 95%."""
 
@@ -141,7 +143,10 @@ def _verifier(args: argparse.Namespace, semantic: SemanticCache) -> Verifier | N
             raise CommandError(f"--artefact: {args.policy} says `verify: none`, so no verifier is asked")
         return None
     try:
-        return Verifier.load(args.artefact or shipped_verifier(args.embedding))
+        # Thousands of questions are compared again and again here, and memory is no matter.
+        return Verifier.load(
+            args.artefact or shipped_verifier(args.embedding), lru_cache(maxsize=None)(gist.__wrapped__)
+        )
     except VerifierError as error:
         raise CommandError(str(error)) from None
 
@@ -202,18 +207,22 @@ def _stream(
     embedder: Remembered,
     on_progress: OnProgress,
 ) -> report.StreamReport:
-    """The pairs' distinct requests in an order of chance."""
-    distinct = {one.key: one for pair in asked for one in pair}
-    order = np.random.default_rng(args.seed).permutation(len(distinct))
-    keys = list(distinct)
-    requests = [distinct[keys[i]] for i in order]
-    numbers = {one.key: number for number, one in enumerate(requests)}
+    """The pairs' requests in an order of chance."""
+    every = [one for pair in asked for one in pair]
+    requests = [every[i] for i in np.random.default_rng(args.seed).permutation(len(every))]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in requests))}
     labels = [(numbers[a.key], numbers[b.key], row.same) for row, (a, b) in zip(rows, asked, strict=True)]
     texts = list(dict.fromkeys(one.text for one in requests))
     places = {text: place for place, text in enumerate(texts)}
     least = min(*BASELINES, cache.semantic.min_similarity)
     neighbours = near_neighbours(embedder.embed(texts), least, lambda *done: on_progress("comparing", *done))
-    stream = Stream(requests, [places[one.text] for one in requests], neighbours, Truth(len(requests), labels))
+    stream = Stream(
+        requests,
+        [numbers[one.key] for one in requests],
+        [places[one.text] for one in requests],
+        neighbours,
+        Truth(len(numbers), labels),
+    )
     control = None if args.max_error is None else RiskControl(args.max_error, cache.threshold)
     gate = Gate(cache.threshold, control, args.seed)
     ours = stream.served_by(cache.decide, gate, lambda *done: on_progress("serving", *done))
