@@ -46,6 +46,8 @@ _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _TYPES: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INSTALL: Final = "pip install 'tierline[minilm]'"
 _EXPORT: Final = "export it with sentence-transformers: CrossEncoder(NAME, backend='onnx').save_pretrained(FOLDER)"
+_AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
+"""Models that count positions from behind the padding token's number on, and so read fewer tokens than they have."""
 _LONGEST: Final = 1_000_000
 """Tokenizers without a limit name an absurd one."""
 
@@ -257,12 +259,18 @@ def _check_inputs(model: Path, session: InferenceSession) -> None:
 def _longest(folder: Path, config: Mapping[str, Any]) -> int:
     """How many tokens of a pair the model reads: the least of what its files say."""
     beside = folder / "tokenizer_config.json"
-    said = [config.get("max_position_embeddings")]
-    said.append(_read_json(beside).get("model_max_length") if beside.is_file() else None)
-    known = [int(one) for one in said if isinstance(one, int | float) and 2 < one < _LONGEST]
+    positions = _number(config.get("max_position_embeddings"))
+    if positions is not None and config.get("model_type") in _AFTER_PADDING:
+        positions -= (_number(config.get("pad_token_id")) or 1) + 1
+    limit = _number(_read_json(beside).get("model_max_length")) if beside.is_file() else None
+    known = [one for one in (positions, limit) if one is not None and 2 < one < _LONGEST]
     if not known:
         raise CrossEncoderError(f"{folder / 'config.json'}: no max_position_embeddings; {_EXPORT}")
     return min(known)
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
 
 
 def _label_of_same(path: Path, config: Mapping[str, Any], count: int) -> int:

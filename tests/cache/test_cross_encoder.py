@@ -100,6 +100,16 @@ def test_a_pair_that_is_not_read_whole_is_refused(tmp_path: Path) -> None:
     assert model.score(f"{ITALY} now", f"{ITALY} please") == 0.0
 
 
+def test_positions_that_lie_behind_the_padding_are_no_tokens(tmp_path: Path) -> None:
+    """RoBERTa and its kin read two tokens fewer than they have positions; a tokenizer may say less still."""
+    roberta = CrossEncoder.load(write_cross_encoder(tmp_path / "one", longest=16, model_type="roberta", pad_token_id=1))
+    assert roberta.score(ITALY, "what is the capital now") > 0.0
+    assert roberta.score(ITALY, ITALY) == 0.0
+    limited = write_cross_encoder(tmp_path / "other")
+    (limited / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 14}))
+    assert CrossEncoder.load(limited).score(ITALY, ITALY) == 0.0
+
+
 def test_the_version_changes_with_whatever_makes_the_scores(tmp_path: Path) -> None:
     """Labels gathered by one model say nothing of another."""
     one = write_cross_encoder(tmp_path / "one")
