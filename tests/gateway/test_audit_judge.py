@@ -88,7 +88,9 @@ async def test_it_is_shown_the_question_and_both_answers(upstream: Upstream, end
     await asked(judge_of(endpoint)[0])
     body = upstream.wait_for(1, 20)[0].body
     assert (body["model"], body["temperature"], body["max_tokens"]) == ("large", 0, 8)
-    assert json.loads(body["messages"][-1]["content"]) == {
+    shown, _, task = body["messages"][-1]["content"].partition("\n\n")
+    assert task == "Reply with one word: SAME or DIFFERENT."
+    assert json.loads(shown) == {
         "question": QUESTION,
         "answer_1": STORED,
         "answer_2": FRESH,
