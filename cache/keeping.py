@@ -13,7 +13,6 @@ from cache.codec import IndexRecord, encode
 from cache.entry import Answer, CacheEntry
 from cache.fingerprint import Fingerprint
 from cache.index import Vector
-from cache.leases import dropped
 from cache.plan import CachePlan
 from cache.registry import Registry
 from cache.shelf import Caps, put
@@ -86,13 +85,11 @@ class Keeper:
         if len(body) > self._largest:
             return Prepared(refused="size")
         findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
-        kept = self._kept(plan, plan.keys, body, answer, keep.vector if findable else None)
-        if keep.lease and kept.operations:
-            return Prepared((*kept.operations, dropped(keep.lease)), kept.record)
-        return kept
+        return self._kept(keep, plan.keys, body, keep.vector if findable else None)
 
-    def _kept(self, plan: CachePlan, keys: Fingerprint, body: bytes, answer: Answer, vector: Vector | None) -> Prepared:
+    def _kept(self, keep: Keep, keys: Fingerprint, body: bytes, vector: Vector | None) -> Prepared:
         """The entry, for as long as any cache may serve it, and with a vector what makes it findable too."""
+        plan, answer = keep.plan, keep.answer
         now = self._clock()
         exact, semantic = plan.policy.exact, plan.policy.semantic if vector is not None else None
         ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
@@ -114,19 +111,22 @@ class Keeper:
             tokens_per_s=answer.tokens_per_s,
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
-        kept = self.shelved(plan, entry, ttl)
+        kept = self.shelved(plan, entry, ttl, keep.lease)
         if semantic is None or vector is None:
             return Prepared(kept)
         data = np.asarray(vector, "<f4").tobytes()
         record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, data)
         return Prepared((*kept, *self._operations(record)), record)
 
-    def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float) -> tuple[Command, ...]:
-        """What it takes to put an entry under the exact key of a plan that has keys, for so many seconds."""
+    def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:
+        """What it takes to put an entry under the exact key of a plan that has keys, for so many seconds.
+
+        The `lease` under which it was made goes with that.
+        """
         if plan.keys is None or plan.scope is None:
             return ()
         key = plan.keys.key
-        write = put(key, encode(key, entry), left_s, entry.created_at, self._caps, entry.origin)
+        write = put(key, encode(key, entry), left_s, entry.created_at, self._caps, entry.origin, lease)
         return *self.registry.enter(plan.scope, longest_ttl(plan.policy)), write
 
 

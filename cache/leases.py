@@ -188,11 +188,6 @@ class Leases:
         task.add_done_callback(self._chores.discard)
 
 
-def dropped(key: str) -> Command:
-    """Takes a lease away beside the answer that it was for: whoever looks from now on finds that."""
-    return Command((b"DEL", key.encode()))
-
-
 def can_serve(theirs: Lease, deadline: float) -> bool:
     """Whether a request with this deadline, in `time.monotonic()` seconds, may join the flight elsewhere."""
     _, _, terms = theirs.holder.partition(b":")

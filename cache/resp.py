@@ -14,7 +14,7 @@ _LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
 
 def command(*words: bytes) -> bytes:
     """A command as the protocol wants it: `command(b"GET", b"key")`."""
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def operation(what: Write | Append | Command) -> bytes:

@@ -48,6 +48,7 @@ end
 for i = 2, 3 do
   if redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
 end
+if KEYS[4] then redis.call('DEL', KEYS[4]) end
 return bytes
 """
 )
@@ -78,15 +79,21 @@ class Placed:
     origin: str
 
 
-def put(key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, origin: str = "") -> Command:
-    """Writes an entry under the caps of its scope. Times in seconds, `created_at` by the writer's clock."""
+def put(
+    key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, origin: str = "", lease: str = ""
+) -> Command:
+    """Writes an entry under the caps of its scope. Times in seconds, `created_at` by the writer's clock.
+
+    `lease` is the key of the lease under which its answer was made: whoever looks from now on finds the answer.
+    """
     prefix, _, digest = key.rpartition(ENTRY)
     ttl_ms = max(1, round(ttl_s * 1000))
     created_us = round(created_at * 1e6)
     numbers = (caps.entries, caps.bytes, created_us - 1000 * ttl_ms)
+    keys = (key.encode(), *_keys(prefix), *((lease.encode(),) if lease else ()))
     return Command(
         (
-            b"EVAL", _PUT, b"3", key.encode(), *_keys(prefix), digest.encode(), value, b"%d" % ttl_ms,
+            b"EVAL", _PUT, b"%d" % len(keys), *keys, digest.encode(), value, b"%d" % ttl_ms,
             b"%d" % created_us, origin.encode(), *(b"%d" % number for number in numbers),
         )
     )  # fmt: skip

@@ -122,6 +122,12 @@ class ReplicaIndex:
         if now - self._swept_at > _SWEEP_S:
             self._sweep(now)
 
+    def _has(self, record: IndexRecord) -> bool:
+        """Whether it is here: of what the stream brings, that is what this worker has written itself."""
+        share = self._shares.get(scope_in(record.partition))
+        rows = None if share is None else share.partitions.get(record.partition)
+        return rows is not None and rows.has(record.key, record.expires_at)
+
     def _grown(self, share: _Share, by: int) -> None:
         share.count += by
         self._count += by
@@ -199,7 +205,8 @@ class ReplicaIndex:
             for name, value in page:
                 last = name
                 with contextlib.suppress(CorruptEntry):
-                    self.add(decode_record(value))
+                    if not self._has(record := decode_record(value)):
+                        self.add(record)
 
 
 async def _restarted(store: Store, stream: str, last: str) -> bool:

@@ -59,6 +59,11 @@ class Rows:
     def __contains__(self, key: object) -> bool:
         return key in self._row_of
 
+    def has(self, key: str, expires_at: float) -> bool:
+        """Whether just this row is kept."""
+        row = self._row_of.get(key)
+        return row is not None and bool(self._expires[row] == expires_at)
+
     def put(self, key: str, question: str, expires_at: float, vector: Vector, *, grow: bool = True) -> None:
         """Keeps one row, in the place of the same key's; when full, or not to `grow`, of the one to expire first."""
         row = self._row_of.get(key)

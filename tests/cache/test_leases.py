@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from cache.leases import Claimed, Leases, can_serve, dropped
+from cache.leases import Claimed, Leases, can_serve
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
+from cache.shelf import Caps, put
 from cache.single_flight import Flight
 from cache.store import Claim, Command, StoreUnavailable, Write
 from tests.support.store import local_store
@@ -92,7 +93,7 @@ async def test_a_look_finds_what_is_kept_or_takes_the_lease(store: RedisStore) -
     assert seen.theirs is not None
     assert seen.theirs.holder == claimed.lease.holder
     assert can_serve(seen.theirs, time.monotonic() + 100)
-    await store.apply([Write(key, b"v", 10), dropped(ours.key_of(made))])
+    await store.apply([put(key, b"v", 10, time.time(), Caps(), lease=ours.key_of(made))])
     ours.gone(made)
     assert await theirs.look(other, key) == b"v"
     assert await store.get(f"{key}:l") is None
