@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -36,6 +36,7 @@ _TOLD_LATE: Final = frozenset(
         b"x-tierline-difficulty",
         b"x-tierline-confidence",
         b"x-tierline-similarity",
+        b"x-tierline-coalesced",
     }
 )
 
@@ -79,12 +80,12 @@ class Alive:
         if self._task is not None:
             self._task.cancel()
 
-    async def events(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The events of the answer as they follow the early head."""
+    async def events(self, events: AsyncGenerator[bytes], extra: Sequence[Header] = ()) -> AsyncGenerator[bytes]:
+        """The events of the answer as they follow the early head; `extra` are headers that it would have had."""
         try:
             async for data in events:
                 if data.startswith(_LAST):
-                    yield self._said_late() + data[1:]
+                    yield self._said_late(extra) + data[1:]
                 elif not self._named:
                     yield data
                 elif renamed := self._renamed(data):
@@ -118,8 +119,9 @@ class Alive:
     def _headers(self) -> list[Header]:
         return explain(self._ctx.trace, self._ctx.ledger)
 
-    def _said_late(self) -> bytes:
-        return b":" + b"".join(b" %b=%b" % header for header in self._headers() if header[0] in _TOLD_LATE)
+    def _said_late(self, extra: Sequence[Header] = ()) -> bytes:
+        told = (header for header in (*self._headers(), *extra) if header[0] in _TOLD_LATE)
+        return b":" + b"".join(b" %b=%b" % header for header in told)
 
     def _role(self) -> bytes:
         count = self._ctx.body.get("n") or 1

@@ -139,7 +139,7 @@ class _Exchange:
     async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
         send = self._send
         if self._alive is not None and await self._alive.stopped():
-            events = self._alive.events(events)
+            events = self._alive.events(events, reply.extra)
         else:
             await start_events(send, headers)
         self._started = True

@@ -47,6 +47,7 @@ _OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.00
 _COUNTED: Final = {
     names.CACHE_EXACT: (names.CACHE_OUTCOME, names.CACHE_REASON),
     names.CACHE_SEMANTIC: (names.CACHE_OUTCOME, names.CACHE_REASON),
+    names.CACHE_FOLLOW: (names.CACHE_OUTCOME,),
     names.CACHE_WRITE: (names.CACHE_OUTCOME, names.CACHE_REASON),
     names.ATTEMPT: (names.TIER, names.BACKEND, names.OUTCOME),
 }
@@ -94,6 +95,7 @@ class Metrics:
         self.overhead = histogram("overhead", "Our own time in a request.", _OVERHEAD, "path")
         self.attempts = counter("attempts", "Backend calls, by how they ended.", "tier", "backend", "outcome")
         self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome", "reason")
+        self.coalesced = counter("coalesced", "Requests that shared an equal one's answer, by how it ended.", "outcome")
         self.writes = counter("cache_writes", "Cache writes.", "outcome", "reason")
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
         self.cost = counter("cost_usd", "Dollars spent, wasted ones included.", "surface", "tier")
@@ -260,6 +262,8 @@ class Metrics:
             counter = self.attempts.labels(*labels)
         elif hop == names.CACHE_WRITE:
             counter = self.writes.labels(*labels)
+        elif hop == names.CACHE_FOLLOW:
+            counter = self.coalesced.labels(*labels)
         else:
             counter = self.lookups.labels(hop, *labels)
         self._hops[key] = counter

@@ -16,6 +16,15 @@ _BASES: Final = {
 }
 
 
+_FOLLOWED: Final = {
+    "done": "",
+    "found": "found in the cache by an equal request",
+    "failed": "the equal request has failed",
+    "lost": "who made the answer is gone",
+    "client_cancel": "the client left before the end",
+}
+
+
 def explain(hop: Mapping[str, Any]) -> list[str]:
     """The reasons of one hop of a record (see `telemetry.record`), as short phrases, the decisive one first."""
     attributes: Attributes = hop["attributes"]
@@ -55,6 +64,12 @@ def _cache(a: Attributes) -> Iterable[str]:
     yield _neighbour(a)
     yield _said(a, names.CACHE_ENTRY, "entry {}")
     yield _said(a, names.CACHE_AGE, "{:.0f} s old")
+
+
+def _follow(a: Attributes) -> Iterable[str]:
+    yield _said(a, names.FOLLOWED, "shared the answer of request {}")
+    outcome = a.get(names.CACHE_OUTCOME, "")
+    yield _FOLLOWED.get(outcome, str(outcome))
 
 
 def _neighbour(a: Attributes) -> str:
@@ -182,6 +197,7 @@ _WORDS: Final[Mapping[str, Callable[[Attributes], Iterable[str]]]] = {
     names.CACHE_EXACT: _cache,
     names.EMBED: _embed,
     names.CACHE_SEMANTIC: _cache,
+    names.CACHE_FOLLOW: _follow,
     names.ROUTE: _route,
     names.ATTEMPT: _attempt,
     names.SAMPLE: _sample,

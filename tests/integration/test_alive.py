@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -117,6 +118,18 @@ def test_a_comment_comes_early(alive: Gateway) -> None:
     assert float(told["x-tierline-confidence"]) > 0.9
     assert answer.data[-1] == "[DONE]"
     assert answer.ended
+
+
+def test_an_answer_that_is_shared_says_so_in_the_last_comment(alive: Gateway, local_upstream: Upstream) -> None:
+    """The head went out before that was known."""
+    prompt = f"capital {next(_prompts)}"
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(Answer, alive, "comments", prompt)
+        local_upstream.wait_for(1)
+        answers = [Answer(alive, "comments", prompt), first.result()]
+    assert [answer.text for answer in answers] == [TEXT, TEXT]
+    assert ["x-tierline-coalesced=1" in answer.comments[-1] for answer in answers] == [True, False]
+    assert len(local_upstream.requests) == 1
 
 
 def test_a_quick_answer_has_its_headers(alive: Gateway, local_upstream: Upstream) -> None:

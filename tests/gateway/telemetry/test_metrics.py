@@ -76,6 +76,15 @@ def test_reloads_drops_and_requests_in_flight(metrics: Metrics, read: Read) -> N
     assert read("in_flight") == 1
 
 
+def test_shared_answers_are_counted_by_how_that_ended(metrics: Metrics, read: Read) -> None:
+    """A request that read another's answer, and one whose flight was lost."""
+    for end in ("done", "done", "lost"):
+        trace, ledger = escalated()
+        trace.begin(names.CACHE_FOLLOW, {names.CACHE_OUTCOME: end}).end()
+        metrics.observe(trace, ledger)
+    assert (read("coalesced_total", outcome="done"), read("coalesced_total", outcome="lost")) == (2, 1)
+
+
 def test_the_store_gauge_follows_the_store(metrics: Metrics, read: Read) -> None:
     """Exactly one state is 1, and it is the one the store is in when the text is made."""
     state = StoreState("ok")

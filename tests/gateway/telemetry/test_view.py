@@ -170,3 +170,13 @@ def test_amounts_read_well() -> None:
     assert [dollars(value) for value in (0, 0.0000021, 0.000213, 2.5, 1e-9)] == [
         "$0", "$0.0000021", "$0.000213", "$2.50", "<$0.0000001",
     ]  # fmt: skip
+
+
+def test_a_shared_answer_names_whose_it_was() -> None:
+    """And, where it did not come to its end, why."""
+    followed = {names.FOLLOWED: "req-1", names.CACHE_OUTCOME: "done"}
+    assert explain({"name": names.CACHE_FOLLOW, "attributes": followed, "error": None}) == [
+        "shared the answer of request req-1"
+    ]
+    lost = {"name": names.CACHE_FOLLOW, "attributes": {names.CACHE_OUTCOME: "lost"}, "error": None}
+    assert explain(lost) == ["who made the answer is gone"]
