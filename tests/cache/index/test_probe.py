@@ -76,7 +76,7 @@ async def test_a_refused_search_or_write_is_no_failure_of_the_store(redis8: Loca
     tenant = secrets.token_hex(4)
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
     assert plan.keys is not None
-    await store.apply([Append(f"{plan.keys.partition}:v", b"in the way", 10)])
+    await store.apply([Append(f"{plan.keys.partition}:q", b"in the way", 10)])
     for _ in range(10):
         assert (await cache.write(plan, answer(), VECTOR)).stored
         found = await cache.semantic(cache.plan(body(SAME), policy(), tenant, FACTS), VECTOR)
