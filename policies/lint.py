@@ -81,6 +81,17 @@ def _hold_fits(policy: Rules) -> Iterator[Finding]:
         yield at, "not less than slo.ttft.p95: holding alone uses up the time to the first token"
 
 
+def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
+    semantic, first = policy.cache.semantic, policy.slo.ttft.p95
+    if semantic is None or semantic.cross_encoder is None:
+        return
+    asked, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
+    if first is not None and first <= asked.within:
+        yield (*at, "within"), "not less than slo.ttft.p95: asking alone uses up the time to the first token"
+    if asked.decides == "veto" and not asked.min_score:
+        yield (*at, "min_score"), "0 refuses nothing, and every question that might be a hit waits for it"
+
+
 def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
     escalate = policy.escalate
     if escalate.max_attempts == 1 and (escalate.hedge is not None or escalate.speculate.both is not None):
@@ -128,6 +139,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _samples_are_used,
     _schemas_imply_json,
     _hold_fits,
+    _second_opinions_come_in_time,
     _races_have_a_rival,
     _holdout_is_a_sample,
     _caches_build_on_each_other,

@@ -277,9 +277,10 @@ class CrossEncoder(Section):
     """A second opinion on the best neighbour, by the model that reads both questions together (the deployment's).
 
     It is asked where no veto has spoken and the score is `ask_from` at least: under even odds the wait is not worth it,
-    and the neighbour is not served. As a `veto` it refuses what it scores below `min_score`, and nothing else changes.
-    As the `score` it takes the place of the other score: the threshold starts from `min_score`, and labels move it.
-    An opinion that is not there `within` that time, or that fails, refuses.
+    and the neighbour is not served. (Of Quora's questions one in twelve then waits for it.) As a `veto` it refuses what
+    it scores below `min_score`, and nothing else changes. As the `score` it takes the place of the other score: the
+    threshold starts from `min_score`, and labels move it. An opinion that is not there `within` that time, or that
+    fails, refuses.
     """
 
     min_score: Share

@@ -10,6 +10,7 @@ from policies.loader import read_policy
 from tests.policies.conftest import CHAT, Write
 
 START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
+EXACT = "exact: {ttl: 24h}"
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,10 @@ START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwis
         ([("deadline: 30s", "deadline: 200ms")], "escalate.stream.hold_max", "past its deadline"),
         ([("invalid: [json]}", "invalid: [json]}, stream: {hold_max: 1s}")], "escalate.stream.hold_max", "slo.ttft"),
         ([("exact: {ttl: 24h}", "semantic: {ttl: 6h, min_similarity: 0.9}")], "cache.semantic", "no exact cache"),
+        ([(EXACT, f"{EXACT}, semantic: {{ttl: 6h, cross_encoder: {{min_score: 0.9, within: 500ms}}}}")],
+         "cache.semantic.cross_encoder.within", "slo.ttft"),
+        ([(EXACT, f"{EXACT}, semantic: {{ttl: 6h, cross_encoder: {{min_score: 0}}}}")],
+         "cache.semantic.cross_encoder.min_score", "refuses nothing"),
         ([("temperature > 0.3", "otherwise")], "cache.never", "nothing is ever cached"),
         ([(START, "start: {hosted: otherwise, local: stream}")], "route.start.local", "never looked at"),
         ([(START, START + "\n  classifier: none")], "route.start.local", "p_adequate has no value"),
