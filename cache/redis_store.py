@@ -73,16 +73,15 @@ class RedisStore:
         await self._nodes.one(Part(name, resp.command(b"DEL", name)), SOCKET_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        parts = [part for operation in operations for part in _parts(operation)]
-        if any(self._nodes.of(part.key).resting for part in parts):
+        kept = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
+        told = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
+        if any(self._nodes.of(part.key).resting for part in (*kept, *told)):
             raise self._unavailable("full")
-        if not self._nodes.several:
-            answers = await self._nodes.all(parts, _WRITE_S)
+        if self._nodes.several and kept and told:
+            # Nodes are not equally quick: who hears of an entry by a stream shall find it where it is kept.
+            answers = await self._nodes.all(kept, _WRITE_S) + await self._nodes.all(told, _WRITE_S)
         else:
-            # Another node may be quicker: who hears of an entry by a stream shall find it there.
-            later = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
-            answers = await self._nodes.all([part for part in parts if part not in later], _WRITE_S)
-            answers += await self._nodes.all(later, _WRITE_S)
+            answers = await self._nodes.all([*kept, *told], _WRITE_S)
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:

@@ -139,7 +139,7 @@ class Store(Protocol):
     async def delete(self, key: str) -> None: ...
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        """Carries the operations out in one round trip, in order.
+        """Carries the operations out in one round trip, each kind in order, appends after all others.
 
         "index" is the reason when all went well but what a semantic index asked for.
         """
