@@ -18,7 +18,8 @@ from cache.words import word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
-_JOINING: Final = frozenset(("and", "or"))
+_JOINING: Final = word_set("and or that but if then whether because so")
+"""Links that say nothing of what is done to whom."""
 _SYMMETRIC: Final = frozenset(
     gist(f"they are {word}").words[0].sense
     for word in word_set("related married engaged dating friends siblings connected similar identical equal different")
@@ -192,6 +193,8 @@ def _another_kind(rest: Leftover) -> bool:
 def _other_roles(a: Gist, b: Gist, rest: Leftover) -> bool:
     """Whether the same ones do it to each other the other way round."""
     if a.others != b.others or _other_persons(a, b):
+        return True
+    if rest.inversions and (a.foreign or b.foreign):
         return True
     if any(word.sense in _SYMMETRIC for word in a.words) and not rest.left and not rest.right:
         return False

@@ -134,6 +134,8 @@ class Gist:
     poles: frozenset[int]
     grams: frozenset[str]
     length: int
+    foreign: bool
+    """Of a language whose grammar is not read here."""
 
 
 @lru_cache(maxsize=4_096)
@@ -237,7 +239,15 @@ def _sorted_out(reading: Reading, plain: str) -> Gist:
         poles=reading.poles,
         grams=frozenset(grams_of(plain.lower())),
         length=len(reading.content),
+        foreign=_is_foreign(plain),
     )
+
+
+def _is_foreign(text: str) -> bool:
+    """Whether more of its words are foreign words of grammar than English ones, and two at least."""
+    said = set(text.lower().split())
+    foreign = len(said & words.FOREIGN)
+    return foreign > 1 and foreign > len(said & words.FAINT)
 
 
 def _word(token: str, link: str, name: bool) -> Word:

@@ -172,6 +172,13 @@ next month; next year; the weather; weather in; weather like; weather forecast; 
 traffic in; traffic on; traffic like; the moment; these days; so far; to date; cost of; exchange rate; exchange rates;
 interest rate; interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
 )
+FOREIGN: Final = word_set(
+    """der die das den dem des ein eine einer eines einem einen und oder ist sind wird wurde von zum zur mit auf bei
+    nach aus wie kann ich mein meine wo wann warum wer el los las un una unos unas y es son fue de del en al con por
+    para que qué cómo dónde cuándo quién mi su se le les du au aux et ou est sont dans avec pour sur qui quoi où quand
+    pourquoi mon ma mes ce cette il lo gli di che è sono per os da em um uma het een van voor hoe"""
+)
+"""Words of grammar of German, Spanish, French, Italian, Portuguese and Dutch, less those that are English too."""
 POINTING_BACK: Final = word_set(
     "it its this that these those they them their he she him his her above previous former latter same"
 )

@@ -154,6 +154,7 @@ def fit(table: Table, seed: int, on_progress: OnProgress) -> Fitted:
 def _trees(table: Table, rows: Mask, seed: int) -> Any:
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
         raise TrainingUnavailable("scikit-learn is not installed: pip install 'tierline[train]'") from None
     model = HistGradientBoostingClassifier(
@@ -167,7 +168,8 @@ def _trees(table: Table, rows: Mask, seed: int) -> Any:
         random_state=seed,
     )
     weight = table.weight[rows]
-    return model.fit(table.features[rows], table.same[rows], sample_weight=weight * (len(weight) / weight.sum()))
+    with threadpool_limits(1):  # trees this small are grown slower by several threads that wait for each other
+        return model.fit(table.features[rows], table.same[rows], sample_weight=weight * (len(weight) / weight.sum()))
 
 
 def _margins(model: Any, features: Floats) -> Floats:

@@ -28,6 +28,9 @@ def verifier(request: pytest.FixtureRequest) -> Verifier:
         ("Can you travel with a cat?", "Do you think I can travel with a cat?"),
         ("How do I enable logging?", "How can I turn on logging?"),
         ("Is that dog lying on the sofa?", "Is that dog actually lying on the sofa?"),
+        ("Wie kann ich das Passwort ändern?", "wie kann ich das passwort ändern"),
+        ("Is Amy related to Paul?", "Is Paul related to Amy?"),
+        ("Please confirm that the damaged item ships.", "Please confirm that the item damaged ships."),
         ("How do I become a brave person?", "How can I become a courageous person?"),
     ],
 )
@@ -63,6 +66,7 @@ def test_a_rephrasing_is_served_at_the_strict_threshold(verifier: Verifier, stor
         ("Flights from Rome to Paris", "Flights from Paris to Rome", "order"),
         ("Is Sarah paying Kelly?", "Is Kelly paying Sarah?", "order"),
         ("Does Lisa know Kevin?", "Is Lisa known by Kevin?", "order"),
+        ("Liebt der Hund die Katze in dem Haus?", "Liebt die Katze der Hund in dem Haus?", "order"),
         ("Would he reject her alone?", "Would she reject him alone?", "order"),
         ("Can I sue you?", "Can you sue me?", "order"),
         ("What is my name?", "What is your name?", "order"),
