@@ -17,38 +17,33 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from cache import answers, eligibility, tags
+from cache import answers, eligibility
 from cache.administration import Administration, Found, id_of
 from cache.audit import Audits
-from cache.codec import CorruptEntry, decode
-from cache.cross_encoder import Scorer, SecondOpinion, second
-from cache.decision import Verdict, Verifier, choose, decide_by, default_threshold
-from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, Outcome, WriteOutcome
-from cache.fingerprint import Fingerprint
+from cache.candidates import Candidates, beside, missed
+from cache.cross_encoder import Scorer, SecondOpinion
+from cache.decision import Verifier
+from cache.entries import Entries, Read, unanswered
+from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, WriteOutcome
 from cache.generations import Generations
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
-from cache.keeping import Keep, Keeper, Prepared, longest_ttl
+from cache.keeping import Keep, Keeper, Prepared
 from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.scope import SCHEMA
 from cache.shelf import ENTRY, Caps
-from cache.store import Command, Store, StoreUnavailable
-from policies.model import CachePolicy, Policy, SemanticCache
+from cache.store import Store, StoreUnavailable
+from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
 
-_NEIGHBOURS = 5
 _MAX_CHORES = 1_000
 _TIDY_S = 3_600.0
 _CAPS = Caps()
 _NO_TEAMS: Mapping[str, str] = {}
-_NO_VERSIONS: tags.Versions = ()
-Read = Callable[[str], Awaitable[bytes | None]]
-"""What lies under a key of the store; raises StoreUnavailable."""
-_OUTCOMES: Mapping[str, Outcome] = {"timeout": "timeout", "open": "open"}
 
 
 class Cache:
@@ -79,7 +74,6 @@ class Cache:
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
-        self._verifier = verifier
         self._opinion = None if cross_encoder is None else SecondOpinion(cross_encoder)
         self.audits = audits
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
@@ -87,6 +81,8 @@ class Cache:
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
         self.administration = Administration(store, clock)
         self._keeper = Keeper(self.index.operations, dimension, clock, caps, largest)
+        self._entries = Entries(store, self._keeper.registry, clock, self._later)
+        self._candidates = Candidates(self.index, verifier, self._opinion, audits)
         self._chores: set[asyncio.Task[None]] = set()
         self._upkeep: list[asyncio.Task[None]] = []
         self.on_wrong: Callable[[str, float], None] | None = None if audits is None else audits.wrong
@@ -144,9 +140,9 @@ class Cache:
         if plan.keys is None or not plan.read or exact is None:
             if plan.tags is not None and plan.write:
                 with contextlib.suppress(StoreUnavailable):
-                    await self._versions(plan)
+                    await self._entries.versions(plan)
             return Lookup("bypass", reason=plan.reason or ("policy" if plan.read else "no-cache"))
-        found = await self._entry(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
+        found = await self._entries.under(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
         if isinstance(found, Lookup):
             return found
         return Lookup("hit", self._hit("exact", plan.keys.key, found))
@@ -172,28 +168,28 @@ class Cache:
         if not self._keeper.usable(vector):
             return Lookup("error", reason="vector")
         try:
-            near, verdict = await self._judge(keys, vector, plan.policy, left_s)
+            near, verdict = await self._candidates.best(keys, vector, plan.policy, left_s)
         except StoreUnavailable as error:
-            return _unanswered(error)
+            return unanswered(error)
         certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
-        refused = self._refused(plan, semantic, near, verdict, certain=certain)
+        refused = self._candidates.refused(plan, semantic, near, verdict, certain=certain)
         if near is None or refused:
-            return _miss(refused, near)
+            return missed(refused, near)
         if near.similarity < plan.demands.min_similarity:
-            return _miss("min-similarity", near)
-        found = await self._entry(plan, near.key, semantic.ttl, allowed_tiers)
+            return missed("min-similarity", near)
+        found = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
         if isinstance(found, CacheEntry) and found.question != near.question:
             found = Lookup("miss", reason="index_disagrees")
         if isinstance(found, Lookup):
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            return _beside(near, found)
+            return beside(near, found)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # Otherwise the exact key may hold a better answer, which this request alone would not have.
             self._later(self._back_fill(plan, near, found, semantic.ttl))
         hit = self._hit("semantic", near.key, found, near.similarity)
-        return _beside(near, Lookup("hit", hit))
+        return beside(near, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
         """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
@@ -219,7 +215,7 @@ class Cache:
         if keep.plan.keys is None:
             return False
         plan = replace(keep.plan, demands=NO_DEMANDS, tags=None)
-        found = await self._entry(plan, keep.plan.keys.key, math.inf, None)
+        found = await self._entries.under(plan, keep.plan.keys.key, math.inf, None)
         return isinstance(found, CacheEntry) and keep.plan.outranks(found.tier, keep.answer.tier)
 
     def _prepared(self, keep: Keep) -> Prepared:
@@ -248,116 +244,6 @@ class Cache:
             if one.record is not None:
                 self.index.kept(one.record)
         return ""
-
-    async def _entry(
-        self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None, read: Read | None = None
-    ) -> CacheEntry | Lookup:
-        """The entry under `key` when it may be served, else how the lookup ends."""
-        demands, versions = plan.demands, _NO_VERSIONS
-        try:
-            if plan.tags is None:
-                data = await (read or self._store.get)(key)
-            else:
-                data, versions = await self._versions(plan, key)
-        except StoreUnavailable as error:
-            if error.reason == "wrong_type":
-                return self._corrupt(key)
-            return _unanswered(error)
-        if data is None:
-            return Lookup("miss", reason="absent")
-        try:
-            entry = decode(key, data)
-        except CorruptEntry:
-            return self._corrupt(key)
-        now = self._clock()
-        left_s = min(entry.expires_at, entry.created_at + ttl_s) - now
-        if left_s <= 0:
-            return Lookup("miss", reason="expired")
-        if demands is not NO_DEMANDS and (unmet := demands.unmet(now - entry.created_at, left_s, entry.similarity)):
-            return Lookup("miss", reason=unmet)
-        if allowed_tiers is not None and entry.tier not in allowed_tiers:
-            return Lookup("miss", reason="tier")
-        if entry.tags and (changed := await self._source_changed(key, entry, versions)):
-            return changed
-        return entry
-
-    async def _versions(self, plan: CachePlan, key: str = "") -> tuple[bytes | None, tags.Versions]:
-        """What lies under `key`, if one is given, and the versions of the request's tags, in one round trip.
-
-        A scope that has tags is listed before any model is asked: who purges a tag in this very moment must find it.
-        """
-        if plan.tags is None or plan.scope is None:
-            return None, _NO_VERSIONS
-        entering = self._keeper.registry.enter(plan.scope, longest_ttl(plan.policy))
-        reading = [Command((b"GET", key.encode()))] if key else []
-        try:
-            replies = await self._store.ask([*entering, *reading, tags.versions_of(plan.scope.prefix, plan.tags.names)])
-        except StoreUnavailable:
-            self._keeper.registry.forget()
-            raise
-        return replies[-2] if key else None, plan.tags.seen(replies[-1])
-
-    async def _source_changed(self, key: str, entry: CacheEntry, versions: tags.Versions) -> Lookup | None:
-        """The miss that an entry is whose tags have moved since; None when none has."""
-        changed = tags.moved(entry.tags, versions)
-        if changed is None:
-            names = [name for name, _ in entry.tags]
-            try:
-                (reply,) = await self._store.ask([tags.versions_of(key.partition(ENTRY)[0], names)])
-            except StoreUnavailable as error:
-                return _unanswered(error)
-            changed = tags.moved(entry.tags, tags.paired(names, reply))
-        return None if changed is False else Lookup("miss", reason="tag")
-
-    def _corrupt(self, key: str) -> Lookup:
-        self._later(self._store.delete(key))
-        return Lookup("miss", reason="corrupt")
-
-    async def _judge(
-        self, keys: Fingerprint, vector: Vector, policy: CachePolicy, left_s: float
-    ) -> tuple[Neighbour | None, Verdict]:
-        """Of the nearest neighbours the best without a veto, or the nearest of all, and the verdict on it.
-
-        Raises StoreUnavailable where the index lies in the store.
-        """
-        semantic, question = policy.semantic, keys.question
-        if semantic is None or question is None:
-            return None, Verdict(-math.inf, "no_neighbour")
-        near = await self.index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
-        # What the index says of a key is not yet proof that the key is in this scope.
-        own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
-        decide = decide_by(semantic, self._verifier_of(semantic))
-        chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
-        if chosen is not None:
-            best, verdict = own[chosen[0]], chosen[1]
-            if semantic.cross_encoder is not None:
-                verdict = await second(self._opinion, semantic.cross_encoder, best.question, question, verdict, left_s)
-            return best, verdict
-        return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
-
-    def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
-        return self._verifier if semantic.verify == "default" else None
-
-    def _refused(
-        self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
-    ) -> str:
-        """Why this candidate is not served, or ''. A `certain` one is not drawn for comparison."""
-        threshold = default_threshold(semantic, self._verifier_of(semantic))
-        surface = None
-        if self.audits is not None:
-            surface = self.audits.surface(plan.label, semantic, threshold)
-            surface.requests += 1
-            threshold = surface.control.threshold
-        if verdict.refused or near is None:
-            return verdict.refused
-        compared = None
-        if self.audits is not None and surface is not None and not certain:
-            compared = self.audits.drawn(surface, near.key, verdict.score)
-        if compared is not None:
-            plan.drawn.append(compared)
-        if not verdict.served(threshold):
-            return "similarity"
-        return "" if compared is None else "audit"
 
     async def _back_fill(self, plan: CachePlan, near: Neighbour, entry: CacheEntry, ttl_s: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
@@ -409,16 +295,3 @@ class Cache:
 
     def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
         return Hit(kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity)
-
-
-def _unanswered(error: StoreUnavailable) -> Lookup:
-    return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)
-
-
-def _miss(reason: str, near: Neighbour | None) -> Lookup:
-    missed = Lookup("miss", reason=reason)
-    return missed if near is None else _beside(near, missed)
-
-
-def _beside(near: Neighbour, lookup: Lookup) -> Lookup:
-    return replace(lookup, neighbour=id_of(near.key), question=near.question, similarity=near.similarity)

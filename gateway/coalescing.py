@@ -17,10 +17,11 @@ from typing import Final
 
 import orjson
 
+from cache.entries import Read
 from cache.entry import Hit, Lookup
 from cache.flight_exchange import FlightExchange
 from cache.leases import Claimed, Lease, can_serve
-from cache.lookup import Cache, Read
+from cache.lookup import Cache
 from cache.plan import NO_DEMANDS, CachePlan
 from cache.single_flight import Flight, Flights, Landing
 from cache.store import Store, StoreUnavailable

@@ -20,22 +20,18 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from cache.entry import Answer, Hit, Lookup
-from cache.keeping import Keep
-from cache.plan import NO_DEMANDS, CachePlan
+from cache.entry import Hit
+from cache.plan import CachePlan
 from gateway.accounts import settle
-from gateway.afterwards import Keeping
-from gateway.coalescing import Turn
+from gateway.caching import exact, keeping_of, plan_of, semantic
 from gateway.context import RequestContext
 from gateway.dispatch import Draft, Tried
 from gateway.embedding import Vector
 from gateway.errors import CacheOnlyMiss
-from gateway.evidence import evidence_of
 from gateway.failures import no_tier
 from gateway.racing import Run
 from gateway.replay import replay
@@ -44,7 +40,6 @@ from gateway.services import Services
 from gateway.streaming import LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.confidence import structural_fault
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
 
@@ -56,10 +51,10 @@ _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 
 async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
-    plan = _plan(ctx, services)
+    plan = plan_of(ctx, services)
     turn = services.coalescing.turn(ctx, plan)
     joins = turn is not None and turn.joins
-    if not joins and (hit := await _exact(ctx, services, plan, turn)):
+    if not joins and (hit := await exact(ctx, services, plan, turn)):
         return replay(ctx, hit)
     if turn is None:
         found = await _found_or_made(ctx, services, plan)
@@ -75,7 +70,7 @@ async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePla
     run: Run | None = None
     if vector is not None and not why_not_semantic:
         run = _begun_early(ctx, services, vector)
-        if hit := await _semantic(ctx, services, plan, vector, run):
+        if hit := await semantic(ctx, services, plan, vector, run):
             return hit
     if ctx.wishes.cache.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
@@ -90,69 +85,6 @@ async def _made(
         run = _routed(ctx, services, vector)
         ctx.client.watch()
     return _reply(ctx, plan, vector, await _cascade(ctx, run))
-
-
-def _plan(ctx: RequestContext, services: Services) -> CachePlan:
-    return services.cache.plan(
-        ctx.body,
-        ctx.policy,
-        ctx.tenant,
-        ctx.features,
-        model=ctx.policy.surface,
-        read=ctx.wishes.cache.read,
-        write=ctx.wishes.cache.write and services.gate.keeps_answers,
-        demands=ctx.wishes.cache.demands,
-        tags=ctx.wishes.tags,
-    )
-
-
-def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
-    """The tiers whose stored answers may serve; None for any. A weaker tier's answer never serves a stronger wish."""
-    return None if ctx.clamp is None else frozenset(ctx.clamp.of(ctx.policy.tiers))
-
-
-async def _exact(ctx: RequestContext, services: Services, plan: CachePlan, turn: Turn | None) -> Hit | None:
-    hop = ctx.trace.begin(names.CACHE_EXACT)
-    look = partial(services.cache.exact, plan, _allowed_tiers(ctx))
-    return _looked_up(hop, await (look() if turn is None else turn.looked_up(look)))
-
-
-async def _semantic(
-    ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector, run: Run | None
-) -> Hit | None:
-    """The semantic cache's answer. An attempt that has begun meanwhile is ended by a hit, as by whatever goes wrong."""
-    hop = ctx.trace.begin(names.CACHE_SEMANTIC)
-    found: Lookup | None = None
-    try:
-        needed = ctx.wishes.cache.only_if_cached
-        tiers = _allowed_tiers(ctx)
-        found = await services.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
-    finally:
-        if run is not None and (found is None or found.hit is not None):
-            await run.aclose()
-    if found.similarity is not None:
-        hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
-    if found.neighbour is not None:
-        shown = found.question if services.deployment.telemetry.prompts else found.neighbour
-        hop.attributes[names.NEIGHBOUR] = shown
-    if ctx.policy.cache.semantic is not None:
-        hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
-    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.label)):
-        hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
-        hop.attributes[names.LABELS] = state.labels
-        hop.attributes[names.BREACHED] = state.breached
-    return _looked_up(hop, found)
-
-
-def _looked_up(hop: Hop, found: Lookup) -> Hit | None:
-    hop.attributes[names.CACHE_OUTCOME] = found.outcome
-    if found.reason:
-        hop.attributes[names.CACHE_REASON] = found.reason
-    if found.hit is not None:
-        hop.attributes[names.CACHE_ENTRY] = found.hit.entry_id
-        hop.attributes[names.CACHE_AGE] = round(found.hit.age_s, 1)
-    hop.end()
-    return found.hit
 
 
 async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> Vector | None:
@@ -302,47 +234,7 @@ def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: 
     wanted = served.keep and plan.write and not plan.reason
     if isinstance(found, LiveStream):
         completion = found.remember() if wanted else None
-        return Reply(events=found.events(), keeping=_keeping(ctx, plan, vector, completion), stream=found)
+        return Reply(events=found.events(), keeping=keeping_of(ctx, plan, vector, completion), stream=found)
     value = found.value
     completion = (lambda: value) if wanted and found.sound else None
-    return Reply(body=found.body, keeping=_keeping(ctx, plan, vector, completion))
-
-
-def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:
-    """What is wrong with a whole answer. The judge may not have seen it: of a stream it saw the first tokens, of the
-    last tier's answer nothing.
-    """
-    choices = completion["choices"]
-    faults = (structural_fault(evidence_of({"choices": [one]}, ctx), ctx.policy.escalate) for one in choices)
-    return next(filter(None, faults), "")
-
-
-def _keeping(
-    ctx: RequestContext,
-    plan: CachePlan,
-    vector: Vector | None,
-    completion: Callable[[], Mapping[str, Any] | None] | None,
-) -> Keeping | None:
-    """What this answer leaves for the cache; None for one that is not to be kept."""
-    if completion is None:
-        return None
-    ledger = ctx.ledger
-
-    def keep() -> Keep | None:
-        value = completion()
-        if value is None:
-            return None
-        answer = Answer(
-            value,
-            ledger.tier,
-            ledger.backend,
-            ledger.model,
-            ledger.confidence,
-            ledger.cost_usd,
-            ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None,
-            1000 / ledger.tpot_ms if ledger.tpot_ms else None,
-        )
-        contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
-        return Keep(plan, answer, vector, contested, _fault_of(ctx, value))
-
-    return keep
+    return Reply(body=found.body, keeping=keeping_of(ctx, plan, vector, completion))

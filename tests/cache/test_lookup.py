@@ -226,7 +226,7 @@ async def test_too_much_to_do_later_is_dropped(cache: Cache, store: RedisStore, 
 
     store.delete = stuck  # type: ignore[method-assign]
     for i in range(1100):
-        cache._corrupt(str(i))
+        cache._later(store.delete(str(i)))
     await cache.aclose()
     assert begun == [str(i) for i in range(1000)]
 
