@@ -253,6 +253,42 @@ async def test_a_followers_deadline_is_its_own(gw: Gateway, local_upstream: Upst
         assert (await first).status == 504
 
 
+@pytest.mark.parametrize("shown", [False, True], ids=["before", "after"])
+async def test_a_followers_stream_ends_by_its_own_deadline(gw: Gateway, local_upstream: Upstream, shown: bool) -> None:
+    """With a 504 while nothing is shown, with an error event after that; the others get all of it."""
+    asked = question()
+    local_upstream.default = Reply(tokens=WORDS, before_first_s=0 if shown else 1, between_s=0.1)
+    async with client() as session:
+        leader = asyncio.create_task(ask(session, gw, asked, stream=True))
+        await asyncio.to_thread(local_upstream.wait_for, 1)
+        hurried = await ask(session, gw, asked, stream=True, headers={"x-tierline-deadline-ms": "700"})
+        assert (await leader).text == TEXT
+    assert len(local_upstream.requests) == 1
+    if shown:
+        assert (hurried.status, hurried.coalesced, hurried.whole) == (200, True, False)
+        assert hurried.text and TEXT.startswith(hurried.text)
+        assert b"deadline" in hurried.body.rpartition(b"data: ")[2]
+    else:
+        assert (hurried.status, json.loads(hurried.body)["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def test_a_wish_for_an_early_first_token_is_its_own(gw: Gateway, local_upstream: Upstream) -> None:
+    """It waits for no flight that is in less of a hurry, and joins one that has begun."""
+    asked = question()
+    local_upstream.default = Reply(tokens=WORDS, before_first_s=1, between_s=0.1)
+    wish = {"x-tierline-ttft-ms": "5000"}
+    async with client() as session:
+        leader = asyncio.create_task(ask(session, gw, asked, stream=True))
+        await asyncio.to_thread(local_upstream.wait_for, 1)
+        own = asyncio.create_task(ask(session, gw, asked, stream=True, headers=wish))
+        await asyncio.to_thread(local_upstream.wait_for, 2)
+        await asyncio.sleep(2)
+        late = await ask(session, gw, asked, stream=True, headers=wish)
+        assert [(await one).coalesced for one in (leader, own)] == [False, False]
+    assert (late.coalesced, late.text) == (True, TEXT)
+    assert len(local_upstream.requests) == 2
+
+
 @pytest.mark.parametrize(
     "other",
     [
