@@ -6,6 +6,7 @@ are those of its own `embed(norm=True)`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ _TOKENIZER = ("tokenizers", "l2_supercat_tokenizer_config.json")
 # The vocabulary has no piece that goes on after a space, so words can be looked up one by one, out of the tokenizer's
 # cache, instead of merging the whole text at once: the same tokens in two thirds of the time.
 _WORDS = "▁*[^▁]+|▁+"
+_MOST_ONES = 1_024
 
 
 class StaticEmbedder:
@@ -32,6 +34,7 @@ class StaticEmbedder:
     def __init__(self, tokenizer: Tokenizer, matrix: Vectors) -> None:
         self._tokenizer = tokenizer
         self._matrix = matrix
+        self._ones = np.ones(_MOST_ONES, np.float32)
         self.dimension = int(matrix.shape[1])
 
     @classmethod
@@ -54,11 +57,13 @@ class StaticEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder.embed`."""
         encodings = self._tokenizer.encode_batch_fast([bounded(text) for text in texts], add_special_tokens=False)
-        sums = np.zeros((len(texts), self.dimension), np.float32)
-        for i, ids in enumerate(encoding.ids for encoding in encodings):
+        vectors = np.zeros((len(texts), self.dimension), np.float32)
+        for vector, encoding in zip(vectors, encodings, strict=True):
+            ids = encoding.ids
             if ids:
                 # The sum points where the mean does; as a product with ones it is one BLAS call.
-                np.dot(np.ones(len(ids), np.float32), self._matrix.take(ids, axis=0), out=sums[i])
-        lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums))[:, None]
-        np.divide(sums, lengths, out=sums, where=lengths > 0)
-        return sums
+                ones = self._ones[: len(ids)] if len(ids) <= _MOST_ONES else np.ones(len(ids), np.float32)
+                np.dot(ones, self._matrix.take(ids, axis=0), out=vector)
+                if (length := math.sqrt(vector @ vector)) > 0:
+                    np.divide(vector, length, out=vector)
+        return vectors
