@@ -64,6 +64,21 @@ class FlightExchange:
         """Whether the store does."""
         return self._store.state().status == "ok"
 
+    def lease_of(self, flight: Flight) -> str:
+        """The key of a landed flight's lease, for the write of its answer to take away.
+
+        '' where there is none, or where others still read the flight by it: without its lease they give it up for lost.
+        """
+        return "" if flight.ident in self._publishing else self.leases.key_of(flight)
+
+    def release(self, flight: Flight) -> None:
+        """Gives up a landed flight's lease, once the last of it is published."""
+        publisher = self._publishing.get(flight.ident)
+        if publisher is None:
+            self.leases.release(flight)
+        else:
+            publisher.task.add_done_callback(lambda _: self.leases.release(flight))
+
     # --- the follower's side ------------------------------------------------------------------------------------------
 
     async def relay(self, flight: Flight, theirs: Lease) -> None:

@@ -22,7 +22,10 @@ LEASE_S: Final = 3.0
 _RENEW_S: Final = 1.0
 _RELEASE_S: Final = 0.005
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
-_NOT_ASKED: Final = frozenset({"open", "unconfigured", "busy"})
+ASK_AGAIN: Final = frozenset({"busy", "timeout"})
+"""Reasons for which a look that has failed may be followed by a claim: in a burst it matters most who makes the answer.
+"""
+_NOT_ASKED: Final = frozenset({"open", "unconfigured"})
 # A server that may not write (a full one, a replica) has still been read, so the lease alone is not to be had.
 _LOOK: Final = b"""
 local value = redis.call('GET', KEYS[1])
@@ -79,7 +82,7 @@ class Leases:
     async def look(self, flight: Flight, key: str) -> bytes | Claimed:
         """What lies under `key`; where nothing does, the right to make this flight's answer, or who has it.
 
-        Raises StoreUnavailable, "busy" when it may be tried again.
+        Raises StoreUnavailable. After one of `ASK_AGAIN` the lease may be held: `claim` it, or `abandon` it.
         """
         lease = _lease_of(flight)
         words = (b"EVAL", _LOOK, b"2", key.encode(), lease.key.encode(), lease.holder, _LASTING)
@@ -89,7 +92,7 @@ class Leases:
             self._give_up(lease)  # it may have come through
             raise
         except StoreUnavailable as error:
-            if error.reason not in _NOT_ASKED:
+            if error.reason not in _NOT_ASKED | ASK_AGAIN:
                 self._give_up(lease)
             raise
         except (TypeError, ValueError):
@@ -139,6 +142,10 @@ class Leases:
     def gone(self, flight: Flight) -> None:
         """Hears that this was done."""
         self._held.pop(flight.ident, None)
+
+    def abandon(self, flight: Flight) -> None:
+        """Gives up what a look that failed may have taken."""
+        self._give_up(_lease_of(flight))
 
     def release(self, flight: Flight) -> None:
         """Gives up a flight's lease, if it has one; the next request makes its own answer."""
@@ -199,8 +206,13 @@ def can_serve(theirs: Lease, deadline: float) -> bool:
 
 
 def _lease_of(flight: Flight) -> Lease:
-    until = time.time() + flight.deadline - time.monotonic()
-    return Lease(f"{flight.key}:l", b"%b:%d:%d" % (flight.ident.encode(), until * 1000, flight.roomy))
+    """The same at every asking: the clocks it is made from do not agree to the millisecond."""
+    lease: Lease | None = flight.memo.get("lease")
+    if lease is None:
+        until = time.time() + flight.deadline - time.monotonic()
+        holder = b"%b:%d:%d" % (flight.ident.encode(), until * 1000, flight.roomy)
+        lease = flight.memo["lease"] = Lease(f"{flight.key}:l", holder)
+    return lease
 
 
 async def _quietly(chore: Coroutine[Any, Any, None]) -> None:

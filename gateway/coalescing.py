@@ -20,7 +20,7 @@ import orjson
 from cache.entries import Read
 from cache.entry import Hit, Lookup
 from cache.flight_exchange import FlightExchange
-from cache.leases import Claimed, Lease, can_serve
+from cache.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.lookup import Cache
 from cache.plan import NO_DEMANDS, CachePlan
 from cache.single_flight import Flight, Flights, Landing
@@ -94,13 +94,13 @@ class Coalescing:
     def let_go(self, flight: Flight) -> None:
         """Nobody else joins this flight, here or elsewhere."""
         self.flights.forget(flight)
-        self.exchange.leases.release(flight)
+        self.exchange.release(flight)
 
 
 class Turn:
     """One request among its equals: it looks into the cache, and then leads a flight or joins one."""
 
-    __slots__ = ("_claimed", "_ctx", "_entry", "_first_due", "_flight", "_host", "_key", "_plan")
+    __slots__ = ("_claimed", "_ctx", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_unsure")
 
     def __init__(self, host: Coalescing, ctx: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
         """`key` is what equal requests share, `entry` the key of the answer in the cache."""
@@ -113,6 +113,7 @@ class Turn:
         self._first_due = ctx.ttft_deadline if ctx.wishes.ttft_s is not None else None
         self._flight: Flight | None = None
         self._claimed: Claimed | None = None
+        self._unsure = False  # whether a look that was too late has taken the lease
 
     @property
     def joins(self) -> bool:
@@ -148,6 +149,9 @@ class Turn:
         ctx = self._ctx
         for left in reversed(range(_MOST_FLIGHTS)):
             flight = self._joinable()
+            if self._unsure and self._flight is not None and flight is not None:
+                self._host.exchange.leases.abandon(self._flight)
+                self._unsure = False
             if flight is None:
                 # Who has lost an answer once does not wait for another worker again.
                 found = await self._lead(work, relays=left == _MOST_FLIGHTS - 1)
@@ -172,8 +176,8 @@ class Turn:
         try:
             found = await self._host.exchange.leases.look(flight, key)
         except StoreUnavailable as error:
-            # A store that is only busy is asked once more, for the claim alone.
-            self._claimed = None if error.reason == "busy" else Claimed(None)
+            self._claimed = None if error.reason in ASK_AGAIN else NO_LEASE
+            self._unsure = error.reason == "timeout"
             raise
         if isinstance(found, bytes):
             return found
@@ -263,11 +267,11 @@ class _Landed:
     def __init__(self, host: Coalescing, flight: Flight) -> None:
         self._host = host
         self._flight = flight
-        self.lease = host.exchange.leases.key_of(flight)
+        self.lease = host.exchange.lease_of(flight)
 
     def kept(self, *, written: bool) -> None:
         """See `afterwards.Shared`."""
-        if written:
+        if written and self.lease:
             self._host.exchange.leases.gone(self._flight)
         self._host.let_go(self._flight)
 

@@ -131,6 +131,17 @@ async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStor
     await next_one.aclose()
 
 
+async def test_a_look_that_came_too_late_may_be_followed_by_a_claim(store: RedisStore) -> None:
+    """If it has taken the lease, that is the claimant's own."""
+    key, leases = name(), Leases(store)
+    made = flight(key)
+    taken = await leases.look(made, key)
+    assert isinstance(taken, Claimed)
+    leases.gone(made)  # as if its answer had been lost on the way
+    assert (await leases.claim(made, key)).lease == taken.lease
+    await leases.aclose()
+
+
 async def test_a_full_store_is_looked_into_all_the_same() -> None:
     """There is a miss without a lease, so everybody makes its own answer; and what it holds is found."""
     with local_store() as full:

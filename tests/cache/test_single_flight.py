@@ -226,6 +226,26 @@ async def test_readers_elsewhere_keep_a_flight_going_until_they_leave(store: Red
     await other.aclose()
 
 
+async def test_a_lease_outlives_the_publication(store: RedisStore) -> None:
+    """The write of the answer may come first, and must not make its readers elsewhere give it up for lost."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    made.begin(HEAD)
+    made.add(b"data: 1\n\n")
+    await eventually(lambda: copy.head is not None, 5, "the copy's head")
+    made.add(b"data: 2\n\n")
+    made.land(DONE)
+    assert maker.lease_of(made) == ""
+    maker.release(made)
+    assert await store.get(f"{made.key}:l") is not None
+    await relaying
+    assert (copy.events(), copy.landing) == ([b"data: 1\n\n", b"data: 2\n\n"], DONE)
+    async with asyncio.timeout(5):
+        while await store.get(f"{made.key}:l") is not None:
+            await asyncio.sleep(0.01)
+    await maker.aclose()
+    await other.aclose()
+
+
 async def test_whose_maker_is_gone_is_lost(store: RedisStore) -> None:
     """Its lease runs out, or was given up without a word."""
     maker, made, other, copy, relaying = await pair(store, key())
