@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cache.words import word_set
+
 _SYNONYMS = """
 buy purchase acquire; begin start commence initiate launch; end finish conclude terminate; fix repair mend
 troubleshoot; resolve solve; film movie; photo picture photograph image; phone telephone cellphone smartphone
@@ -140,168 +142,22 @@ _KINDS = {
 KIND: Final = {word: kind for kind, line in _KINDS.items() for word in line.split()}
 """A word -> the kind of thing it is, of which one is never another."""
 
-VAGUE: Final = frozenset(
-    [
-        "good",
-        "best",
-        "great",
-        "nice",
-        "well",
-        "better",
-        "easy",
-        "easily",
-        "simple",
-        "simply",
-        "proper",
-        "properly",
-        "effective",
-        "effectively",
-        "efficient",
-        "efficiently",
-        "useful",
-        "possible",
-        "various",
-        "several",
-        "different",
-        "certain",
-        "specific",
-        "particular",
-        "general",
-        "basic",
-        "main",
-        "major",
-        "actual",
-        "current",
-        "overall",
-        "own",
-        "right",
-        "suitable",
-        "appropriate",
-        "quick",
-        "quickly",
-        "fast",
-        "currently",
-        "usually",
-        "generally",
-        "typically",
-        "commonly",
-        "normally",
-        "particularly",
-        "thing",
-        "stuff",
-        "kind",
-        "sort",
-        "type",
-        "way",
-        "method",
-        "something",
-        "anything",
-        "everything",
-        "someone",
-        "anyone",
-        "people",
-        "person",
-        "one",
-        "guy",
-        "get",
-        "do",
-        "make",
-        "take",
-        "go",
-        "have",
-        "use",
-        "find",
-        "know",
-        "want",
-        "need",
-        "like",
-        "tell",
-        "give",
-        "show",
-        "explain",
-        "describe",
-        "say",
-        "mean",
-        "think",
-        "happen",
-        "work",
-        "exist",
-        "help",
-        "let",
-        "try",
-        "come",
-        "look",
-        "see",
-        "keep",
-        "start",
-        "recommend",
-        "suggest",
-        "provide",
-        "list",
-        "name",
-        "concise",
-        "brief",
-        "clear",
-        "clearly",
-        "step",
-        "tip",
-        "advice",
-        "idea",
-        "option",
-        "many",
-        "much",
-        "lot",
-        "successfully",
-        "correctly",
-        "completely",
-        "entire",
-        "entirely",
-        "following",
-        "associated",
-        "related",
-        "respective",
-        "involved",
-        "available",
-        "existing",
-        "immediately",
-        "order",
-    ]
+VAGUE: Final = word_set(
+    """good best great nice well better easy easily simple simply proper properly effective effectively
+    efficient efficiently useful possible various several different certain specific particular general basic
+    main major actual current overall own right suitable appropriate quick quickly fast currently usually
+    generally typically commonly normally particularly thing stuff kind sort type way method something anything
+    everything someone anyone people person one guy get do make take go have use find know want need like tell
+    give show explain describe say mean think happen work exist help let try come look see keep start recommend
+    suggest provide list name concise brief clear clearly step tip advice idea option many much lot successfully
+    correctly completely entire entirely following associated related respective involved available existing
+    immediately order"""
 )
 """Content words whose coming or going seldom changes an answer."""
 
-FILLERS: Final = frozenset(
-    [
-        "actually",
-        "really",
-        "literally",
-        "basically",
-        "truly",
-        "indeed",
-        "exactly",
-        "simply",
-        "just",
-        "please",
-        "kindly",
-        "honestly",
-        "seriously",
-        "definitely",
-        "certainly",
-        "obviously",
-        "ever",
-        "even",
-        "also",
-        "else",
-        "possibly",
-        "maybe",
-        "perhaps",
-        "then",
-        "so",
-        "well",
-        "am",
-        "be",
-        "being",
-        "been",
-    ]
+FILLERS: Final = word_set(
+    """actually really literally basically truly indeed exactly simply just please kindly honestly seriously
+    definitely certainly obviously ever even also else possibly maybe perhaps then so well am be being been"""
 )
 """Words whose coming or going does not change an answer."""
 

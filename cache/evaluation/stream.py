@@ -31,21 +31,22 @@ _BATCH = 200  # requests between two looks of the controller at what is known
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of every request, shape (n,): whether it was answered from the cache, whether because the very same had been
-    asked before, and whether that was wrong.
+    asked before, whether that was wrong, and whether it counts as wrong for want of a label.
     """
 
     hits: Flags
     repeats: Flags
     wrong: Flags
+    unlabelled: Flags
 
     @classmethod
     def none(cls, count: int) -> Outcome:
         """Of requests that nothing is known of yet."""
-        return cls(*(np.zeros(count, np.bool_) for _ in range(3)))
+        return cls(*(np.zeros(count, np.bool_) for _ in range(4)))
 
     def part(self, rows: slice) -> Outcome:
         """Of these requests only."""
-        return Outcome(self.hits[rows], self.repeats[rows], self.wrong[rows])
+        return Outcome(self.hits[rows], self.repeats[rows], self.wrong[rows], self.unlabelled[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ class Stream:
                     kept.add(asked.partition, self.texts[row], row)
             outcome.hits[row] = stored is not None
             outcome.wrong[row] = stored is not None and not self._same(stored, row)
+            outcome.unlabelled[row] = outcome.wrong[row] and not self._told(stored, row)
         on_request(len(self.requests), len(self.requests))
         return outcome
 
@@ -152,6 +154,9 @@ class Stream:
 
     def _same(self, one: int, other: int) -> bool:
         return self.wants[one] == self.wants[other] or self.truth.same(self.wants[one], self.wants[other])
+
+    def _told(self, one: int | None, other: int) -> bool:
+        return one is not None and self.truth.told(self.wants[one], self.wants[other])
 
     def served_by_cosine(self, at_least: float) -> Outcome:
         """What a cache does that looks at nothing but the cosine of the last user texts."""

@@ -22,6 +22,10 @@ class Truth:
         told = self._told.get((min(one, other), max(one, other)))
         return self._root(one) == self._root(other) if told is None else told
 
+    def told(self, one: int, other: int) -> bool:
+        """Whether this very pair has a label."""
+        return (min(one, other), max(one, other)) in self._told
+
     def _root(self, number: int) -> int:
         parent = self._parent
         while parent[number] != number:

@@ -228,6 +228,7 @@ def _stream(
     ours = stream.served_by(cache.decide, gate, lambda *done: on_progress("serving", *done))
     baselines: Mapping[str, Rates] = {f"cosine_{at:.2f}": rates(stream.served_by_cosine(at - 1e-6)) for at in BASELINES}
     facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _said(cache, control)]
+    facts.append(f"of {ours.wrong.sum():,} wrong hits {ours.unlabelled.sum():,} are on pairs that have no label")
     return report.StreamReport(rates(ours), halves(ours), baselines, facts)
 
 
