@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,7 +68,8 @@ class Keeper:
 
     def usable(self, vector: Vector) -> bool:
         """Whether a vector is one of this index's, and points somewhere."""
-        return vector.shape == (self._dimension,) and bool(np.isfinite(vector).all()) and bool(vector.any())
+        # What is not a number, or no end of one, shows in the product.
+        return vector.shape == (self._dimension,) and 0.0 < float(vector @ vector) < math.inf
 
     def prepared(self, keep: Keep) -> Prepared:
         """What it takes to keep this answer, or why it is not kept."""

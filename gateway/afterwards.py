@@ -26,7 +26,7 @@ log = logging.getLogger("tierline.afterwards")
 
 _QUEUE: Final = 1024
 _BATCH: Final = 32
-_LINGER_S: Final = 0.005
+_LINGER_S: Final = 0.01
 _CLOSE_S: Final = 1.0
 
 Keeping = Callable[[], Keep | None]
