@@ -197,7 +197,8 @@ async def _searches(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, fl
 def _truly_nearest(plan: Plan, row: int, vector: Vectors) -> tuple[float, set[str]]:
     """The greatest cosine in the scope, and the questions that have it."""
     rows = plan.rows(row)
-    cosines = plan.questions.kept.vectors[rows if plan.scopes > 1 else slice(None)] @ vector
+    # By einsum, on one core: a BLAS of several waits long for each of them on a machine that does much else.
+    cosines = np.einsum("ij,j->i", plan.questions.kept.vectors[rows if plan.scopes > 1 else slice(None)], vector)
     best = float(cosines.max())
     return best, {plan.questions.kept.texts[int(rows[place])] for place in np.flatnonzero(cosines >= best - 2e-4)}
 
