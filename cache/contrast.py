@@ -157,8 +157,15 @@ def _other_way(a: Gist, b: Gist, rest: Leftover) -> bool:
     """Whether what is left over points one way on one side and the other way on the other, or is `against` there."""
     if ("against" in a.function) != ("against" in b.function) or ("avoid" in _senses(rest.left) ^ _senses(rest.right)):
         return True
-    left, right = _directions(rest.left), _directions(rest.right)
-    return bool(left and right and left.isdisjoint(right))
+    return _turns_away(rest.left, rest.right) or _turns_away(rest.right, rest.left)
+
+
+def _turns_away(these: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Whether these point to less, an end or a no, and the others the other way, or say nothing beside."""
+    if -1 not in _directions(these):
+        return False
+    ways = _directions(others)
+    return -1 not in ways and (1 in ways or all(word.vague for word in others))
 
 
 def _senses(words: Sequence[Word]) -> frozenset[str]:

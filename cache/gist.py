@@ -178,8 +178,12 @@ def root_of(word: str) -> str:
 
 
 def sense_of(word: str, root: str) -> str:
-    """What stands for a word and its synonyms."""
-    return _SENSES.get(word) or _SENSES.get(root) or root
+    """What stands for a word and its synonyms. `activated` is of `activate`, though its root is that of `active`."""
+    known = _SENSES.get(word)
+    if known is None:
+        verbs = (word[:-1],) if word.endswith("ed") else (f"{word[:-3]}e", word[:-3]) if word.endswith("ing") else ()
+        known = next((_SENSES[verb] for verb in verbs if verb in _SENSES), None)
+    return known or _SENSES.get(root) or root
 
 
 _SENSES: Final = {

@@ -282,7 +282,7 @@ renew restore reinstate reactivate rebuild start begin launch initiate open crea
 attach implement establish adopt introduce enable activate allow permit accept approve agree grant authorize support
 endorse promote advocate favor favour defend back confirm attend join sign install display show reveal highlight
 emphasize publish release deploy merge commit upload escalate prioritize prioritise pass win accelerate encourage
-protect uphold praise positive
+protect uphold praise positive accord incorporate
 """
 _AWAY = """
 decrease reduce lower lessen diminish cut shrink shorten narrow weaken slow halve minimize lower downward downwards
