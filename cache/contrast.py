@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word, gist
+from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word, gist, grams_of
 from cache.words import word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
@@ -276,7 +276,7 @@ def features(a: Gist, b: Gist, rest: Leftover, cosine: float, table: WordTable) 
         float("howto" in a.asked and "howto" in b.asked),
         float(a.modals != b.modals),
         float(set(a.persons) != set(b.persons)),
-        _overlap(a.grams, b.grams),
+        _overlap(grams_of(a.plain), grams_of(b.plain)),
         abs(math.log((a.length + 1) / (b.length + 1))),
         min(matched, 5),
         float(bool(a.symbols)),

@@ -132,13 +132,14 @@ class Gist:
     polar: bool
     """Asked for a yes or a no."""
     poles: frozenset[int]
-    grams: frozenset[str]
+    plain: str
+    """The text, rephrased and in lower case."""
     length: int
     foreign: bool
     """Of a language whose grammar is not read here."""
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=16_384)
 def gist(text: str) -> Gist:
     """The gist of one question; kept, because stored questions are compared again and again."""
     plain = rephrased(text)
@@ -241,7 +242,7 @@ def _sorted_out(reading: Reading, plain: str) -> Gist:
         passive="by" in function and "be" in function,
         polar=not reading.asked[0] and _POLAR.match(plain) is not None,
         poles=reading.poles,
-        grams=frozenset(grams_of(plain.lower())),
+        plain=plain.lower(),
         length=len(reading.content),
         foreign=_is_foreign(plain),
     )
@@ -254,7 +255,9 @@ def _is_foreign(text: str) -> bool:
     return foreign > 1 and foreign > len(said & words.FAINT)
 
 
+@lru_cache(maxsize=16_384)
 def _word(token: str, link: str, name: bool) -> Word:
+    """Kept: a few thousand words make up most questions, and working out their roots is most of the reading."""
     root = root_of(token)
     return Word(token, root, sense_of(token, root), _KINDS.get(token, ""), token in _VAGUE, name, link)
 
@@ -262,9 +265,10 @@ def _word(token: str, link: str, name: bool) -> Word:
 _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, words.stem(word)))
 
 
-def grams_of(text: str) -> set[str]:
-    """The trigrams of a text's letters."""
-    return {text[i : i + 3] for i in range(len(text) - 2)}
+@lru_cache(maxsize=1_024)
+def grams_of(text: str) -> frozenset[str]:
+    """The trigrams of a text's letters. Apart from the gist, since most pairs are refused before they are looked at."""
+    return frozenset({text[i : i + 3] for i in range(len(text) - 2)})
 
 
 def _is_title(text: str) -> bool:
