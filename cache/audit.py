@@ -33,7 +33,7 @@ from cache.comparison import ALIKE, Judge, contradict, text_of
 from cache.risk import Batch, Label, RiskControl, decode_batch, encode_batch
 from cache.scope import SCHEMA
 from cache.store import Append, Command, Store, StoreUnavailable
-from policies.model import AuditJudge, SemanticCache
+from policies.caching import AuditJudge, SemanticCache
 
 log = logging.getLogger("tierline.cache")
 

@@ -19,7 +19,7 @@ from cache.entry import Lookup
 from cache.fingerprint import Fingerprint
 from cache.index import ChosenIndex, Neighbour, Vector
 from cache.plan import CachePlan
-from policies.model import CachePolicy, SemanticCache
+from policies.caching import CachePolicy, SemanticCache
 
 _NEIGHBOURS: Final = 5
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Set
 from typing import Any, Final, Protocol
 
 from cache.reading import Reading, read
-from policies.model import AuditJudge
+from policies.caching import AuditJudge
 
 ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
 """By the kind of embedding, the cosine from which on two answers that nothing sets apart count as the same."""

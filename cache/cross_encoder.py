@@ -7,7 +7,7 @@ Any folder that sentence-transformers exports will do; it is served by ONNX Runt
     config.json                       its labels, and how many tokens it reads
 
 A model of one logit says its sigmoid. One of several labels says the probability of the label that means "the same",
-found by its name. Where such a score counts is the policy's to say (`policies.model.CrossEncoder`).
+found by its name. Where such a score counts is the policy's to say (`policies.caching.CrossEncoder`).
 
 One pair at a time, on one thread beside the event loop. Fail closed: what is too long to be read whole, what takes too
 long, and what fails is refused.
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from cache.deadline import Deadline
 from cache.decision import Decide, Verdict
-from policies.model import CrossEncoder as Rule
+from policies.caching import CrossEncoder as Rule
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cache import guards
-from policies.model import SemanticCache
+from policies.caching import SemanticCache
 
 
 @dataclass(frozen=True, slots=True)

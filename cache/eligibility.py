@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from cache import payload, words
-from policies.model import CachePolicy
+from policies.caching import CachePolicy
 
 LONGEST_QUESTION = 2_000
 """Characters. Longer texts are documents, not questions that somebody else asks too."""

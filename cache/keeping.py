@@ -18,7 +18,7 @@ from cache.plan import CachePlan
 from cache.registry import Registry
 from cache.shelf import Caps, put
 from cache.store import Command, IndexOperation, Operation
-from policies.model import CachePolicy
+from policies.caching import CachePolicy
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ from cache import eligibility
 from cache.fingerprint import Fingerprint, fingerprint
 from cache.scope import Scope, Scopes
 from cache.tags import Tags
-from policies.model import CachePolicy, Policy
+from policies.caching import CachePolicy
+from policies.model import Policy
 
 if TYPE_CHECKING:
     from cache.audit import Sample

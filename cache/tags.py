@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cache.store import Command
-from policies.model import TAG, TAGS_AT_MOST
+from policies.caching import TAG, TAGS_AT_MOST
 
 Versions = tuple[tuple[str, str], ...]
 """Tags, sorted, each with its version; '' for one that was never purged."""

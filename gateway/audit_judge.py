@@ -17,7 +17,7 @@ from gateway.accounts import cost
 from gateway.backends.base import BackendError, Call, TimedOut
 from gateway.completions import Usage, usage_of
 from gateway.tiers import Ask, Endpoint
-from policies.model import AuditJudge as Rule
+from policies.caching import AuditJudge as Rule
 
 _AT_A_TIME: Final = 2
 _LIMIT_S: Final = 30.0

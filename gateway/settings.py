@@ -18,8 +18,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretS
 from cache.index.base import Choice
 from gateway.addresses import check_http_url, check_store_url
 from policies.errors import Problem
-from policies.model import Seconds, Section, Whole
 from policies.validation import Finding, raise_findings
+from policies.values import Seconds, Section, Whole
 from routing.confidence import Head
 
 Capability = Literal["tools", "vision", "json"]

@@ -16,8 +16,9 @@ from typing import Any
 
 from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
-from policies.model import SURFACE_HEADER, Policy, Rules, Section
+from policies.model import SURFACE_HEADER, Policy, Rules
 from policies.validation import validate
+from policies.values import Section
 from policies.yaml_source import Document, read_yaml
 
 DEFAULT_SURFACE = "chat"

@@ -1,20 +1,21 @@
 """A policy: the rules of one surface, as its YAML file states them, checked and frozen.
 
-Durations are written `400ms`, `6s`, `24h` and held in seconds; shares are written `1%` or `0.01` and held as 0..1.
-Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`.
+Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`; how durations
+and shares are written stands in `policies.values`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from policies.caching import CachePolicy
 from policies.errors import did_you_mean
 from policies.expression import OTHERWISE, Expression
 from policies.validation import Finding, raise_findings
+from policies.values import Seconds, Section, Share, Whole, knows, number, rule, seconds
 
 ROUTE_VALUES = frozenset(
     {
@@ -31,10 +32,6 @@ ROUTE_VALUES = frozenset(
     }
 )
 """What a rule of `route.start` may ask about."""
-CACHE_VALUES = frozenset(
-    {"tools", "images", "temperature", "top_p", "n", "seed", "logprobs", "turns", "tokens_in", "stream", "json"}
-)
-"""What a rule of `cache.never` may ask about."""
 SURFACE_HEADER = "x-tierline-surface"
 RESERVED_NAMES = frozenset({"auto"})
 """Names for `model` that mean something of their own, as does every one that starts with `tier:`."""
@@ -44,80 +41,19 @@ UNCALIBRATED_BELOW = 0.8
 8B that reach it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 35 to 63% (measured on
 mzelling/rational-llm-cascades). It lets through too little rather than too much."""
 
-TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
-"""What the name of a source that answers are drawn from looks like."""
-TAGS_AT_MOST = 16
-
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(value: object) -> float:
-    match = _DURATION.match(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 400ms, 6s, 5m or 24h")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
-
 
 def _quantile_or_seconds(value: object) -> object:
     if value in ("p50", "p90", "p95", "p99"):
         return value
     try:
-        return _seconds(value)
+        return seconds(value)
     except ValueError:
         raise ValueError(f"{value!r} is neither p50, p90, p95 or p99 nor a duration such as 300ms") from None
 
 
-def _rule(value: object) -> Expression:
-    if isinstance(value, Expression):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a rule; write an expression such as 'tokens_in < 3000', or 'otherwise'")
-    return Expression.parse(value)
-
-
-def _share(value: object) -> object:
-    if isinstance(value, str) and value.endswith("%"):
-        try:
-            return float(value[:-1]) / 100
-        except ValueError:
-            raise ValueError(f"{value!r} is not a share; write 1% or 0.01") from None
-    return _not_a_flag(value)
-
-
-def _not_a_flag(value: object) -> object:
-    """Python would read true as 1."""
-    if isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a number")
-    return value
-
-
-def _knows(values: frozenset[str]) -> Callable[[Expression], Expression]:
-    def check(rule: Expression) -> Expression:
-        unknown = sorted(rule.names - values)
-        if unknown:
-            named = ", ".join(f"{name!r}{did_you_mean(name, values)}" for name in unknown)
-            raise ValueError(f"{rule.source!r} asks for {named}; a rule here knows {', '.join(sorted(values))}")
-        return rule
-
-    return check
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1, allow_inf_nan=False)]
-Whole = Annotated[int, BeforeValidator(_not_a_flag)]
-RouteRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(ROUTE_VALUES))]
-CacheRule = Annotated[Expression, BeforeValidator(_rule), AfterValidator(_knows(CACHE_VALUES))]
+RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
-Tag = Annotated[str, Field(pattern=rf"^{TAG.pattern}$")]
-Guard = Literal["negation", "numbers", "entities", "dates"]
-
-
-class Section(BaseModel):
-    """A part of a policy file: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class Match(Section):
@@ -213,7 +149,7 @@ class Agreement(Section):
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1
-    temperature: Annotated[float, BeforeValidator(_not_a_flag), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
+    temperature: Annotated[float, BeforeValidator(number), Field(gt=0, le=2, allow_inf_nan=False)] = 0.7
 
 
 class StreamRules(Section):
@@ -265,84 +201,6 @@ class Escalate(Section):
     hedge: Hedge | None = None
     speculate: Speculate = Speculate()
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
-
-
-class ExactCache(Section):
-    """Byte-equal requests are answered from the store."""
-
-    ttl: Seconds
-
-
-class CrossEncoder(Section):
-    """A second opinion on the best neighbour, by the model that reads both questions together (the deployment's).
-
-    It is asked where no veto has spoken and the score is `ask_from` at least: under even odds the wait is not worth it,
-    and the neighbour is not served. (Of Quora's questions one in twelve then waits for it.) As a `veto` it refuses what
-    it scores below `min_score`, and nothing else changes. As the `score` it takes the place of the other score: the
-    threshold starts from `min_score`, and labels move it. An opinion that is not there `within` that time, or that
-    fails, refuses.
-    """
-
-    min_score: Share
-    """What is enough depends on what the model was trained for; `tierline eval cache` tells."""
-    decides: Literal["veto", "score"] = "veto"
-    ask_from: Share = 0.5
-    within: Annotated[Seconds, Field(gt=0)] = 0.1
-
-
-class AuditJudge(Section):
-    """A model that says whether a stored answer and a fresh one come to the same, where the guards see no difference.
-
-    It reads the question and both answers, after the reply is out and at our own expense. `per_hour` bounds its calls
-    for the surface, those of all workers together, and near misses to half of that; beyond it the answers' vectors are
-    compared.
-    """
-
-    backend: Annotated[str, Field(min_length=1)]
-    """The name of a backend of the deployment's config."""
-    per_hour: Annotated[Whole, Field(ge=1)] = 60
-
-
-class SemanticCache(Section):
-    """Requests that mean the same are answered from the store, when past every guard and surely enough the same.
-
-    `max_error`: the share of all requests that may get another question's answer wrongly. `verify`: what judges a
-    neighbour: the `default` verifier allows other wording, `none` leaves the guards alone, which allow hardly any.
-    """
-
-    ttl: Seconds
-    min_similarity: Annotated[float, Field(ge=0.5, le=1)] = 0.5
-    """The cosine from which on a neighbour is looked at at all. It bounds the cost; the verifier bounds the error."""
-    max_error: Share = 0.01
-    audit: Share = 0.02
-    """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
-    audit_judge: AuditJudge | None = None
-    verify: Literal["default", "none"] = "default"
-    cross_encoder: CrossEncoder | None = None
-    max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
-    """A request that asks for more than this wants an answer of its own. One that does not say is not refused."""
-    guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")
-
-
-class CachePolicy(Section):
-    """What may be answered from the store, and what never is.
-
-    `coalesce`: where there is an exact cache, equal requests that come while one of them is being answered share its
-    answer.
-    """
-
-    exact: ExactCache | None = None
-    semantic: SemanticCache | None = None
-    never: tuple[CacheRule, ...] = ()
-    store_tool_calls: bool = False
-    """Whether answers that call tools are kept: what a call does may not be what it did before."""
-    replay: Literal["at_once", "paced"] = "at_once"
-    """How a stored answer is streamed: as one piece, or at the pace at which it came first."""
-    coalesce: bool = True
-    scope: Literal["tenant", "team"] = "tenant"
-    """Who shares answers: each tenant by itself, or all of its team (`tenants` in the deployment's config)."""
-    tags: Annotated[tuple[Tag, ...], Field(max_length=TAGS_AT_MOST)] = ()
-    """The sources that answers here are drawn from, beside those that a request names: see `cache purge --tag`."""
 
 
 class Output(Section):

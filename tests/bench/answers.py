@@ -42,7 +42,7 @@ from gateway.commands._collect_model import local_model
 from gateway.commands.eval._cache_rows import read_rows
 from gateway.settings import BackendConfig
 from gateway.tiers import Endpoint
-from policies.model import AuditJudge as Rule
+from policies.caching import AuditJudge as Rule
 from routing.embedder import Embedder, EmbedderKind, load_embedder
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"

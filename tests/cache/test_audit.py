@@ -21,7 +21,8 @@ from cache.no_store import NoStore
 from cache.redis_store import RedisStore
 from cache.risk import LEAST_LABELS, Batch, Label, decode_batch, encode_batch
 from cache.store import Write
-from policies.model import AuditJudge, Policy, SemanticCache
+from policies.caching import AuditJudge, SemanticCache
+from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
 

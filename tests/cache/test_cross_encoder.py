@@ -23,7 +23,7 @@ from cache.cross_encoder import CrossEncoder, CrossEncoderError, Scorer, SecondO
 from cache.decision import Verdict, default_threshold
 from cache.lookup import Cache
 from cache.redis_store import RedisStore
-from policies.model import CrossEncoder as Rule
+from policies.caching import CrossEncoder as Rule
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder

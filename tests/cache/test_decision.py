@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from cache.decision import Verdict, choose, decide_by, default_threshold
-from policies.model import SemanticCache
+from policies.caching import SemanticCache
 from tests.cache.samples import policy
 
 ITALY, SAME, SPAIN = "What is the capital of Italy?", "what's the capital of Italy", "What is the capital of Spain?"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cache.eligibility import rule_values, why_not_any, why_not_semantic, why_not_the_question
-from policies.model import CACHE_VALUES
+from policies.caching import CACHE_VALUES
 from tests.cache.samples import Facts, body, policy
 
 

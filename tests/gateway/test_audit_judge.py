@@ -15,7 +15,7 @@ from gateway.backends.base import Call, Completion, EventStream, Unreachable
 from gateway.backends.openai import OpenAIBackend
 from gateway.settings import BackendConfig, Price
 from gateway.tiers import Endpoint
-from policies.model import AuditJudge as Rule
+from policies.caching import AuditJudge as Rule
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import eventually
 

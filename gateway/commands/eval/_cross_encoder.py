@@ -8,8 +8,8 @@ from pathlib import Path
 from cache.cross_encoder import CrossEncoder, CrossEncoderError, consulting
 from cache.decision import Decide
 from gateway.commands import CommandError
-from policies.model import CrossEncoder as Rule
-from policies.model import SemanticCache
+from policies.caching import CrossEncoder as Rule
+from policies.caching import SemanticCache
 
 _AS_THE_SCORE = Rule(min_score=0.5, decides="score")
 

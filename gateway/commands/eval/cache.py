@@ -29,8 +29,9 @@ from gateway.commands.eval._cache_rows import Requests, Row, read_rows
 from gateway.commands.eval._cross_encoder import add_cross_encoder_flag, with_cross_encoder
 from gateway.commands.eval._data import whole
 from gateway.commands.eval._embedding import Remembered
+from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
-from policies.model import Policy, SemanticCache
+from policies.model import Policy
 from routing.dataset import DataError
 from routing.embedder import EmbedderKind, load_embedder
 
