@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -26,7 +25,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
-from gateway.backends.quota import Quota
+from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
 from gateway.completions import Assembler, Progress, chunks_of, usage_of
 
@@ -266,22 +265,14 @@ async def _error_body(response: Response) -> bytes:
 
 def _retry_after(response: Response) -> float | None:
     """Seconds asked for by `retry-after-ms` or `Retry-After` (a number or an HTTP date); None if neither is sane."""
-    milliseconds = _number(response.header("retry-after-ms"))
+    milliseconds = number_in(response.header("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     value = response.header("Retry-After")
-    seconds = _number(value)
+    seconds = number_in(value)
     if value is None or seconds is not None:
         return seconds
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time())
     except (TypeError, ValueError):
         return None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None

@@ -84,7 +84,7 @@ class _Left:
         comes_in_s = _seconds(self.full_in, self.heard_at_wall)
         if comes_in_s is None:
             return 0.0
-        limit = _number(self.limit)
+        limit = number_in(self.limit)
         if limit is not None and limit > self.remaining:
             lacking = min(need + self.spent, limit) - self.remaining
             comes_in_s *= max(0.0, lacking) / (limit - self.remaining)
@@ -172,7 +172,7 @@ class Quota:
             remaining, full_in = _read_ietf(value, header(allowance.limit) or "")
             limit = None
         else:
-            remaining, full_in = _number(value), header(allowance.reset)
+            remaining, full_in = number_in(value), header(allowance.reset)
             limit = header(allowance.limit) if allowance.limit else None
         if remaining is None:
             self._left.pop(allowance.remaining, None)
@@ -187,8 +187,8 @@ def _read_ietf(value: str, policy: str) -> tuple[float | None, str | None]:
         (remaining, -reset, item["t"])
         for name, item in _items(value)
         if name not in not_requests
-        and (remaining := _number(item.get("r"))) is not None
-        and (reset := _number(item.get("t"))) is not None
+        and (remaining := number_in(item.get("r"))) is not None
+        and (reset := number_in(item.get("t"))) is not None
     ]
     if not items:
         return None, None
@@ -204,7 +204,7 @@ def _seconds(text: str | None, wall: float) -> float | None:
     """Seconds from a moment on: of a number, a duration such as 1m30s or 20ms, or an RFC 3339 date."""
     if not text or len(text) > _LONGEST_VALUE:
         return None
-    number = _number(text)
+    number = number_in(text)
     if number is not None:
         return number
     duration = _DURATION.fullmatch(text.strip())
@@ -216,7 +216,8 @@ def _seconds(text: str | None, wall: float) -> float | None:
         return None
 
 
-def _number(text: str | None) -> float | None:
+def number_in(text: str | None) -> float | None:
+    """The number that a header says; None for anything else, and for less than 0."""
     try:
         number = float(text or "")
     except ValueError:
