@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,13 @@ OnProgress = Callable[[str, int, int], None]
 _FOLDS = 5
 _ROUNDS = 600
 _FEW_GROUPS = 8
+_NEAR = 0.5
+"""The cosine from which on two questions are of one topic, whatever they want."""
 _WEIGHT_OF_OURS = 0.3
 """Of the pairs of our own making, against a labelled data set. With none of them a score means something else for
 commands than for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
-STRICT_ERROR = 0.01
+STRICT_ERROR = 0.02
+"""Of the pairs that differ and are near, the share that may be served at the strict threshold."""
 
 
 class TrainingUnavailable(RuntimeError):
@@ -91,7 +94,7 @@ def tabulated(
         aside,
         dataset,
         group,
-        _folds(pairs, dataset, group),
+        _folds(pairs, cosines, dataset, group),
     )
 
 
@@ -107,16 +110,26 @@ def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) 
     return weight
 
 
-def _folds(pairs: Sequence[Pair], dataset: NDArray[np.str_], group: NDArray[np.str_]) -> NDArray[np.intp]:
-    """Whole groups together, or whole clusters where there are few groups: what is alike is left out together."""
+def _folds(
+    pairs: Sequence[Pair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
+) -> NDArray[np.intp]:
+    """Whole groups together, or whole topics where there are few groups: what is alike is left out together.
+
+    A topic is what pairs connect that want the same answer, or are near each other though they do not: a question that
+    was fitted on with its opposite is no stranger. A pair of two topics is left out with the first.
+    """
     fold = np.zeros(len(pairs), np.intp)
     for name in np.unique(dataset):
         rows = np.flatnonzero(dataset == name).tolist()
         if len(np.unique(group[rows])) >= _FEW_GROUPS and name != OURS:
             fold[rows] = [_fold_of(str(group[row])) for row in rows]
         else:
-            clusters = clusters_of(pairs[row] for row in rows)
-            fold[rows] = [_fold_of(str(clusters[pairs[row].a])) for row in rows]
+            topics = clusters_of(
+                replace(pairs[row], same_answer=pairs[row].same_answer or cosines[row] >= _NEAR)
+                for row in rows
+                if group[row] != STRANGERS
+            )
+            fold[rows] = [_fold_of(str(topics.get(pairs[row].a))) for row in rows]
     return fold
 
 
@@ -192,19 +205,20 @@ def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Fl
 
 
 def strict_threshold(score: Floats, table: Table) -> float:
-    """The lowest score at which of no labelled data set more than 1% of the pairs that differ are served."""
-    labelled = (table.group != STRANGERS) & (table.dataset != OURS)
+    """The lowest score at which of no labelled data set more than 2% are served of the pairs that differ and are near.
+
+    Those that are not near are never compared; to count them would make any threshold look safe.
+    """
+    near = table.features[:, contrast.FEATURES.index("cosine")] >= _NEAR
+    labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != OURS)
     return max(
-        (
-            _within(score, table.refused, labelled & ~table.same & (table.dataset == name))
-            for name in np.unique(table.dataset)
-        ),
+        (_within(score, table.refused, labelled & (table.dataset == name)) for name in np.unique(table.dataset)),
         default=0.5,
     )
 
 
 def _within(score: Floats, refused: Mask, false: Mask) -> float:
-    """The lowest score at which at most 1% of these false pairs are served."""
+    """The lowest score at which at most STRICT_ERROR of these false pairs are served."""
     served = np.sort(score[false & ~refused])[::-1]
     most = int(STRICT_ERROR * false.sum())
     return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5

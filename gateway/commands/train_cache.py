@@ -34,10 +34,10 @@ _EXAMPLES = """examples:
 
 A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}: may the answer to `a` be given to who asks `b`?
 Pairs of our own making (a question said otherwise, or with one thing changed) are added from the questions. Printed are
-shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group or cluster, and for
-what is given by --check, nothing of its data set. The strict threshold is the lowest at which at most 1% of the pairs
-that differ are served, of each data set. The table of word vectors is written beside the folder, and all artefacts
-there share it."""
+shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group or topic, and for
+what is given by --check, nothing of its data set. The strict threshold is the lowest at which, of each data set, at
+most 2% are served of the pairs that differ though their vectors are near. The table of word vectors is written beside
+the folder, and all artefacts there share it."""
 
 _BATCH = 64
 _SEEN = {"left_out": "not this part", "checked": "nothing of it"}

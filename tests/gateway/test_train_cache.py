@@ -52,14 +52,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 def test_an_artefact_is_fitted_and_judged_on_what_it_did_not_see(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the strict threshold at most 1% of the pairs that differ are served; the sheet says what was seen."""
+    """At the strict threshold at most 2% of the pairs that differ are served; the sheet says what was seen."""
     own, others = files
     flags = ("--data", own, "--check", others, "--json")
     code, out, _ = run(capsys, *flags, "--out", tmp_path / "one")
     report = json.loads(out)
     assert code == 0
     assert set(report["left_out"]) == {"own", "perturbed"}
-    assert report["checked"]["others"]["wrong"] <= 0.01
+    assert report["checked"]["others"]["wrong"] <= 0.02
     verifier = Verifier.load(tmp_path / "one")
     assert (verifier.version, verifier.strict) == (report["version"], report["strict"])
     same, other = (WAYS[1].format("wash", thing) for thing in ("a wool carpet", "a copper pan"))
