@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cache.single_flight import Flight
-from cache.store import Claim, Command, Store, StoreUnavailable
+from cache.store import Claim, Store, StoreUnavailable
 
 LEASE_S: Final = 3.0
 """How long the followers of a killed worker wait at most, before one of them takes over."""
@@ -26,15 +26,6 @@ ASK_AGAIN: Final = frozenset({"busy", "timeout"})
 """Reasons for which a look that has failed may be followed by a claim: in a burst it matters most who makes the answer.
 """
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
-# A server that may not write (a full one, a replica) has still been read, so the lease alone is not to be had.
-_LOOK: Final = b"""
-local value = redis.call('GET', KEYS[1])
-if value then return {value, false} end
-local taken = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
-if not taken then return {false, redis.call('GET', KEYS[2])} end
-return {false, not taken.err and ARGV[1]}
-"""
-_LASTING: Final = b"%d" % round(LEASE_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +76,8 @@ class Leases:
         Raises StoreUnavailable. After one of `ASK_AGAIN` the lease may be held: `claim` it, or `abandon` it.
         """
         lease = _lease_of(flight)
-        words = (b"EVAL", _LOOK, b"2", key.encode(), lease.key.encode(), lease.holder, _LASTING)
         try:
-            ((value, holder),) = await self._store.ask([Command(words)])
+            found = await self._store.look(key, lease.key, lease.holder, LEASE_S)
         except asyncio.CancelledError:
             self._give_up(lease)  # it may have come through
             raise
@@ -95,11 +85,9 @@ class Leases:
             if error.reason not in _NOT_ASKED | ASK_AGAIN:
                 self._give_up(lease)
             raise
-        except (TypeError, ValueError):
-            raise StoreUnavailable("error", "an odd reply") from None
-        if isinstance(value, bytes):
-            return value
-        return self._claimed(flight, lease, holder, written=False) if isinstance(holder, bytes) else NO_LEASE
+        if found.value is not None:
+            return found.value
+        return NO_LEASE if found.holder is None else self._claimed(flight, lease, found.holder, written=False)
 
     async def claim(self, flight: Flight, written_under: str) -> Claimed:
         """Asks for the right to make this flight's answer; without a store to ask, everybody has it."""

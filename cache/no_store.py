@@ -10,6 +10,7 @@ from cache.store import (
     Command,
     DocumentIndex,
     DocumentQuery,
+    Look,
     Operation,
     StoreState,
     StoreUnavailable,
@@ -50,6 +51,9 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
+        raise StoreUnavailable(_REASON)
+
+    async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
         raise StoreUnavailable(_REASON)
 
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:

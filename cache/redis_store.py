@@ -24,6 +24,7 @@ from cache.store import (
     Document,
     DocumentIndex,
     DocumentQuery,
+    Look,
     Operation,
     StoreState,
     StoreUnavailable,
@@ -58,15 +59,15 @@ class RedisStore:
 
     async def get(self, key: str) -> bytes | None:
         name = key.encode()
-        command = b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name)
-        (value,) = await self._nodes.of(name).request(command, 1, READ_S)
-        if value is None or type(value) is bytes:
-            return value
-        if isinstance(value, Moved):
-            value = await self._nodes.followed(Part(name, command), value, READ_S)
+        value = await self._read_one(name, b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name))
         if value is None or isinstance(value, bytes):
             return value
         raise self._unavailable("error")
+
+    async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
+        name = key.encode()
+        found = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
+        return self._read(lambda reply: Look(*map(_bytes, reply)), found)
 
     async def delete(self, key: str) -> None:
         name = key.encode()
@@ -153,6 +154,13 @@ class RedisStore:
     async def aclose(self) -> None:
         await self._nodes.aclose()
 
+    async def _read_one(self, key: bytes, command: bytes) -> Any:
+        """The reply to the one command of a request that everybody waits for."""
+        (value,) = await self._nodes.of(key).request(command, 1, READ_S)
+        if isinstance(value, Moved):
+            value = await self._nodes.followed(Part(key, command), value, READ_S)
+        return value
+
     async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
         """The reply to one command of an index."""
         return self._unrefused([await self._nodes.one(Part(key.encode(), command, optional=True), limit_s)])[0]
@@ -171,6 +179,12 @@ class RedisStore:
 
     def _unavailable(self, reason: str) -> StoreUnavailable:
         return StoreUnavailable(reason, self._nodes.where)
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError("neither bytes nor nil")
 
 
 def _parts(operation: Operation) -> list[Part]:

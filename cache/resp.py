@@ -8,6 +8,14 @@ from typing import Any, Final
 from cache.store import Append, Command, Write
 
 _IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
+# A server that may not write (a full one, a replica) has still been read, so the lease alone is not to be had.
+_LOOK: Final = b"""
+local value = redis.call('GET', KEYS[1])
+if value then return {value, false} end
+local taken = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
+if not taken then return {false, redis.call('GET', KEYS[2])} end
+return {false, not taken.err and ARGV[1]}
+"""
 _PROLONG: Final = _IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
 _LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
 
@@ -35,6 +43,19 @@ def key_of(what: Write | Append | Command) -> bytes:
         return what.stream.encode()
     words = what.words
     return words[3] if words[0] == b"EVAL" else words[1] if len(words) > 1 else b""
+
+
+_LOOK_UP: Final = b"*7\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n2\r\n" % (len(_LOOK), _LOOK)
+
+
+def look(key: bytes, lease: bytes, holder: bytes, ttl_s: float) -> bytes:
+    """One command: what lies under `key`; where nothing does, take the lease unless it is held, and who holds it.
+
+    Sent for every request that may be cached, so what never changes of it is packed once.
+    """
+    lasting = _milliseconds(ttl_s)
+    words = (len(key), key, len(lease), lease, len(holder), holder, len(lasting), lasting)
+    return _LOOK_UP + b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % words
 
 
 def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[bytes, bytes, bytes]:

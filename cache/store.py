@@ -55,6 +55,14 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What was found; where nothing was, who holds the lease now, None if nobody can."""
+
+    value: bytes | None
+    holder: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """Who has a lease now, and whether there is a value under the key it was looked at together with."""
 
@@ -164,6 +172,12 @@ class Store(Protocol):
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """(id, value) of the entries after `last_id` ("0" is the beginning), oldest first, waiting up to `block_ms`."""
+
+    async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
+        """What lies under `key`; where nothing does, takes the lease at once, unless it is held. Both in one slot.
+
+        A server that may not write (a full one, a replica) is read all the same: then nobody holds the lease.
+        """
 
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         """Takes the lease unless somebody has it, and looks whether `beside`, a key of its slot, has a value."""

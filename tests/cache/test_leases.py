@@ -11,7 +11,7 @@ from cache.no_store import NoStore
 from cache.redis_store import RedisStore
 from cache.shelf import Caps, put
 from cache.single_flight import Flight
-from cache.store import Claim, Command, StoreUnavailable, Write
+from cache.store import Claim, Command, Look, StoreUnavailable, Write
 from tests.support.store import local_store
 
 
@@ -30,6 +30,17 @@ async def test_a_lease_is_one_holders_until_it_is_released(store: RedisStore) ->
     assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"other"
 
 
+async def test_a_look_finds_the_value_or_takes_the_lease(store: RedisStore) -> None:
+    """Where something is kept nobody takes a lease; where nothing is, the first who looks has it."""
+    key = name()
+    assert await store.look(key, f"{key}:l", b"one", 10) == Look(None, b"one")
+    assert await store.look(key, f"{key}:l", b"other", 10) == Look(None, b"one")
+    await store.apply([Write(key, b"kept", 10)])
+    assert await store.look(key, f"{key}:l", b"other", 10) == Look(b"kept")
+    assert await store.look(key, f"{key}:m", b"other", 10) == Look(b"kept")
+    assert await store.get(f"{key}:m") is None
+
+
 async def test_a_claim_tells_of_the_value_beside_it(store: RedisStore) -> None:
     """What was written a moment ago is seen by whoever takes the lease after that."""
     lease = name()
@@ -40,9 +51,9 @@ async def test_a_claim_tells_of_the_value_beside_it(store: RedisStore) -> None:
 async def test_a_lease_expires_unless_it_is_renewed_by_its_holder(store: RedisStore) -> None:
     """A holder that is gone stands in nobody's way for long, and nobody can renew in another's name."""
     lease = name()
-    await store.claim(lease, b"one", 0.05, lease)
+    await store.claim(lease, b"one", 0.5, lease)
     await store.renew(lease, b"one", 30)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     assert (await store.claim(lease, b"other", 10, lease)).holder == b"one"
     await store.renew(lease, b"one", 0.05)
     await store.renew(lease, b"other", 30)
@@ -54,7 +65,7 @@ async def test_a_lease_expires_unless_it_is_renewed_by_its_holder(store: RedisSt
 async def test_what_is_published_is_read_in_order_and_goes_by_itself(store: RedisStore) -> None:
     """A stream of one flight needs nobody to clean up after it."""
     stream = name()
-    await store.publish(stream, [b"1", b"2"], 0.2)
+    await store.publish(stream, [b"1", b"2"], 1)
     assert [value for _, value in await store.after(stream, "0", 10, 0)] == [b"1", b"2"]
     async with asyncio.timeout(5):
         while await store.after(stream, "0", 10, 0):
@@ -65,6 +76,7 @@ async def test_without_a_store_there_are_no_leases() -> None:
     """As for every other verb: unavailable, at once."""
     store = NoStore()
     for verb in (
+        store.look("k", "k:l", b"one", 1),
         store.claim("k", b"one", 1, "x"),
         store.renew("k", b"one", 1),
         store.release([("k", b"one")]),
