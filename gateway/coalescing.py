@@ -29,6 +29,7 @@ from gateway.afterwards import Afterwards, Keeping
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.following import Reading, late
+from gateway.known import Known
 from gateway.leading import Leading, Work
 from gateway.reply import Reply
 
@@ -47,6 +48,7 @@ class Coalescing:
         self.exchange = FlightExchange(store, pack, unpack)
         self.flights = Flights()
         self.looking: dict[str, list[asyncio.Future[Lookup | None]]] = {}
+        self.known = Known()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -120,8 +122,9 @@ class Turn:
         """Whether there is a flight that this request can join."""
         return self._joinable() is not None
 
-    async def looked_up(self, look: Callable[[Read], Awaitable[Lookup]]) -> Lookup:
-        """What is stored; where nothing is, the same round trip has asked for the right to make the answer.
+    async def looked_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+        """What is stored; where nothing is, the same round trip has asked for the right to make the answer, unless an
+        answer was to be expected there.
 
         Of those who ask at the same moment one looks: a burst would exhaust the store's connections.
         """
@@ -135,8 +138,10 @@ class Turn:
             return await found or await look(self._read)
         others = looking[self._key] = []
         lookup: Lookup | None = None
+        known = self._host.known
         try:
-            lookup = await look(self._read)
+            lookup = await look(None if self._entry in known else self._read)
+            known.found(self._entry, there=lookup.hit is not None)
             return lookup
         finally:
             del looking[self._key]
