@@ -61,9 +61,16 @@ def path(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) 
 
 
 def kept(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) -> str:
-    """Asks until the cache answers; the request's id."""
-    until(lambda: path(gateway, question, tenant, **headers) == "cache-exact", 5, f"a hit for {question}")
-    return ask(gateway, question, tenant).headers["x-request-id"]
+    """Asks until the cache answers; that request's id."""
+    ids: list[str] = []
+
+    def answered() -> bool:
+        reply = ask(gateway, question, tenant, **headers)
+        ids.append(reply.headers["x-request-id"])
+        return reply.headers["x-tierline-path"] == "cache-exact"
+
+    until(answered, 5, f"a hit for {question}")
+    return ids[-1]
 
 
 def still_kept(gateway: Gateway, question: str, tenant: str = "acme") -> None:

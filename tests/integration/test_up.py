@@ -69,7 +69,7 @@ class Up:
 
 def all_gone(pids: dict[int, str]) -> bool:
     """Whether none of these runs any more; a zombie has no command line."""
-    return not any(command_line(pid) == command for pid, command in pids.items())
+    return not any(command and command_line(pid) == command for pid, command in pids.items())
 
 
 Start = Callable[..., Up]
