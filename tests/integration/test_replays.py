@@ -198,15 +198,27 @@ def _hit(found: dict[str, Any]) -> dict[str, Any] | None:
     return found if found["path"] == "cache-exact" else None
 
 
+def hit_of(gw: Gateway, body: dict[str, Any]) -> httpx2.Response:
+    """The stored answer: a lookup that a busy machine's store has no time for is made again."""
+    replies: list[httpx2.Response] = []
+
+    def hit() -> bool:
+        replies.append(post(gw, body))
+        return replies[-1].headers["x-tierline-path"] == "cache-exact"
+
+    until(hit, 10, "a hit")
+    return replies[-1]
+
+
 def test_a_hit_says_what_it_is(gw: Gateway, local_upstream: Upstream) -> None:
     """Its headers name the path, the entry and its age; it cost nothing, and nobody else may store it."""
     body = ask()
     fresh = post(gw, body)
     assert "age" not in fresh.headers and "x-tierline-cache-entry" not in fresh.headers
     stored(gw, body)
-    hits = [post(gw, body), post(gw, {**body, "stream": True})]
+    hits = [hit_of(gw, body), hit_of(gw, {**body, "stream": True})]
     for hit in hits:
-        assert (hit.headers["x-tierline-path"], hit.headers["x-tierline-cost-usd"]) == ("cache-exact", "0.00000000")
+        assert hit.headers["x-tierline-cost-usd"] == "0.00000000"
         assert int(hit.headers["age"]) < 10
         assert len(hit.headers["x-tierline-cache-entry"]) == 12
     # RFC 9111: the answer to a POST is stored only where it says how long it is fresh.
