@@ -42,7 +42,7 @@ from gateway.tiers.warmth import Warmth
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty import DifficultyModel, shipped_artefact
-from routing.embedder import load_embedder
+from routing.embedder import Embedder, load_embedder
 
 log = logging.getLogger("tierline")
 
@@ -64,33 +64,10 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     telemetry = Telemetry(
         store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
     )
-    secret = os.environ.get(SECRET_ENV, "").encode()
-    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     tiers = _tiers(deployment)
-    cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
-    audits = Audits(
-        store,
-        f"{embedder.name}/{verifier.version}",
-        embedder.embed,
-        alike=ALIKE[deployment.embedding.kind],
-        cross_encoder="" if cross_encoder is None else cross_encoder.version,
-        judge=AuditJudge(_endpoints(tiers), metrics.judged),
-    )
-    metrics.watch_learning(audits.state)
-    cache = Cache(
-        store,
-        embedder_name=embedder.name,
-        dimension=embedder.dimension,
-        secret=secret,
-        longest_question=embedder.whole_chars,
-        verifier=verifier,
-        cross_encoder=cross_encoder,
-        audits=audits,
-        index=deployment.store.index,
-        teams=deployment.teams,
-        caps=Caps(deployment.cache.entries, deployment.cache.bytes),
-        largest=deployment.cache.largest,
-    )
+    cache = _cache(deployment, store, embedder, AuditJudge(_endpoints(tiers), metrics.judged))
+    if cache.audits is not None:
+        metrics.watch_learning(cache.audits.state)
     watcher = _watcher(source, policies, metrics)
     spending = Spending(tiers)
     afterwards = Afterwards(cache, telemetry, Books(watcher, tiers, spending))
@@ -110,6 +87,34 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         metrics=metrics,
         afterwards=afterwards,
         started_at=int(time.time()),
+    )
+
+
+def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> Cache:
+    """The cache, with what judges its candidates. Raises VerifierError or CrossEncoderError."""
+    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
+    cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
+    audits = Audits(
+        store,
+        f"{embedder.name}/{verifier.version}",
+        embedder.embed,
+        alike=ALIKE[deployment.embedding.kind],
+        cross_encoder="" if cross_encoder is None else cross_encoder.version,
+        judge=judge,
+    )
+    return Cache(
+        store,
+        embedder_name=embedder.name,
+        dimension=embedder.dimension,
+        secret=os.environ.get(SECRET_ENV, "").encode(),
+        longest_question=embedder.whole_chars,
+        verifier=verifier,
+        cross_encoder=cross_encoder,
+        audits=audits,
+        index=deployment.store.index,
+        teams=deployment.teams,
+        caps=Caps(deployment.cache.entries, deployment.cache.bytes),
+        largest=deployment.cache.largest,
     )
 
 
