@@ -36,15 +36,10 @@ def plan_of(ctx: RequestContext, services: Services) -> CachePlan:
     )
 
 
-def _allowed_tiers(ctx: RequestContext) -> frozenset[str] | None:
-    """The tiers whose stored answers may serve; None for any. A weaker tier's answer never serves a stronger wish."""
-    return None if ctx.clamp is None else frozenset(ctx.clamp.of(ctx.policy.tiers))
-
-
 async def exact(ctx: RequestContext, services: Services, plan: CachePlan, turn: Turn | None) -> Hit | None:
     """The exact cache's answer; `turn` looks for all who ask the same now."""
     hop = ctx.trace.begin(names.CACHE_EXACT)
-    look = partial(services.cache.exact, plan, _allowed_tiers(ctx))
+    look = partial(services.cache.exact, plan, ctx.allowed_tiers())
     return _looked_up(hop, await (look() if turn is None else turn.looked_up(look)))
 
 
@@ -56,7 +51,7 @@ async def semantic(
     found: Lookup | None = None
     try:
         needed = ctx.wishes.cache.only_if_cached
-        tiers = _allowed_tiers(ctx)
+        tiers = ctx.allowed_tiers()
         found = await services.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
     finally:
         if run is not None and (found is None or found.hit is not None):

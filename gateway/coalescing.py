@@ -221,11 +221,8 @@ class Turn:
 
     async def _written(self, flight: Flight) -> Lookup:
         """What was written between the look and the claim."""
-        clamp, policy = self._ctx.clamp, self._ctx.policy
         try:
-            found = await self._host.cache.exact(
-                self._plan, None if clamp is None else frozenset(clamp.of(policy.tiers))
-            )
+            found = await self._host.cache.exact(self._plan, self._ctx.allowed_tiers())
         except BaseException:
             self._end(flight, Landing("abandoned"))
             raise

@@ -44,6 +44,14 @@ class RequestContext:
     ttft_deadline: float | None = None
     """When a stream's first token is due, by the policy's p99 and the client; None where nobody waits for one."""
 
+    def ladder(self) -> tuple[str, ...]:
+        """The tiers of its surface that it allows itself, cheapest first."""
+        return self.policy.tiers if self.clamp is None else self.clamp.of(self.policy.tiers)
+
+    def allowed_tiers(self) -> frozenset[str] | None:
+        """Whose stored answers may serve it; None for any tier's: a weaker one's never serves a stronger wish."""
+        return None if self.clamp is None else frozenset(self.ladder())
+
     def budget_s(self) -> float:
         """What is left of the deadline, in seconds; negative once it has passed."""
         return self.deadline - time.monotonic()

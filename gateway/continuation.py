@@ -98,7 +98,7 @@ class Successor:
 
     def _tiers_for(self, broken: Broken) -> Iterator[str]:
         ctx = self._ctx
-        ladder = ctx.policy.tiers if ctx.clamp is None else ctx.clamp.of(ctx.policy.tiers)
+        ladder = ctx.ladder()
         at = ladder.index(broken.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
         same = () if isinstance(broken.error, Degenerate) else (broken.tier,)

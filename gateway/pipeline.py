@@ -108,8 +108,7 @@ async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> 
 
 def _classified(ctx: RequestContext) -> bool:
     """Whether there is anything for the classifier to decide."""
-    open_ = ctx.policy.tiers if ctx.clamp is None else ctx.clamp.of(ctx.policy.tiers)
-    return ctx.policy.route.classifier != "none" and len(open_) > 1
+    return ctx.policy.route.classifier != "none" and len(ctx.ladder()) > 1
 
 
 def _begun_early(ctx: RequestContext, services: Services, vector: Vector) -> Run | None:
