@@ -73,9 +73,13 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
 
 
 def reasons(trace: Trace) -> Header:
-    """What `x-tierline-debug: 1` asks for: why every hop went as it did."""
-    said = (f"{hop.name}: {why}" for hop in trace.hops if (why := hop.attributes.get(names.REASON)))
-    return b"x-tierline-reason", " ".join("; ".join(said).split()).encode("ascii", "replace")
+    """Give the header that `x-tierline-debug: 1` asks for: each hop that has a reason, with that reason."""
+    reasons_given = (
+        f"{hop.name}: {reason}"
+        for hop in trace.hops
+        if (reason := hop.attributes.get(names.REASON) or hop.attributes.get(names.CACHE_REASON))
+    )
+    return b"x-tierline-reason", " ".join("; ".join(reasons_given).split()).encode("ascii", "replace")
 
 
 def _server_timing(trace: Trace) -> bytes:

@@ -1,0 +1,88 @@
+"""What `gateway.pipeline` keeps for others, and what it does without: driven in this process, over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.app import in_process
+from tests.support.gateway import CHAT
+from tests.support.store import LocalStore
+from tests.support.upstream import Upstream, error_reply
+from tests.support.wait import eventually
+
+STRONG_FIRST = CHAT.replace("start: {local: otherwise}", "start: {local: turns > 5, hosted: otherwise}")
+SEMANTIC = CHAT.replace("exact: {ttl: 1h}", "exact: {ttl: 1h}\n  semantic: {ttl: 1h}")
+
+
+async def test_a_degraded_answer_is_never_kept(
+    upstream: Upstream, hosted_upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """What a weaker tier says while the wanted one is out of reach is served, and is not there for the next request."""
+    policies = {"chat": STRONG_FIRST}
+    hosted_upstream.default = error_reply(500)
+    async with in_process(tmp_path, upstream.url, hosted_upstream.url, store_url=store.url, policies=policies) as app:
+        answers = [await app.ask("hello", seed=number) for number in range(8)]
+        degraded = [n for n, answer in enumerate(answers) if answer.headers["x-tierline-path"] == "degraded"]
+        assert degraded, [answer.headers["x-tierline-path"] for answer in answers]
+        hosted_upstream.reset()
+        # A later answer that is kept shows that the writes of the earlier ones have been decided.
+        await eventually(lambda: not app.services.tiers["hosted"].health().unavailable, 15, "the hosted tier")
+        assert (await app.ask("goodbye")).headers["x-tierline-path"] == "direct"
+        await app.kept("goodbye")
+        assert not [n for n in degraded if await app.stored("hello", seed=n)]
+
+
+class _Broken:
+    """An encoder that fails."""
+
+    name = "broken"
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        raise RuntimeError("the encoder is broken")
+
+
+class _NotANumber:
+    """An encoder whose vectors are no numbers."""
+
+    name = "nan"
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        return np.full((len(texts), 256), np.nan, np.float32)
+
+
+@pytest.mark.parametrize("encoder", [_Broken, _NotANumber])
+@pytest.mark.parametrize("question", ["hello", "word " * 1000], ids=["in place", "in the thread"])
+async def test_a_failing_encoder_costs_no_request(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, encoder: type[Any], question: str
+) -> None:
+    """Without a usable vector a request is answered all the same, and found again by its very words."""
+    policies = {"chat": SEMANTIC}
+    async with in_process(tmp_path, upstream.url, store_url=store.url, policies=policies) as app:
+        app.services.embedding.embedder = encoder()
+        assert (await app.ask(question)).headers["x-tierline-path"] == "direct"
+        await app.kept(question)
+        assert (await app.ask(question + " there")).headers["x-tierline-path"] == "direct"
+
+
+async def test_the_secret_of_the_cache_hides_its_keys(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another TIERLINE_CACHE_SECRET the cache starts anew; with the same one, what was kept is there."""
+
+    async def kept(secret: str, *, ask: bool = False) -> bool:
+        monkeypatch.setenv("TIERLINE_CACHE_SECRET", secret)
+        async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+            if ask:
+                await app.ask()
+                await app.kept()
+            return await app.stored()
+
+    assert await kept("one", ask=True)
+    assert not await kept("another")
+    assert not await kept("")
+    assert await kept("one")
