@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
+import httpx2
 import pytest
 
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
 from gateway.backends.httpx2_transport import Httpx2Transport
 from tests.support.raw_upstream import never_connects, raw_upstream
+from tests.support.tls import self_signed_server
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import eventually
 
@@ -134,6 +138,17 @@ async def test_plain_http_on_a_tls_port(make: Make, upstream: Upstream) -> None:
         await send(make(upstream.url.replace("http:", "https:")))
     assert "CERT" not in str(caught.value)
     assert not upstream.requests
+
+
+async def test_a_certificate_that_nobody_signed(make: Make, tmp_path: Path) -> None:
+    """So is a server whose certificate cannot be verified: neither the key nor the prompt is sent to it."""
+    async with self_signed_server(tmp_path) as server:
+        with pytest.raises(Unreachable):
+            await send(make(server.url))
+        assert not server.received
+        trusting = ssl.create_default_context(cafile=server.certificate)
+        async with httpx2.AsyncClient(verify=trusting, trust_env=False) as client:
+            assert (await client.get(server.url)).status_code == 200  # it is the certificate alone that is refused
 
 
 async def test_a_connection_that_hangs(make: Make) -> None:
