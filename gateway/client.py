@@ -26,10 +26,12 @@ class Receive(Protocol):
 class Client:
     """Watches one connection. Once watched, a client that leaves cancels the task that answers it; `gone` tells why."""
 
-    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone", "on_left")
+    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone", "on_left", "stall_s")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, stall_s: float) -> None:
+        """`stall_s`: how long the client may leave what it was sent unread before it is given up for gone."""
         self._receive = receive
+        self.stall_s = stall_s
         self._answering: asyncio.Task[Any] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -25,7 +25,6 @@ from gateway.reply import Reply
 from gateway.streaming import DONE_EVENT, error_event
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.watchdog import STALL_S
 
 _COALESCED: Final = ((b"x-tierline-coalesced", b"1"),)
 _LAST: Final = b": x-tierline-"
@@ -78,7 +77,7 @@ class Reading:
 
     def rest(self) -> AsyncGenerator[bytes]:
         """The events that its seat has not taken yet."""
-        self._stall = asyncio.get_running_loop().call_later(STALL_S, self._look)
+        self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
         return self._events()
 
     def close(self) -> None:
@@ -199,9 +198,9 @@ class Reading:
 
     def _look(self) -> None:
         """Gives up a client that has left what it was sent unread for too long."""
-        wait_s = STALL_S
+        wait_s = stall_s = self._ctx.client.stall_s
         if self._sending:
-            wait_s = self._sending + STALL_S - time.monotonic()
+            wait_s = self._sending + stall_s - time.monotonic()
             if wait_s <= 0:
                 self._ctx.client.drop()
                 return

@@ -251,6 +251,8 @@ class Limits(Section):
     """Requests that one worker has in hand; one more is refused with 503 before it is read."""
     connections: Annotated[Whole, Field(ge=1)] = 8192
     """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
+    stall: Annotated[Seconds, Field(gt=0)] = 60.0
+    """How long a client may leave what it was sent unread; then its request ends, and the backend's call with it."""
     drain: Seconds = 2.0
     """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""
     finish: Annotated[Seconds, Field(gt=0)] = 20.0

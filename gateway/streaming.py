@@ -234,7 +234,7 @@ class LiveStream:
         return continued.events
 
     def _watch(self, slot: Slot) -> Watchdog:
-        return Watchdog(self._ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, self._ctx.client.drop)
+        return Watchdog(self._ctx.deadline, slot.endpoint.config.idle_timeout, self._give_up, self._ctx.client)
 
     def _ending(self) -> bytes:
         """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from gateway.backends.base import BackendError, Event, TimedOut
 from gateway.blame import DeadlinePassed
+from gateway.client import Client
 
 _LEAST_S: Final = 0.01
-STALL_S: Final = 60.0
-"""How long a client may leave what it was sent unread."""
 
 
 class Watchdog:
@@ -26,13 +25,12 @@ class Watchdog:
     It costs two clock readings a read, and looks itself only as often as its limits may have run out.
     """
 
-    def __init__(
-        self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None], drop_client: Callable[[], None]
-    ) -> None:
+    def __init__(self, deadline: float, idle_s: float, give_up: Callable[[BackendError], None], client: Client) -> None:
         self._deadline = deadline
         self._idle_s = idle_s
         self._give_up = give_up
-        self._drop_client = drop_client
+        self._drop_client = client.drop
+        self._stall_s = client.stall_s
         self._reading = False
         self._late = False
         self._since = time.monotonic()
@@ -53,7 +51,7 @@ class Watchdog:
 
     def _wait(self) -> float:
         # Waiting for the client may at any moment become waiting for the backend: the lesser limit says when to look.
-        limit = self._since + (self._idle_s if self._reading else min(self._idle_s, STALL_S))
+        limit = self._since + (self._idle_s if self._reading else min(self._idle_s, self._stall_s))
         if not self._late:
             limit = min(limit, self._deadline)
         return max(_LEAST_S, limit - time.monotonic())
@@ -64,7 +62,7 @@ class Watchdog:
         if self._reading and silent >= self._idle_s:
             self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
             return
-        if not self._reading and silent >= STALL_S:
+        if not self._reading and silent >= self._stall_s:
             self._drop_client()
             return
         if now >= self._deadline and not self._late:

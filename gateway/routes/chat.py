@@ -62,7 +62,7 @@ class _Exchange:
         self._send = send
         self._headers = known_headers(scope["headers"])
         self._started = False
-        self._client = Client(receive)
+        self._client = Client(receive, services.deployment.limits.stall)
         self._alive: Alive | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)

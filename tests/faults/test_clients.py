@@ -16,6 +16,8 @@ import redis
 
 from tests.faults.conftest import KEY
 from tests.faults.lanes import Answer, Rig, received
+from tests.support.gateway import serve
+from tests.support.store import LocalStore
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import until
 
@@ -139,6 +141,48 @@ def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
     rig.idle()
     local_upstream.default = Reply(text="still here")
     assert rig.ask(lane).text == "still here"
+
+
+# C3: clients that do not read
+
+
+# 12 MB, more than the sockets between hold, in which nothing is said twice
+UNREAD = tuple("".join(f"{number} " for number in range(at, at + 1400)) for at in range(0, 1_680_000, 1400))
+
+
+@pytest.fixture(scope="module")
+def _impatient(_upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: Any) -> Iterator[Rig]:
+    limits = {"limits": {"stall": "400ms"}}
+    folder = tmp_path_factory.mktemp("impatient")
+    with serve(folder, _upstreams[0].url, store_url=_store.url, settings=limits) as gateway:
+        yield Rig(gateway, _store.url)
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["alone", "sharing"])
+def test_c3_a_client_that_does_not_read(
+    _impatient: Rig, store: LocalStore, local_upstream: Upstream, follows: bool
+) -> None:
+    """A client that leaves a stream unread is given up for gone: its backend's call ends, nobody's failure, not cached.
+
+    So is one that shares the answer of an equal request; the other one, which reads, gets all of it.
+    """
+    rig, seed = _impatient, int(follows)
+    local_upstream.default = Reply(tokens=UNREAD, no_logprobs=True)
+    body = body_of("chat", stream=True, seed=seed)
+    with dialled(rig) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(head(rig, body, f"x-request-id: c3-{seed}") + body)
+        local_upstream.wait_for(1)
+        if follows:
+            other = rig.post(body)
+            assert other.headers["x-tierline-coalesced"] == "1"
+            assert other.events[-1] == "[DONE]"
+        record = rig.record(f"c3-{seed}")
+    assert (record["ledger"]["status"], record["ledger"]["error"]) == (499, "client_gone")
+    assert rig.readyz()["tiers"]["local"]["state"] == "ready"
+    if not follows:
+        assert local_upstream.requests[0].gone_at is not None
+        assert not rig.cached("chat", stream=True, seed=seed)
 
 
 # C4: bodies over the limit, which is 64 KiB here
