@@ -54,6 +54,17 @@ def is_metadata(host: str) -> bool:
     return mapped.is_link_local or mapped in _METADATA_ADDRESSES
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address without a port, can only mean this machine."""
+    name = host.lower().removeprefix("[").removesuffix("]")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host)

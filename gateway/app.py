@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from gateway.assembly import running
-from gateway.errors import ApiError, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.middleware import Door
 from gateway.reply import send_error
 from gateway.routes import health, models
@@ -18,6 +18,7 @@ from gateway.routes.chat import ChatCompletions
 from gateway.routes.feedback import feedback_router
 from gateway.services import Services
 from gateway.stopping import shared_with_server
+from gateway.wishes import known_headers
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
@@ -58,6 +59,11 @@ class App:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            self._services.guard.check(known_headers(scope["headers"]))
+        except Forbidden as refused:
+            await send_error(send, refused, [])
+            return
         if scope["path"] in CHAT:
             await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
         else:

@@ -29,7 +29,7 @@ from gateway.books import Books
 from gateway.coalescing import Coalescing
 from gateway.embedding import EmbeddingService
 from gateway.gate import Gate
-from gateway.middleware import Tenants
+from gateway.middleware import LoopbackGuard, Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.services import Services
 from gateway.settings import BackendConfig, Deployment, TierConfig
@@ -75,6 +75,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         deployment=deployment,
         gate=Gate(deployment.limits.in_flight),
         policies=watcher,
+        guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
         tiers=tiers,
         spending=spending,

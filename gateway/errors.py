@@ -3,6 +3,7 @@
     ApiError
     ├── InvalidRequest         400  invalid_request_error   the body or a header is not what the API takes
     ├── Unauthorized           401  invalid_request_error   the key is missing or unknown
+    ├── Forbidden              403  permission_error        another site's page, or a name that is not ours
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
     ├── RequestTooLarge        413  invalid_request_error
@@ -68,6 +69,14 @@ class Unauthorized(ApiError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
+
+
+class Forbidden(ApiError):
+    """403: codes host_not_allowed, origin_not_allowed."""
+
+    status = 403
+    type = "permission_error"
+    code = "host_not_allowed"
 
 
 class NotFound(ApiError):

@@ -12,10 +12,21 @@ from typing import Any
 
 import orjson
 
-from gateway.deployment import load_deployment
+from gateway.addresses import is_loopback
+from gateway.deployment import default_config, load_deployment
 from gateway.environment import Environ
 from gateway.settings import Deployment
+from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
+from policies.yaml_source import read_yaml
+
+
+def _open(host: str) -> str:
+    return (
+        f"{host or 'every address'} can be reached from other machines, and without tenants no key is asked for: "
+        "anyone there could spend the backends' keys. Add tenants, or listen on 127.0.0.1; where something in front "
+        "keeps strangers out, say so with access: {keyless: true}"
+    )
 
 
 class CannotServe(Exception):
@@ -33,10 +44,18 @@ class Launch:
     workers: int = 1
 
     def deployment(self, environ: Environ = os.environ) -> Deployment:
-        """The deployment, with `host` and `port` in place of the config's; raises ConfigError."""
+        """Load the deployment, with `host` and `port` in place of the config's; raises ConfigError.
+
+        An address that other machines reach is refused where no key is asked for, unless the config says it is meant.
+        """
         deployment = load_deployment(self.config, environ)
         given = {"host": self.host, "port": self.port}
-        return deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
+        deployment = deployment.model_copy(update={name: value for name, value in given.items() if value is not None})
+        if deployment.keyless and not deployment.access.keyless and not is_loopback(deployment.host):
+            raise InvalidContent(
+                [read_yaml(self.config or default_config()).problem(("host",), _open(deployment.host))]
+            )
+        return deployment
 
     def policy_source(self, deployment: Deployment) -> PolicySource:
         """Where the policies of that deployment come from. Nothing is read yet."""

@@ -16,15 +16,17 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.addresses import is_loopback
 from gateway.client import ClientGone
-from gateway.errors import ApiError, RequestTooLarge, Unauthorized, UnsupportedMediaType
-from gateway.settings import DEFAULT_TENANT, TenantConfig
+from gateway.errors import ApiError, Forbidden, RequestTooLarge, Unauthorized, UnsupportedMediaType
+from gateway.settings import DEFAULT_TENANT, Deployment, TenantConfig
 from gateway.wishes import known_headers, valid_request_id
 
 # See telemetry.trace: ids must differ, not be secret.
 _ids = random.Random()  # noqa: S311
 _BEARER = b"bearer "
 _LINGER_S = 1.0
+_TO_ALLOW: Final = "access.hosts in its config allows more names, and with tenants any name will do"
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
@@ -90,9 +92,55 @@ class Tenants:
         return found
 
 
-async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int) -> bytes:
-    """The whole body; raises ApiError before reading what would be too much, or is not JSON."""
-    content_type = headers.get(b"content-type")
+class LoopbackGuard:
+    """Refuse what a web page sends to a gateway that asks for no key because it listens on loopback.
+
+    Any page that a person on this machine opens can send requests to 127.0.0.1, or to a name of its own that resolves
+    there (DNS rebinding), and would spend the gateway's keys. A browser names both in headers that no page can forge.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.active = deployment.keyless and is_loopback(deployment.host)
+        """Where it is not, every request has a key, or the config says that strangers are kept out."""
+        self._names = frozenset(deployment.access.hosts)
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raises Forbidden for a request to a name that is not this machine's, or from another site's page."""
+        if not self.active:
+            return
+        host = headers.get(b"host")
+        if host is not None and not self._allows(host):
+            raise Forbidden(f"This gateway asks for no key, so it answers to names of this machine alone; {_TO_ALLOW}.")
+        origin = headers.get(b"origin")
+        if origin is not None and not self._allows(origin.partition(b"://")[2]):
+            message = f"This gateway asks for no key, so no page of another site may use it; {_TO_ALLOW}."
+            raise Forbidden(message, code="origin_not_allowed")
+
+    def _allows(self, authority: bytes) -> bool:
+        """Whether `authority`, a name or an address with or without a port, is loopback or named by the config."""
+        text = authority.decode("latin-1").lower()
+        name = text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]
+        return name in self._names or is_loopback(name)
+
+
+def is_operator(headers: Mapping[bytes, bytes], deployment: Deployment) -> bool:
+    """Whether the sender may read what the gateway knows of all tenants: metrics, models, and what is degraded."""
+    if deployment.keyless or deployment.access.public_metrics:
+        return True
+    admin, key = deployment.admin, bearer_key(headers)
+    return admin is not None and admin.key is not None and bool(key) and _same(key, admin.key.get_secret_value())
+
+
+def _same(key: bytes, known: str) -> bool:
+    return hmac.compare_digest(hashlib.sha256(key).digest(), hashlib.sha256(known.encode()).digest())
+
+
+async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *, typed: bool = False) -> bytes:
+    """Read the whole body. Raises ApiError before reading what would be too much, or is not JSON.
+
+    `typed`: a body without a content type is refused too; else it is taken for JSON.
+    """
+    content_type = headers.get(b"content-type", b"" if typed else None)
     if content_type is not None and content_type.partition(b";")[0].strip().lower() != b"application/json":
         raise UnsupportedMediaType("Send the body as application/json.")
     if headers.get(b"content-encoding", b"identity") != b"identity":

@@ -11,7 +11,7 @@ from gateway.afterwards import Afterwards
 from gateway.coalescing import Coalescing
 from gateway.embedding import EmbeddingService
 from gateway.gate import Gate
-from gateway.middleware import Tenants
+from gateway.middleware import LoopbackGuard, Tenants
 from gateway.policy_watch import PolicyWatcher
 from gateway.settings import Deployment
 from gateway.spending import Spending
@@ -28,6 +28,7 @@ class Services:
     deployment: Deployment
     gate: Gate
     policies: PolicyWatcher
+    guard: LoopbackGuard
     tenants: Tenants
     tiers: Mapping[str, Tier]
     spending: Spending

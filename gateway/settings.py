@@ -275,6 +275,29 @@ class TenantConfig(Section):
         return (value,) if isinstance(value, str | Path) else value
 
 
+class Access(Section):
+    """Who may reach the gateway, beyond the keys of tenants.
+
+    Without tenants no key is asked for. On loopback, requests must then be sent to a name of this machine, and by no
+    page of another site; on any other address the gateway does not start.
+    """
+
+    hosts: tuple[str, ...] = ()
+    """Names, beside loopback's, that such requests may be sent to and such pages may come from."""
+    keyless: bool = False
+    """Serve without keys on an address that other machines reach: something in front keeps strangers out."""
+    public_metrics: bool = False
+    """Show /metrics and the details of /readyz to anyone; else, once there are tenants, they want the admin's key."""
+
+    @field_validator("hosts")
+    @classmethod
+    def _names_alone(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for name in hosts:
+            if "/" in name or (":" in name and not name.startswith("[")) or not name:
+                raise ValueError(f"{name!r} is not a host's name; write it without a scheme and without a port")
+        return tuple(name.lower() for name in hosts)
+
+
 class CacheConfig(Section):
     """How much one tenant may keep on one surface: its oldest answers go first, and never anybody else's."""
 
@@ -315,6 +338,7 @@ class Deployment(Section):
     tenants: Mapping[Name, TenantConfig] = {}
     admin: Admin | None = None
     """None: there is no admin API."""
+    access: Access = Access()
     warnings: tuple[Problem, ...] = ()
     """What is doubtful but not wrong; filled by the loader."""
 
@@ -360,6 +384,11 @@ class Deployment(Section):
     def backend_names(self) -> tuple[str, ...]:
         """The backends' names, in the order of the tiers."""
         return tuple(backend.name for tier in self.tiers for backend in tier.backends)
+
+    @property
+    def keyless(self) -> bool:
+        """Whether requests need no key."""
+        return not self.tenants
 
     @property
     def wants_local_model(self) -> bool:

@@ -31,6 +31,8 @@ _KNOWN: Final = _WISHES | {
     b"content-encoding",
     b"content-length",
     b"content-type",
+    b"host",
+    b"origin",
     b"traceparent",
     b"x-request-id",
     b"x-stainless-retry-count",

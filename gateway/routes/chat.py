@@ -106,8 +106,9 @@ class _Exchange:
     async def _answer(self) -> Reply:
         services, headers = self._services, self._headers
         services.gate.check()
+        services.guard.check(headers)
         self.ledger.tenant = services.tenants.of(headers)
-        raw = await read_body(self._receive, headers, services.deployment.limits.body)
+        raw = await read_body(self._receive, headers, services.deployment.limits.body, typed=services.guard.active)
         body = await parse_chat_body(raw)
         self.ledger.requested_model = body["model"]
         ctx = admit(services, headers, body, self.trace, self.ledger, self._client)

@@ -78,7 +78,7 @@ def feedback_router() -> APIRouter:
         headers = known_headers(request.scope["headers"])
         tenant = services.tenants.of(headers)
         try:
-            said = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY)))
+            said = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         async with turn:

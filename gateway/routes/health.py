@@ -7,9 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from gateway.errors import Unauthorized
+from gateway.middleware import is_operator
 from gateway.services import Services
 from gateway.telemetry.metrics import CONTENT_TYPE
 from gateway.tiers import Endpoint
+from gateway.wishes import known_headers
 
 router = APIRouter()
 
@@ -26,13 +29,21 @@ async def readyz(request: Request) -> JSONResponse:
     """200 while at least one tier can answer (degraded parts are named), 503 when none can or the process stops."""
     services: Services = request.app.state.services
     report = readiness(services)
-    return JSONResponse(report, status_code=503 if report["status"] in ("unavailable", "draining") else 200)
+    status_code = 503 if report["status"] in ("unavailable", "draining") else 200
+    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+        report = {"status": report["status"]}
+    return JSONResponse(report, status_code=status_code)
 
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The exposition text, of all workers."""
+    """The exposition text, of all workers. Raises Unauthorized for who may not read it."""
     services: Services = request.app.state.services
+    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+        raise Unauthorized(
+            "Metrics speak of all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
+            "or set access.public_metrics in the config."
+        )
     return Response(services.metrics.render(), media_type=CONTENT_TYPE)
 
 

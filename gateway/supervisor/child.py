@@ -32,6 +32,11 @@ EXIT_CONFIG = 2
 
 Say = Callable[[str], None]
 
+_HARMLESS = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV"}
+)
+_HARMLESS_PREFIXES = ("CUDA_", "DYLD_", "GGML_", "LC_", "LD_", "LLAMA_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
+
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
@@ -49,6 +54,11 @@ class ChildSpec:
     stop_grace_s: float = 5.0
     vital: bool = False
     parent_dies: signal.Signals = signal.SIGKILL
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Give the variables that a process needs to run, and no others: the store and the model need none of our keys."""
+    return {name: value for name, value in environ.items() if name in _HARMLESS or name.startswith(_HARMLESS_PREFIXES)}
 
 
 def backoff_s(failures: int) -> float:

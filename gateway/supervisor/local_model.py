@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.settings import LocalModel
 from gateway.supervisor import CannotStart
-from gateway.supervisor.child import ChildSpec
+from gateway.supervisor.child import ChildSpec, without_secrets
 from gateway.supervisor.http_probe import get
 from gateway.supervisor.state import StateFolder
 
@@ -30,7 +30,7 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
     spec = ChildSpec(
         name=NAME,
         argv=tuple(argv),
-        env=dict(os.environ),
+        env=without_secrets(os.environ),
         log=state.log("local"),
         is_ready=lambda: _is_healthy(port),
     )

@@ -72,9 +72,9 @@ def claim(path: Path) -> Iterator[StateFolder]:
     """
     folder = StateFolder(path)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.logs.mkdir(exist_ok=True)
-        folder.store.mkdir(mode=0o700, exist_ok=True)
+        for one in (path, folder.logs, folder.store):
+            one.mkdir(mode=0o700, parents=True, exist_ok=True)
+            one.chmod(0o700)  # one that was there may be open to others, and logs and answers are nobody else's
         lock = (path / "lock").open("a")
     except OSError as error:
         raise CannotStart(f"cannot write to the state folder {path}: {error.strerror or error}") from error

@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 from gateway.supervisor import CannotStart
-from gateway.supervisor.child import ChildSpec
+from gateway.supervisor.child import ChildSpec, without_secrets
 from gateway.supervisor.state import StateFolder, write_private
 
 NAME = "store"
@@ -30,7 +30,7 @@ def store_child(state: StateFolder) -> tuple[ChildSpec, str]:
     spec = ChildSpec(
         name=NAME,
         argv=(str(_binary()), str(config.resolve())),
-        env=dict(os.environ),
+        env=without_secrets(os.environ),
         log=state.log(NAME),
         is_ready=lambda: _answers_ping(port, password),
     )

@@ -163,7 +163,7 @@ def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(who
     """Its replies have log-probabilities; its web page and its slots are not served, and no web page may read it."""
     address = whole.told()["local_base_url"].removeprefix("http://").removesuffix("/v1")
     ask = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True}
-    status, headers, reply = exchange(address, "POST", "/v1/chat/completions", ask)
+    status, headers, reply = exchange(address, "POST", "/v1/chat/completions", ask, origin="http://example.com")
     assert status == 200
     assert reply["choices"][0]["logprobs"]["content"][0]["logprob"] <= 0
     assert not headers["access-control-allow-origin"]
@@ -255,7 +255,8 @@ MISTAKES = {
     "policies": Mistake(("--policies", "{folder}"), r"bad\.yaml", 2),
     "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+: local_model\.gguf: no such file", 2),
     "state": Mistake(("--state", "{folder}/bad.yaml/state"), "cannot write to the state folder", 1),
-    "address": Mistake(("--host", "192.0.2.1"), r"cannot listen on 192\.0\.2\.1", 1),
+    "address": Mistake(("--host", "192.0.2.1", "--config", "{folder}/open.yaml"), r"cannot listen on 192\.0\.2\.1", 1),
+    "no keys": Mistake(("--host", "192.0.2.1"), r"tierline\.yaml:\d+: host: 192\.0\.2\.1 can be reached from other", 2),
     "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 1),
     "flag": Mistake(("--workers", "none"), "--workers", 2),
 }
@@ -266,6 +267,7 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, star
     """The line says what to change; the exit code is not 0; no traceback, no child."""
     tier = "tiers: [{name: local, backends: [{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: m}]}]\n"
     (tmp_path / "bad.yaml").write_text(tier + "teirs: 1\n")
+    (tmp_path / "open.yaml").write_text(tier.replace("tiers", "access: {keyless: true}\ntiers"))
     (tmp_path / "model.yaml").write_text(tier + "local_model: {gguf: nowhere.gguf}\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -278,11 +280,11 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, star
     assert not list(tmp_path.glob("state/logs/*"))
 
 
-def exchange(address: str, method: str, path: str, body: Any = None) -> tuple[int, Any, Any]:
+def exchange(address: str, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
     """Status, headers and JSON of one request."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
-        headers = {"content-type": "application/json", "origin": "http://example.com"}
+        headers["content-type"] = "application/json"
         connection.request(method, path, json.dumps(body) if body else None, headers)
         response = connection.getresponse()
         return response.status, response.headers, json.loads(response.read())

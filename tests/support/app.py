@@ -76,5 +76,5 @@ async def in_process(
     deployment = launch.deployment(given)
     services = build(deployment, launch.policy_source(deployment))
     transport = httpx2.ASGITransport(app=App(services), raise_app_exceptions=False)
-    async with running(services), httpx2.AsyncClient(transport=transport, base_url="http://gateway") as client:
+    async with running(services), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield InProcess(services, client)
