@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -51,6 +52,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what = parser.add_subparsers(dest="what", required=True, metavar="stats | show | purge")
     stats = what.add_parser("stats", parents=[where], help="what each surface and tenant keeps")
     stats.add_argument("--gateway", metavar="URL", help="whose lookups to count (default: the running one)")
+    stats.add_argument(
+        "--key-env",
+        metavar="VAR",
+        default="TIERLINE_ADMIN_KEY",
+        help="the variable that holds the gateway's admin key, where it has tenants (default: TIERLINE_ADMIN_KEY)",
+    )
     show = what.add_parser("show", parents=[where], help="one entry")
     show.add_argument("entry", type=_entry_id, metavar="ID", help="its id, as in replies and traces")
     purge = what.add_parser("purge", parents=[where], help="take answers out")
@@ -153,8 +160,14 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
         raise CommandError(f"--gateway {origin}: a gateway's URL begins with http:// or https://")
     origin = origin.rstrip("/").removesuffix("/v1")
     try:
-        with httpx2.Client(base_url=origin, timeout=_TIMEOUT_S, trust_env=False) as client:
-            lookups = lookups_of(client.get("/metrics").raise_for_status().text)
+        key = os.environ.get(args.key_env)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        with httpx2.Client(base_url=origin, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as client:
+            metrics = client.get("/metrics")
+            if metrics.status_code == 401:
+                wanted = f"put it in {args.key_env}, or name its variable with --key-env"
+                raise CommandError(f"the gateway at {origin} shows its lookups to the admin's key alone; {wanted}")
+            lookups = lookups_of(metrics.raise_for_status().text)
             index: Mapping[str, Any] = orjson.loads(client.get("/readyz").content)["semantic_index"]
     except (httpx2.HTTPError, ValueError, KeyError) as error:
         if args.gateway is None:

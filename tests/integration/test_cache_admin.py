@@ -206,10 +206,18 @@ def test_a_hit_that_its_client_calls_wrong_is_not_served_again(gateway: Gateway)
 
 
 def test_stats_say_who_keeps_how_much(
-    gateway: Gateway, admin_port: int, cache_store: LocalStore, capsys: pytest.CaptureFixture[str]
+    gateway: Gateway,
+    admin_port: int,
+    cache_store: LocalStore,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Per surface and tenant, with how lookups went; the command says the same, with the index of the gateway."""
     kept(gateway, "What is there?")
+    monkeypatch.delenv("TIERLINE_ADMIN_KEY", raising=False)
+    assert command("stats", "--gateway", gateway.url, store=cache_store) != 0
+    assert "TIERLINE_ADMIN_KEY" in capsys.readouterr().err
+    monkeypatch.setenv("TIERLINE_ADMIN_KEY", "admin-key")
     stats = admin(admin_port, "GET", "/admin/cache/stats").json()
     (acme,) = [one for one in stats["scopes"] if one.get("tenant") == "acme" and one["current"]]
     assert (acme["surface"], acme["entries"] > 0, acme["bytes"] > 0) == ("chat", True, True)
