@@ -1,7 +1,7 @@
 """The command line: `tierline COMMAND`. A command's module is imported only when that command is run.
 
-Errors that have a cause the user can mend are one line each, `tierline: ...`, never a traceback. Exit codes: 0 all is
-well, 1 the command failed, 2 the command line, the config or a policy is wrong, 130 interrupted.
+Errors that have a cause the user can mend are one line each, `tierline: ...`, never a traceback. What the exit codes
+mean stands in gateway.exit_codes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from gateway.commands import CommandError
+from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError
 
 _OURS = ("gateway", "routing", "cache", "policies")
@@ -61,32 +63,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = import_module(command.module) if command else None
         args = _parser(name, module).parse_args(arguments)
-        return int(module.run(args)) if module else 2
+        code = int(module.run(args)) if module else Exit.NOT_DONE
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        return 130
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has left. Python would flush once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return Exit.NOT_DONE
     except ModuleNotFoundError as error:
         if command is None or error.name is None or error.name.split(".")[0] in _OURS:
             raise
         pip = f"tierline[{command.extra}]" if command.extra else error.name
-        return _fail(f"{name} needs {error.name}, which is not installed: pip install '{pip}'", 1)
+        return _fail(f"{name} needs {error.name}, which is not installed: pip install '{pip}'", Exit.NOT_DONE)
     except ConfigError as error:
-        return _fail(str(error), 2)
+        return _fail(str(error), Exit.NOT_DONE)
     except CommandError as error:
         return _fail(str(error), error.code)
+    except Exception:  # noqa: BLE001  Python's own code for a bug is 1, which would pass for a finding
+        traceback.print_exc()
+        return Exit.NOT_DONE
 
 
-def _fail(message: str, code: int) -> int:
+def _fail(message: str, code: Exit) -> Exit:
     sys.stderr.write("".join(f"tierline: {line}\n" for line in message.splitlines()))
     return code
 
 
 def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentParser:
     """The whole command line's parser, with the flags of the chosen command only."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tierline",
         description="One OpenAI-compatible URL in front of tiers of models.",
         epilog=_EPILOG,
@@ -100,6 +107,14 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
         else:
             subparsers.add_parser(name, help=command.summary, add_help=False)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends every help text, a command's too, with what the exit codes mean."""
+
+    def format_help(self) -> str:
+        """See argparse."""
+        return f"{super().format_help()}\n{HELP}\n"
 
 
 class _Version(argparse.Action):

@@ -26,6 +26,7 @@ from uvicorn.supervisors import multiprocess
 
 from gateway.app import App
 from gateway.assembly import build
+from gateway.exit_codes import Exit
 from gateway.launch import CannotServe, Launch
 from gateway.services import Services
 from gateway.settings import Deployment
@@ -64,7 +65,9 @@ def serve(launch: Launch, deployment: Deployment) -> int:
 def _serve_here(services: Services, listening: list[socket.socket]) -> int:
     server = server_of(services)
     server.run(listening)
-    return 0 if server.started and not server.force_exit else 1
+    if not server.started:
+        return Exit.NOT_DONE
+    return Exit.INTERRUPTED if server.force_exit else Exit.OK
 
 
 def server_of(services: Services) -> Server:
@@ -77,8 +80,9 @@ def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[so
     config = _config("gateway.server:worker", deployment.limits.finish, factory=True, workers=launch.workers)
     workers = _Workers(config, sockets=listening)
     workers.run()
-    failed = any(process.exitcode == STARTUP_FAILURE for process in workers.processes)
-    return 1 if failed or workers.forced else 0
+    if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
+        return Exit.NOT_DONE
+    return Exit.INTERRUPTED if workers.forced else Exit.OK
 
 
 # The one place where the class of a worker can be named: they are made at the start, for the dead and at every reload.

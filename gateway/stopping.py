@@ -4,7 +4,7 @@
                  learn of it late. Then as SIGINT.
     SIGINT       No newcomers. What is in flight has `limits.finish` to end by itself; what has not by then is told
                  `draining`: a stream in an error event, with no clean end.
-    once more    The same signal again: what is in flight is told so at once, and the exit code is not 0.
+    once more    The same signal again: what is in flight is told so at once, and the exit code is 130.
 
 A terminal's Ctrl-C reaches every process of a group, and a parent may say the same again in its own words (SIGTERM): so
 only the same signal counts as once more.

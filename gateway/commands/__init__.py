@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from gateway.exit_codes import Exit
+
 
 class CommandError(Exception):
-    """A command cannot do what was asked. The message is one clear line; the exit code is `code`."""
+    """Ends a command with one clear line on stderr: what could not be done, or another reason to end with `code`."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: Exit = Exit.NOT_DONE) -> None:
         super().__init__(message)
         self.code = code

@@ -21,6 +21,7 @@ from cache.tags import BadTags, parse
 from gateway.cache_view import draw_entry, draw_stats, entry_shown, lookups_of, scope_shown, size
 from gateway.commands import CommandError
 from gateway.commands._store import add_store_flags, gateway_url, store_url
+from gateway.exit_codes import Exit
 
 _EXAMPLES = """examples:
   tierline cache stats                              what each surface and tenant keeps
@@ -31,8 +32,8 @@ _EXAMPLES = """examples:
   tierline cache purge --entry 9f2c41d07a55         this answer is wrong
   tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
 
-It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. The exit code is 0 when
-it was done, 1 when there is no such entry or the store does not answer."""
+It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. Exit code 2: there is no
+such entry, or the store does not answer."""
 
 _TIMEOUT_S = 2.0
 
@@ -101,7 +102,7 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
     if args.json:
         return _print({"scopes": scopes, **found})
     draw_stats(scopes, {**found, "lookups": found["lookups"] or {}}, Console(highlight=False))
-    return 0
+    return Exit.OK
 
 
 async def _show(administration: Administration, args: argparse.Namespace) -> int:
@@ -112,7 +113,7 @@ async def _show(administration: Administration, args: argparse.Namespace) -> int
     if args.json:
         return _print(shown)
     draw_entry(shown, Console(highlight=False))
-    return 0
+    return Exit.OK
 
 
 async def _purge(administration: Administration, args: argparse.Namespace) -> int:
@@ -128,17 +129,17 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
         freed = f"{purged.entries} entries ({size(purged.bytes)}) of {_scopes(purged)}"
         done = f"{args.surface} begins anew{_of(args)} within a second: {freed} are gone."
     else:
-        raise CommandError("say what to purge: --surface S, --tag T or --entry ID", code=2)
+        raise CommandError("say what to purge: --surface S, --tag T or --entry ID")
     if args.json:
         what = {name: getattr(args, name) for name in ("surface", "tag", "tenant", "team") if getattr(args, name)}
         return _print({**what, "scopes": purged.scopes, "entries": purged.entries, "bytes": purged.bytes})
     sys.stdout.write(done + "\n")
-    return 0
+    return Exit.OK
 
 
 async def _purge_entry(administration: Administration, args: argparse.Namespace) -> int:
     if args.surface or args.tag or args.tenant or args.team:
-        raise CommandError("--entry names one answer already; leave the other flags out", code=2)
+        raise CommandError("--entry names one answer already; leave the other flags out")
     found = await administration.remove(args.entry)
     if found is None:
         raise _no_entry(args.entry)
@@ -146,7 +147,7 @@ async def _purge_entry(administration: Administration, args: argparse.Namespace)
         return _print({"entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)})
     copies = f", with {len(found.copies)} copies" if found.copies else ""
     sys.stdout.write(f"Entry {found.id} of {found.scope.surface} ({found.scope.owner}) is gone{copies}.\n")
-    return 0
+    return Exit.OK
 
 
 def _running(args: argparse.Namespace) -> dict[str, Any] | None:
@@ -178,7 +179,7 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
 
 def _print(value: Mapping[str, Any]) -> int:
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
-    return 0
+    return Exit.OK
 
 
 def _scopes(purged: Purged) -> str:

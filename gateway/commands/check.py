@@ -13,8 +13,9 @@ from cache.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.commands._flags import add_config_flags, launch_of
 from gateway.deployment import default_config
 from gateway.doubts import doubts_about
+from gateway.exit_codes import Exit
 from gateway.settings import Deployment
-from policies.errors import ConfigError, Problem
+from policies.errors import ConfigError, Problem, UnreadableFile
 from policies.lint import lint
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
 from policies.yaml_source import read_yaml
@@ -24,7 +25,7 @@ _EXAMPLES = """examples:
   tierline check --config my.yaml --policies rules  your own
   tierline check --json | jq .problems              for a script
 
-The exit code is 0 if all is well (warnings included), 2 if anything is wrong."""
+Exit code 1: something is wrong; warnings alone are 0. Exit code 2: a file or folder that was named cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class _Findings:
     policies: PolicySet | None
     cross_encoder: str = ""
     """The version of the one that can be served; '' where there is none."""
+    unreadable: bool = False
+    """Whether the config or the folder of policies could not be read at all."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,23 +56,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found; 0 if all is well, 2 if not."""
+    """Prints what was found."""
     found = _check(args)
     write = _as_json if args.json else _as_text
     sys.stdout.write(write(found) + "\n")
-    return 2 if found.problems else 0
+    if found.unreadable:
+        return Exit.NOT_DONE
+    return Exit.FINDINGS if found.problems else Exit.OK
 
 
 def _check(args: argparse.Namespace) -> _Findings:
     problems: list[Problem] = []
     deployment: Deployment | None = None
     policies: PolicySet | None = None
+    unreadable = False
     launch = launch_of(args)
     try:
         deployment = launch.deployment()
         policies = launch.policy_source(deployment).load()
     except ConfigError as error:
         problems += error.problems
+        unreadable = isinstance(error, UnreadableFile)
     wrong, warnings = _policies_one_by_one(args.policies or SHIPPED, deployment)
     if deployment is None:  # with one, the policies were loaded as a set, which told the same
         problems += wrong
@@ -82,7 +89,7 @@ def _check(args: argparse.Namespace) -> _Findings:
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
-    return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder)
+    return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
 
 
 def _policies_one_by_one(directory: Path, deployment: Deployment | None) -> tuple[list[Problem], list[Problem]]:

@@ -23,6 +23,7 @@ from gateway.commands import CommandError
 from gateway.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.commands._collect_rows import Json, Labels, Task, read_tasks
 from gateway.commands._progress import progress
+from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
 from gateway.supervisor.local_model import find_gguf
 from routing.dataset import DataError
@@ -44,7 +45,7 @@ A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "tex
 like. `grade` is choice (the letter, A to J), number (the last one of the answer), text (an accepted answer is said in
 it) or yes_no. A file of {"id", "answers", "grade"} may say what is right instead (--answers); prompts that nothing
 grades are left out. `tierline train`, `calibrate` and `eval` read what is written. Ctrl-C loses only the answers in
-flight: --resume goes on. The exit code is 1 when prompts are left without an answer."""
+flight: --resume goes on. Exit code 1: prompts are left without an answer."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -73,7 +74,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Asks what is not answered yet, writes the rows and prints how well the model did."""
     if bool(args.base_url) != bool(args.model):
-        raise CommandError("--base-url and --model go together; with neither, the model that ships with Tierline", 2)
+        raise CommandError("--base-url and --model go together; with neither, the model that ships with Tierline")
     try:
         every, ungraded = read_tasks(args.prompts, args.answers)
         if ungraded:
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         task, reason = failures[0]
         _say(f"{len(failures)} prompts have no answer, --resume asks them again; the first, {task.id}: {reason}")
     _report(args, labels, tasks)
-    return 1 if failures else 0
+    return Exit.FINDINGS if failures else Exit.OK
 
 
 def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> list[tuple[Task, str]]:

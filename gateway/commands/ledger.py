@@ -21,6 +21,7 @@ from gateway.commands._ledger_figures import figures
 from gateway.commands._ledger_view import show
 from gateway.commands._progress import OnProgress, progress
 from gateway.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 
@@ -76,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
     said = figures(rows)
     if args.json:
         sys.stdout.write(orjson.dumps(said).decode() + "\n")
-        return 0
+        return Exit.OK
     show(said, args.surface)
     if args.export is not None:
         sys.stdout.write(f"\n{len(rows)} records written to {args.export}\n")
-    return 0
+    return Exit.OK
 
 
 def _rows(args: argparse.Namespace, on_progress: OnProgress) -> list[dict[str, Any]]:

@@ -12,7 +12,9 @@ from gateway.launch import CannotServe
 _EXAMPLES = """examples:
   tierline serve                                             Tierline's own config and policies
   tierline serve --config my.yaml --policies rules --port 80 your own
-  TIERLINE_STORE_URL=redis://cache:6379/0 tierline serve --workers 4"""
+  TIERLINE_STORE_URL=redis://cache:6379/0 tierline serve --workers 4
+
+Ctrl-C or SIGTERM lets requests end and stops, with exit code 0; the same signal again cuts them off, with 130."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 
@@ -15,10 +14,10 @@ from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
 from gateway.commands import CommandError
 from gateway.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.view import draw, draw_list
-from policies.errors import ConfigError
 
 _EXAMPLES = """examples:
   tierline trace last                     the latest request, drawn
@@ -51,27 +50,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carries the command out. 0, or 1 with one line on stderr."""
+    """Carries the command out; raises CommandError and ConfigError."""
     try:
         blobs, feedback = asyncio.run(_read(store_url(args), args))
-    except CommandError as missing:
-        return _fail(str(missing))
     except StoreUnavailable as down:
-        return _fail(f"the store does not answer ({down}); is it running?")
-    except (ConfigError, ValueError) as bad:
-        return _fail(str(bad))
-    try:
-        _print(blobs, feedback, args)
-    except BrokenPipeError:  # `| head` has seen enough; keep the interpreter from flushing into it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+    _print(blobs, feedback, args)
+    return Exit.OK
 
 
 def _print(blobs: list[bytes], feedback: Mapping[Key, Feedback], args: argparse.Namespace) -> None:
     if args.json:
         for blob in blobs:
             sys.stdout.write(blob.decode() + "\n")
-        sys.stdout.flush()
         return
     console = Console(highlight=False)
     records = [orjson.loads(blob) for blob in blobs]
@@ -111,8 +104,3 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"tierline trace: {message}\n")
-    return 1

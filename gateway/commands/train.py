@@ -18,6 +18,7 @@ from gateway.commands import CommandError, train_cache, train_confidence
 from gateway.commands._flags import seed_number, share_number
 from gateway.commands._labelled import read_labelled
 from gateway.commands._progress import progress
+from gateway.exit_codes import Exit
 from routing.dataset import DataError
 from routing.embedder import EmbedderUnavailable, load_embedder
 from routing.training.difficulty import Recipe, TrainingUnavailable, save, train
@@ -115,7 +116,7 @@ def _difficulty(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     _print(trained.metrics)
     sys.stdout.write(f"written to {args.out}, version {digest[:12]}\n")
-    return 0
+    return Exit.OK
 
 
 def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from cache.verifier import WORDS, Verifier, VerifierError, WordTable
 from gateway.commands import CommandError
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
+from gateway.exit_codes import Exit
 from routing.embedder import Embedder, EmbedderUnavailable, load_embedder
 from routing.static_embedder import StaticEmbedder
 
@@ -77,10 +78,10 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         out = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
         sys.stdout.write(json.dumps(out) + "\n")
-        return 0
+        return Exit.OK
     _print(fitted)
     sys.stdout.write(f"written to {args.out}, version {digest[:12]}, strict threshold {fitted.strict:.4f}\n")
-    return 0
+    return Exit.OK
 
 
 def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:

@@ -20,6 +20,7 @@ from rich.table import Table
 from gateway.commands import CommandError
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
+from gateway.exit_codes import Exit
 from routing.dataset import Answer, DataError, read_rows
 from routing.training.difficulty import TrainingUnavailable
 
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(head.metrics)
         sys.stdout.write(f"written to {args.out}, version {digest[:12]}\n")
-    return 0
+    return Exit.OK
 
 
 def _labels(text: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway.commands._flags import add_server_flags, launch_of
+from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import render
 from gateway.supervisor.child import Child
@@ -24,8 +25,7 @@ _EXAMPLES = """examples:
                                                   with your Redis or Valkey instead of the embedded one
   OPENAI_API_KEY=... tierline up                  with the hosted tier
 
-Ctrl-C stops everything; a second Ctrl-C does it at once. The exit code is 0 after a stop that was asked for,
-1 if it could not start, 2 if the config or a policy is wrong, 130 after a second Ctrl-C."""
+Ctrl-C stops everything, with exit code 0; a second Ctrl-C does it at once, with 130."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs until a signal. The exit codes are told by `--help`; a ConfigError is the caller's to say."""
+    """Runs until a signal. Raises ConfigError."""
     launch = launch_of(args)
     try:
         with claim(args.state) as state:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             return asyncio.run(_watch(plan, surfaces, state))
     except CannotStart as error:
         sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours
-        return 1
+        return Exit.NOT_DONE
 
 
 async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
 from gateway.supervisor.logs import rotate, tail
 from gateway.supervisor.parent import death_signal
@@ -27,8 +28,6 @@ QUICK_FAILURES = 5
 STABLE_S = 10.0
 MAX_BACKOFF_S = 30.0
 PROBE_EVERY_S = 0.05
-EXIT_CONFIG = 2
-"""A child's exit code for "this cannot work until a person changes something": not tried again at the start."""
 
 Say = Callable[[str], None]
 
@@ -167,7 +166,8 @@ class Child:
             self._outage_since = time.monotonic()
             if self._ever_ready:
                 self._say(f"{self.spec.name} {how}; restarting it (log: {self.spec.log})")
-        needs_a_person = not self._ever_ready and how == f"exited with code {EXIT_CONFIG}"
+        # Started again it would fail just so, until a person changes something.
+        needs_a_person = not self._ever_ready and how == f"exited with code {Exit.NOT_DONE}"
         if not needs_a_person and failures != QUICK_FAILURES:
             return
         lines = "".join(f"\n    {line}" for line in tail(self.spec.log, log_from))

@@ -11,13 +11,13 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from gateway.exit_codes import Exit
 from gateway.supervisor.child import Child, ChildSpec, Say
 from gateway.supervisor.logs import rotate
 
 PROGRESS_EVERY_S = 5.0
 _ROTATE_EVERY_S = 60.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_EXIT_FORCED = 130
 
 OnReady = Callable[[Sequence[Child]], Awaitable[None]]
 
@@ -53,7 +53,7 @@ class Family:
         for task in (attend, *runs):
             if not task.cancelled():
                 task.result()
-        return _EXIT_FORCED if self._forced else 0
+        return Exit.INTERRUPTED if self._forced else Exit.OK
 
     def _on_signal(self) -> None:
         if self._stop_asked.is_set():

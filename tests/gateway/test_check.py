@@ -57,9 +57,9 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """file:line: key: message, as editors and people read it, and exit code 2."""
+    """file:line: key: message, as editors and people read it, and exit code 1."""
     edit(policies / "chat.yaml", "deadline: 60s", "dedline: 60s")
-    assert main(["check", "--policies", str(policies)]) == 2
+    assert main(["check", "--policies", str(policies)]) == 1
     lines = capsys.readouterr().out.splitlines()
     line = line_of(policies / "chat.yaml", "dedline")
     assert f"{policies}/chat.yaml:{line}: slo.dedline: unknown key (did you mean 'deadline'?)" in lines
@@ -83,7 +83,7 @@ def test_config_and_policies_are_told_together(
     config = tmp_path / "my.yaml"
     config.write_text("tiers: [{name: a, backends: [{model: m, modle: n}]}]\n")
     edit(policies / "batch.yaml", "deadline: 5m", "deadline: 5 minutes")
-    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 2
+    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 1
     report = json.loads(capsys.readouterr().out)
     assert not report["ok"]
     assert [(Path(p["file"]).name, p["line"], p["key"]) for p in report["problems"]] == [
@@ -107,7 +107,7 @@ def test_a_policy_for_tiers_that_are_not_there_is_refused(tmp_path: Path, capsys
     """The policies must fit the deployment."""
     config = tmp_path / "my.yaml"
     config.write_text("tiers: [{name: local, backends: [{model: m, base_url: 'http://127.0.0.1:1/v1'}]}]\n")
-    assert main(["check", "--config", str(config)]) == 2
+    assert main(["check", "--config", str(config)]) == 1
     assert "tiers[1]: the deployment has no tier 'hosted'; it has local" in capsys.readouterr().out
 
 
@@ -190,7 +190,7 @@ def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["check", "--config", str(config), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cross_encoder"] == CrossEncoder.load(folder).version
     (folder / "tokenizer.json").unlink()
-    assert main(["check", "--config", str(config)]) == 2
+    assert main(["check", "--config", str(config)]) == 1
     line = len(config.read_text().splitlines())
     assert f"{config}:{line}: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
 

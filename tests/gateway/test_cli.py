@@ -15,6 +15,7 @@ from gateway import cli
 from gateway.cli import COMMANDS, main
 from gateway.commands import CommandError
 from gateway.commands._flags import add_server_flags
+from gateway.exit_codes import Exit
 from policies.errors import ConfigError, Problem
 
 
@@ -83,10 +84,10 @@ def test_a_wrong_command_line_is_exit_code_2(argv: list[str], capsys: pytest.Cap
     [
         (0, 0, ""),
         (3, 3, ""),
-        (CommandError("port 8787 is in use"), 1, "tierline: port 8787 is in use\n"),
-        (CommandError("no such request", code=4), 4, "tierline: no such request\n"),
+        (CommandError("port 8787 is in use"), 2, "tierline: port 8787 is in use\n"),
+        (CommandError("too few labels", Exit.FINDINGS), 1, "tierline: too few labels\n"),
         (KeyboardInterrupt(), 130, ""),
-        (ModuleNotFoundError("x", name="sklearn"), 1,
+        (ModuleNotFoundError("x", name="sklearn"), 2,
          "tierline: serve needs sklearn, which is not installed: pip install 'sklearn'\n"),
     ],
 )  # fmt: skip
@@ -115,15 +116,16 @@ def test_a_missing_extra_names_it(
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
 
     monkeypatch.setattr(cli, "import_module", missing)
-    assert main(["train"]) == 1
+    assert main(["train"]) == 2
     assert "pip install 'tierline[train]'" in capsys.readouterr().err
 
 
-def test_a_bug_keeps_its_traceback(serve: Any) -> None:
-    """What nobody expected is not made to look like a user's mistake."""
+def test_a_bug_keeps_its_traceback(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """What nobody expected is not made to look like a user's mistake, nor like a finding."""
     serve(RuntimeError("bug"))
-    with pytest.raises(RuntimeError):
-        main(["serve"])
+    assert main(["serve"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.endswith("RuntimeError: bug\n")
 
 
 def test_the_server_flags(serve: Any) -> None:
@@ -147,4 +149,4 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert check.stderr is not None
     assert check.stderr.read() == b""
     check.stderr.close()
-    assert check.wait(timeout=20) == 1
+    assert check.wait(timeout=20) == 2

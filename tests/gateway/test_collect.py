@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_goes_on(
     out = tmp_path / "rows.jsonl.gz"
     refusal = model.on("Two")
     refusal.reply(error_reply(401, "bad key"))
-    assert collect(model, prompts, out) == 1
+    assert collect(model, prompts, out) == 2
     err = capsys.readouterr().err
     assert "status 401: bad key" in err
     assert "1 of 3 prompts are answered; --resume goes on" in err
@@ -146,7 +146,7 @@ def test_earlier_rows_are_never_overwritten(
     out = tmp_path / "rows.jsonl.gz"
     assert collect(model, prompts, out, "--limit", "2") == 0
     before = out.read_bytes()
-    assert collect(model, prompts, out) == 1
+    assert collect(model, prompts, out) == 2
     assert "--resume" in capsys.readouterr().err
     assert out.read_bytes() == before
     model.requests.clear()
@@ -161,7 +161,7 @@ def test_rows_made_of_other_prompts_are_not_gone_on_with(
     out = tmp_path / "rows.jsonl"
     assert collect(model, prompts, out) == 0
     write(prompts, [PROMPTS[0] | {"prompt": "Capital of Spain?"}])
-    assert collect(model, prompts, out, "--resume") == 1
+    assert collect(model, prompts, out, "--resume") == 2
     assert "another prompt as '1'" in capsys.readouterr().err
 
 
@@ -216,7 +216,7 @@ def test_an_endpoint_that_is_not_there_is_one_clear_line(
 ) -> None:
     """The URL, and the question whether anything runs there; nothing is left behind that is in the next run's way."""
     upstream.refuse()
-    assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 1
+    assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 2
     assert f"tierline: no model answers at {upstream.url}" in capsys.readouterr().err
     assert not (tmp_path / "rows.jsonl").exists()
     upstream.accept()
@@ -243,7 +243,7 @@ def test_an_endpoint_that_fails_again_and_again_is_given_up(
     """Five prompts in a row without an answer: the rest would fare no better."""
     many = [PROMPTS[0] | {"id": str(number)} for number in range(50)]
     upstream.default = error_reply(400, "no such model")
-    assert collect(upstream, write(tmp_path / "many.jsonl", many), tmp_path / "rows.jsonl") == 1
+    assert collect(upstream, write(tmp_path / "many.jsonl", many), tmp_path / "rows.jsonl") == 2
     assert "failed 5 prompts in a row: status 400: no such model" in capsys.readouterr().err
     assert len(upstream.requests) == 10  # each with log-probabilities, and without
 
@@ -261,7 +261,7 @@ def test_a_bad_prompt_is_named_by_file_and_line(
     row: dict[str, Any], complaint: str, upstream: Upstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is found before anything is asked."""
-    assert collect(upstream, write(tmp_path / "bad.jsonl", [row]), tmp_path / "rows.jsonl") == 1
+    assert collect(upstream, write(tmp_path / "bad.jsonl", [row]), tmp_path / "rows.jsonl") == 2
     err = capsys.readouterr().err
     assert f"{tmp_path}/bad.jsonl" in err
     assert complaint in err

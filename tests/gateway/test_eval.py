@@ -65,8 +65,8 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """What the command says as it fails with exit code 1."""
-    assert main(["eval", *map(str, arguments)]) == 1
+    """What the command says as it fails with exit code 2."""
+    assert main(["eval", *map(str, arguments)]) == 2
     return capsys.readouterr().err
 
 

@@ -45,7 +45,7 @@ def leaves(found: object) -> Iterator[dict[str, Any]]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert main(["eval", "cache", *map(str, arguments)]) == 1
+    assert main(["eval", "cache", *map(str, arguments)]) == 2
     return " ".join(capsys.readouterr().err.split())
 
 

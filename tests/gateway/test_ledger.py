@@ -196,14 +196,14 @@ def test_a_table_says_it_in_words(url: str, capsys: pytest.CaptureFixture[str]) 
 def test_what_cannot_be_done_is_one_line(
     url: str, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing found, or nowhere to write: exit code 1 and the reason."""
-    assert main(["ledger", "--store", url, *arguments]) == 1
+    """Nothing found, or nowhere to write: exit code 2 and the reason."""
+    assert main(["ledger", "--store", url, *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_store_that_is_down_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """One line, without the URL's password."""
-    assert main(["ledger", "--store", "redis://:secret@127.0.0.1:1/0"]) == 1
+    assert main(["ledger", "--store", "redis://:secret@127.0.0.1:1/0"]) == 2
     said = capsys.readouterr().err
     assert "the store does not answer" in said and "secret" not in said
 

@@ -46,7 +46,7 @@ def test_what_only_shows_when_it_is_put_together_is_said_too(tmp_path: Path, wor
     config = tmp_path / "tierline.yaml"
     config.write_text(default_config().read_text() + "classifier: classifier\n")
     code, lines = refused("--workers", workers, "--config", str(config))
-    assert code == 1
+    assert code == 2
     assert lines[0].startswith(f"tierline: {tmp_path}/classifier/difficulty.safetensors cannot be read")
     assert "Traceback" not in "".join(lines)
 
@@ -57,7 +57,7 @@ def test_a_broken_cross_encoder_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "tierline.yaml"
     config.write_text(default_config().read_text() + "cross_encoder: model\n")
     code, lines = refused("--config", str(config))
-    assert code == 1
+    assert code == 2
     assert lines[0].startswith(f"tierline: {tmp_path}/model: neither onnx/model.onnx nor model.onnx is there")
     assert "Traceback" not in "".join(lines)
 
@@ -68,11 +68,11 @@ def test_a_port_in_use_is_one_line(workers: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, lines = refused("--port", str(port), "--workers", workers)
-    assert (code, lines) == (1, [f"tierline: cannot listen on 127.0.0.1:{port}: Address already in use"])
+    assert (code, lines) == (2, [f"tierline: cannot listen on 127.0.0.1:{port}: Address already in use"])
 
 
 def test_a_metrics_folder_that_cannot_be_had_is_one_line() -> None:
     """It names the folder and the variable."""
     code, (line,) = refused("--workers", "2", PROMETHEUS_MULTIPROC_DIR="/dev/null/metrics")
-    assert code == 1
+    assert code == 2
     assert "cannot share metrics through /dev/null/metrics (PROMETHEUS_MULTIPROC_DIR)" in line

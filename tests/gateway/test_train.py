@@ -108,7 +108,7 @@ def test_a_row_counts_only_if_every_tier_answered_it(tmp_path: Path, capsys: pyt
     path.write_text("\n".join([row(0, "a?", tiny=1, big=1), row(1, "b?", mid=1, big=1)]))
     names = ("--small", "tiny", "--middle", "mid", "--large", "big")
     code, _, err = run(capsys, "train", "--data", path, "--out", tmp_path / "x", *names)
-    assert code == 1
+    assert code == 2
     assert "no prompt was answered by all of tiny, mid, big" in err
 
 

@@ -253,8 +253,8 @@ def test_a_command_that_cannot_be_meant_ends_with_2(
 
 
 def test_a_store_that_is_not_there_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 1."""
-    assert main(["cache", "stats", "--store", "redis://127.0.0.1:9/0"]) == 1
+    """With exit code 2."""
+    assert main(["cache", "stats", "--store", "redis://127.0.0.1:9/0"]) == 2
     assert "the store does not answer" in capsys.readouterr().err
 
 

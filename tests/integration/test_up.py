@@ -149,11 +149,11 @@ def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
 
 @pytest.mark.real_model
 def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
-    """It names the one that runs, exits with 1, and leaves the first one alone."""
+    """It names the one that runs, exits with 2, and leaves the first one alone."""
     with starter(whole.state.parent / "second") as start:
         whole.state.parent.joinpath("second").mkdir()
         second = start("--state", str(whole.state))
-        assert second.process.wait(10) == 1
+        assert second.process.wait(10) == 2
     assert f"tierline is already up on the state folder {whole.state} (pid {whole.process.pid}" in second.said()
     assert whole.get("/healthz")[0] == 200
 
@@ -254,10 +254,10 @@ MISTAKES = {
     "no config": Mistake(("--config", "{folder}/none.yaml"), r"none\.yaml", 2),
     "policies": Mistake(("--policies", "{folder}"), r"bad\.yaml", 2),
     "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+: local_model\.gguf: no such file", 2),
-    "state": Mistake(("--state", "{folder}/bad.yaml/state"), "cannot write to the state folder", 1),
-    "address": Mistake(("--host", "192.0.2.1", "--config", "{folder}/open.yaml"), r"cannot listen on 192\.0\.2\.1", 1),
+    "state": Mistake(("--state", "{folder}/bad.yaml/state"), "cannot write to the state folder", 2),
+    "address": Mistake(("--host", "192.0.2.1", "--config", "{folder}/open.yaml"), r"cannot listen on 192\.0\.2\.1", 2),
     "no keys": Mistake(("--host", "192.0.2.1"), r"tierline\.yaml:\d+: host: 192\.0\.2\.1 can be reached from other", 2),
-    "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 1),
+    "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 2),
     "flag": Mistake(("--workers", "none"), "--workers", 2),
 }
 

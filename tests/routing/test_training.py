@@ -251,8 +251,8 @@ def test_the_command_trains_and_says_how_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--data", "nowhere.jsonl", "--out", "x"], 1, "nowhere.jsonl"),
-        (["--data", str(SAMPLE), "--out", "x", "--large", "gpt"], 1, "none of gpt is among the models"),
+        (["--data", "nowhere.jsonl", "--out", "x"], 2, "nowhere.jsonl"),
+        (["--data", str(SAMPLE), "--out", "x", "--large", "gpt"], 2, "none of gpt is among the models"),
         (["--data", str(SAMPLE), "--out", "x", "--small-accuracy", "7"], 2, "is not a share between 0 and 1"),
     ],
 )

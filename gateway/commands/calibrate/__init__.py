@@ -17,6 +17,7 @@ from gateway.commands.calibrate.change import Change, change_to
 from gateway.commands.calibrate.from_data import Scorers, from_data, sheet_of
 from gateway.commands.calibrate.from_ledger import from_ledger
 from gateway.commands.calibrate.labelled import Labelled, Surface, find_surface
+from gateway.exit_codes import Exit
 from gateway.settings import Deployment
 from policies.loader import SHIPPED
 from routing.calibration.cases import Cases
@@ -42,7 +43,7 @@ targets:
 The claim holds with probability 1 - delta, for requests like the labelled ones: label a random sample of the surface's
 traffic. A row of --data is {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence" or
 "logprobs", "cost_usd"?, "tok_in"?, "tok_out"?}}}; a label for --ledger is {"request_id", "small": 0..1, "large": 0..1}.
-Exit code 2: the data cannot support the claim; it is said how many labels are missing."""
+Exit code 1: the data cannot support the claim; it is said how many labels are missing."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,11 +87,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Chooses, prints, and writes the change; raises CommandError with exit code 2 where nothing can be claimed."""
+    """Chooses, prints, and writes the change; raises CommandError, with Exit.FINDINGS where nothing can be claimed."""
     if (args.ledger is None) != (args.labels is None):
-        raise CommandError(
-            "--ledger and --labels belong together: the one says what happened, the other who was right", 2
-        )
+        raise CommandError("--ledger and --labels belong together: the one says what happened, the other who was right")
     deployment = launch_of(args).deployment()
     surface = find_surface(args.surface, args.policies or SHIPPED, deployment)
     try:
@@ -103,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     change = change_to(surface, choice.setting, labelled.basis) if choice.setting else None
     _tell(args, surface, labelled, choice, checked, change)
     if change is None:
-        raise CommandError(view.refusal(choice), 2)
+        raise CommandError(view.refusal(choice), Exit.FINDINGS)
     _put(args, change)
-    return 0
+    return Exit.OK
 
 
 def _labelled(args: argparse.Namespace, surface: Surface, deployment: Deployment, on_progress: OnProgress) -> Labelled:
@@ -133,7 +132,7 @@ def _scorers(args: argparse.Namespace, surface: Surface, small: str, deployment:
 def _usable(labelled: Labelled) -> Cases:
     cases = labelled.cases
     if not cases.large.any():
-        raise CommandError("the large model is right nowhere in these labels, so there is no quality to keep", 2)
+        raise CommandError("the large model is right nowhere in these labels, so there is no quality to keep")
     return cases
 
 
@@ -141,7 +140,7 @@ def _checked(args: argparse.Namespace, labelled: Labelled, on_progress: OnProgre
     if args.check is None:
         return None
     if len(labelled.cases) < 2:
-        raise CommandError("--check needs two labels at least, one for each half", 2)
+        raise CommandError("--check needs two labels at least, one for each half")
     return check(
         labelled.cases,
         args.target,

@@ -56,7 +56,7 @@ def change_to(surface: Surface, setting: Setting, basis: Basis) -> Change:
     try:
         after = with_value(before, (*_WHEN, key), f"{setting.confidence_below:g}")
     except CannotEdit as error:
-        raise CommandError(f"{surface.file}: {error}", 2) from None
+        raise CommandError(f"{surface.file}: {error}") from None
     if setting.p_adequate is not None:
         span = span_of(after, ("route", "start", surface.tiers[0]))
         if span is None:
@@ -76,7 +76,7 @@ def _check(change: Change, surface: Surface, setting: Setting) -> None:
         file.write_text(change.after, encoding="utf-8", newline="")
         policy, _ = read_policy(file)
     if policy.version != version_of(expected):
-        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited as text; set it by hand", 2)
+        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited as text; set it by hand")
 
 
 def _meant(surface: Surface, key: str, setting: Setting) -> Policy:

@@ -73,7 +73,7 @@ def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
     known = sorted({name for row in rows for name in row.answers})
     for name, flag in zip(models, ("--small", "--large"), strict=True):
         if name not in known:
-            raise CommandError(f"{file} has no answers of {name!r}; it has {', '.join(known)}: name one by {flag}", 2)
+            raise CommandError(f"{file} has no answers of {name!r}; it has {', '.join(known)}: name one by {flag}")
     found = list(label(rows, *models))
     if not found:
         raise DataError(f"{file}: no prompt was answered by both {models[0]} and {models[1]}")
@@ -112,7 +112,7 @@ def _evidence(answer: Answer, first: int | None) -> Evidence:
 
 def _of_first_tokens(answer: Answer, first: int) -> Evidence:
     if answer.logprobs is None:
-        raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew", 2)
+        raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew")
     complete = len(answer.logprobs) <= first
     return Evidence(
         text=(answer.text or "") if complete else "",

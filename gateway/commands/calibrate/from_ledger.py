@@ -64,7 +64,7 @@ def from_ledger(surface: Surface, records: Path, labels: Path) -> Labelled:
         else:
             found.setdefault(request_id, request)
     if not found:
-        raise CommandError(_nothing(surface, records, labels, skipped), 2)
+        raise CommandError(_nothing(surface, records, labels, skipped))
     if unseen := len(right.keys() - found.keys() - left_out):
         skipped[f"without a record of {surface.policy.surface} in {records}"] += unseen
     return _labelled(surface, _of_one_classifier(list(found.values()), skipped), skipped)
@@ -78,7 +78,6 @@ def _labelled(surface: Surface, requests: Sequence[_Request], skipped: Counter[s
         raise CommandError(
             f"the labelled requests never started at {surface.tiers[0]}, so nobody knows how sure it would have been; "
             f"lower the start rule's p_adequate for a while, or collect rows of both models' answers for --data",
-            2,
         )
     verdicts = judged(
         surface,

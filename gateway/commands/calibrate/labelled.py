@@ -49,16 +49,16 @@ def find_surface(name: str, folder: Path, deployment: Deployment) -> Surface:
     """The surface of that name; raises CommandError, or ConfigError where a policy cannot be read."""
     read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
     if name not in read:
-        raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}", 2)
+        raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}")
     file, policy = read[name]
     if len(policy.tiers) < 2:
-        raise CommandError(f"{name} has one tier, {policy.tiers[0]}: there is no threshold to choose", 2)
+        raise CommandError(f"{name} has one tier, {policy.tiers[0]}: there is no threshold to choose")
     if policy.escalate.max_attempts < 2:
-        raise CommandError(f"{name} never escalates (max_attempts is 1): there is no threshold to choose", 2)
+        raise CommandError(f"{name} never escalates (max_attempts is 1): there is no threshold to choose")
     backends = {tier.name: tier.backends[0] for tier in deployment.tiers}
     for tier in policy.tiers[:2]:
         if tier not in backends:
-            raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}", 2)
+            raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
     return Surface(file, policy, StartRules.of(policy), backends[policy.tiers[0]], backends[policy.tiers[1]])
 
 

@@ -29,6 +29,7 @@ from gateway.commands.eval._cache_rows import Requests, Row, read_rows
 from gateway.commands.eval._cross_encoder import add_cross_encoder_flag, with_cross_encoder
 from gateway.commands.eval._data import whole
 from gateway.commands.eval._embedding import Remembered
+from gateway.exit_codes import Exit
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
@@ -123,7 +124,7 @@ def evaluate(args: argparse.Namespace) -> int:
         run = _pairs if args.pairs else _stream
         found = run(args, cache, rows, asked, embedder, on_progress)
     report.show(found, args)
-    return 0
+    return Exit.OK
 
 
 def _cache(args: argparse.Namespace) -> _Cache:

@@ -15,6 +15,7 @@ from gateway.commands._progress import OnProgress, progress
 from gateway.commands.eval import _report
 from gateway.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.commands.eval._embedding import Remembered
+from gateway.exit_codes import Exit
 from routing.dataset import DataError, Example
 from routing.embedder import EmbedderKind, Vectors, load_embedder
 from routing.evaluation import parts
@@ -106,7 +107,7 @@ def evaluate(args: argparse.Namespace) -> int:
     _report.show(report, args)
     if args.plot:
         draw_picture(args.plot, title, Outcomes.of(data.examples), draws, args.seed)
-    return 0
+    return Exit.OK
 
 
 def _tabulated(examples: list[Example], embedder: Remembered) -> _Table:

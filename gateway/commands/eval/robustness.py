@@ -19,6 +19,7 @@ from gateway.commands.eval import _report
 from gateway.commands.eval._artefact import Served
 from gateway.commands.eval._data import whole
 from gateway.commands.eval._pairs import Pair, read_pairs
+from gateway.exit_codes import Exit
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.dataset import DataError
@@ -91,7 +92,7 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         title = f"{args.pairs.name}: n = {len(pairs):,} pairs; artefact {served.model.version}, {served.embedder.name}"
         _print(title, found, notes)
-    return 0
+    return Exit.OK
 
 
 def _chosen(args: argparse.Namespace) -> tuple[list[Pair], list[str]]:

@@ -17,6 +17,7 @@ from gateway.commands.eval import _report
 from gateway.commands.eval._artefact import Served
 from gateway.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.commands.eval._embedding import Remembered
+from gateway.exit_codes import Exit
 from routing.dataset import DataError, Example
 from routing.difficulty import SHEET_FILE, gain_of
 from routing.embedder import EmbedderKind, load_embedder
@@ -85,7 +86,7 @@ def evaluate(args: argparse.Namespace) -> int:
     _report.show(report, args)
     if args.plot:
         draw_picture(args.plot, title, outcomes, [draw], args.seed)
-    return 0
+    return Exit.OK
 
 
 def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -> _Tested:

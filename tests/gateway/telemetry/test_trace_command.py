@@ -19,20 +19,12 @@ from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.support.store import LocalStore
 
 _ROOT = Path(__file__).parents[3]
-_RUN = """
-import argparse, sys
-from gateway.commands import trace
-parser = argparse.ArgumentParser(prog="tierline")
-trace.add_parser(parser.add_subparsers())
-args = parser.parse_args()
-sys.exit(args.run(args))
-"""
 
 
 def _tierline(*words: str, cwd: Path = _ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "TIERLINE_STORE_URL"}
     return subprocess.run(
-        [sys.executable, "-c", _RUN, "trace", *words],
+        [sys.executable, "-m", "gateway", "trace", *words],
         capture_output=True,
         check=False,
         text=True,
@@ -98,23 +90,23 @@ def test_the_running_store_is_found(traced: str, tmp_path: Path) -> None:
     ],
 )
 def test_no_store_is_said_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    """Without a store to read there is one line on stderr, which holds no password, and exit code 1."""
+    """Without a store to read there is one line on stderr, which holds no password, and exit code 2."""
     done = _tierline(*words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and len(done.stderr.splitlines()) == 1 and "secret" not in done.stderr
 
 
 def test_an_unknown_request_is_said(traced: str) -> None:
-    """An id nobody has, and an empty store, are told from each other, with exit code 1."""
+    """An id nobody has, and an empty store, are told from each other, with exit code 2."""
     done = _tierline("show", "nobody", "--store", traced)
-    assert done.returncode == 1 and "no request 'nobody'" in done.stderr
+    assert done.returncode == 2 and "no request 'nobody'" in done.stderr
     empty = _tierline("last", "--store", traced.removesuffix("/0") + "/1")
-    assert empty.returncode == 1 and "no request has been traced yet" in empty.stderr
+    assert empty.returncode == 2 and "no request has been traced yet" in empty.stderr
 
 
 def test_a_reader_that_leaves_is_no_error(traced: str) -> None:
     """`tierline trace list | head -1` ends quietly."""
-    command = f"'{sys.executable}' -c '{_RUN}' trace list --json --store {traced} | head -c 1"
+    command = f"'{sys.executable}' -m gateway trace list --json --store {traced} | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, text=True, cwd=_ROOT, timeout=30)
     assert (done.stdout, done.stderr) == ("{", "")
 
