@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -61,11 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
     command = COMMANDS.get(name) if name else None
     try:
-        module = import_module(command.module) if command else None
-        args = _parser(name, module).parse_args(arguments)
-        code = int(module.run(args)) if module else Exit.NOT_DONE
-        sys.stdout.flush()
-        return code
+        with _stopped_by_signals():
+            module = import_module(command.module) if command else None
+            args = _parser(name, module).parse_args(arguments)
+            code = int(module.run(args)) if module else Exit.NOT_DONE
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -84,6 +88,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:  # noqa: BLE001  Python's own code for a bug is 1, which would pass for a finding
         traceback.print_exc()
         return Exit.NOT_DONE
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Has SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, whatever they did before.
+
+    A shell starts background jobs with SIGINT ignored, and Python then leaves it so: the command could not be stopped
+    by it, and asyncio.run would not listen to it either. `up` and `serve` put their own handlers in place of these.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [
+        (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
+        # By way of SIGINT, for which asyncio.run has a handler that lets tasks clean up.
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _fail(message: str, code: Exit) -> Exit:

@@ -1,7 +1,7 @@
 """All children of one supervisor: started at once, stopped in order, the signals between.
 
 The first SIGINT, SIGTERM or SIGHUP stops the children one after the other, last started first, each in bounded time;
-a second one kills what is left at once.
+a second one kills what is left at once. SIGHUP is left alone where it is ignored at the start, as nohup has it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Family:
         """Runs until a signal; returns the exit code. Raises CannotStart when a vital child cannot."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal)
         runs = [asyncio.create_task(child.run()) for child in self._children]
         attend = asyncio.create_task(self._attend())
         stop = asyncio.create_task(self._stop_asked.wait())

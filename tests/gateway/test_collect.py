@@ -17,6 +17,7 @@ from gateway.cli import main
 from gateway.commands import _collect_model
 from routing.dataset import read_rows
 from routing.grading import grade
+from tests.support.processes import ignoring
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 
 LABELS = Path(__file__).parents[2] / "deploy" / "labels"
@@ -165,16 +166,22 @@ def test_rows_made_of_other_prompts_are_not_gone_on_with(
     assert "another prompt as '1'" in capsys.readouterr().err
 
 
-def test_an_interrupted_run_keeps_its_answers(model: Upstream, prompts: Path, tmp_path: Path) -> None:
-    """Ctrl-C ends it with 130 and says how much there is; the answers so far are on disk."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_its_answers(
+    model: Upstream, prompts: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """It ends with 130 and says how much there is, in the background too; the answers so far are on disk."""
     out = tmp_path / "rows.jsonl.gz"
     model.on("Two").reply(fault=Fault.HANG_BEFORE_HEADERS)
     command = [sys.executable, "-m", "gateway", "collect", "--prompts", str(prompts), "--out", str(out)]
     command += ["--base-url", model.url, "--model", "tiny", "--concurrency", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(ignoring([number], command), stderr=subprocess.PIPE, text=True) as process:
         model.wait_for(2, timeout_s=30)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        process.send_signal(number)
+        try:
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "1 of 3 prompts are answered; --resume goes on" in err
     assert "Traceback" not in err

@@ -25,7 +25,7 @@ from gateway.supervisor.local_model import find_gguf
 from gateway.supervisor.logs import MAX_LOG_BYTES, rotate, tail
 from gateway.supervisor.state import Up, claim, free_port
 from gateway.supervisor.store_child import store_child
-from tests.support.processes import is_alive
+from tests.support.processes import ignoring, is_alive
 from tests.support.wait import eventually as auntil
 from tests.support.wait import until
 
@@ -176,11 +176,12 @@ sys.exit(asyncio.run(family.run()))
 
 
 @pytest.fixture
-def supervise(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[bytes], list[int]]]:
+def supervise(tmp_path: Path) -> Callable[..., tuple[subprocess.Popen[bytes], list[int]]]:
     """Starts a supervisor of three small children in a process of its own; gives it and the children's pids."""
 
-    def start(kind: str) -> tuple[subprocess.Popen[bytes], list[int]]:
-        process = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), kind])
+    def start(kind: str, *ignored: signal.Signals) -> tuple[subprocess.Popen[bytes], list[int]]:
+        command = [sys.executable, "-c", DRIVER, str(tmp_path), kind]
+        process = subprocess.Popen(ignoring(ignored, command))
         until((tmp_path / "up").exists)
         return process, [int((tmp_path / f"{name}.pid").read_text()) for name in ("store", "model", "gateway")]
 
@@ -195,6 +196,25 @@ def test_one_signal_stops_the_children_in_order(tmp_path: Path, supervise: Calla
     assert process.wait(5) == 0
     assert (tmp_path / "order").read_text().split() == ["gateway", "model", "store"]
     assert not any(map(is_alive, pids))
+
+
+def test_a_supervisor_in_the_background_is_stopped_by_sigint(supervise: Callable) -> None:
+    """A shell starts background jobs with SIGINT ignored."""
+    process, pids = supervise("polite", signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 0
+    assert not any(map(is_alive, pids))
+
+
+def test_a_supervisor_under_nohup_outlives_its_terminal(supervise: Callable) -> None:
+    """nohup starts it with SIGHUP ignored, and means it."""
+    process, pids = supervise("polite", signal.SIGHUP)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.3)
+    assert all(map(is_alive, pids))
+    process.terminate()
+    assert process.wait(5) == 0
 
 
 def test_a_second_signal_ends_everything_at_once(supervise: Callable) -> None:

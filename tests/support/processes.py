@@ -1,9 +1,17 @@
-"""What the system says of other processes; one that ends while it is looked at is one that has ended."""
+"""Other processes: what the system says of them (one that ends meanwhile has ended), and how one is started."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+from collections.abc import Sequence
 from pathlib import Path
+
+
+def ignoring(numbers: Sequence[signal.Signals], command: Sequence[str]) -> list[str]:
+    """The command, started with these signals ignored, as a shell does in the background and nohup with SIGHUP."""
+    names = " ".join(number.name.removeprefix("SIG") for number in numbers)
+    return ["sh", "-c", f"trap '' {names}; exec \"$@\"", "sh", *command] if numbers else list(command)
 
 
 def children_of(pid: int) -> list[int]:
