@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from policies.expression import Expression
+from policies.ranges import COUNT, FLAG, SHARE, Range, Ranges
 from policies.values import Seconds, Section, Share, Whole, knows, rule
 
-CACHE_VALUES = frozenset(
-    {"tools", "images", "temperature", "top_p", "n", "seed", "logprobs", "turns", "tokens_in", "stream", "json"}
-)
-"""What a rule of `cache.never` may ask about."""
+CACHE_VALUES: Final[Ranges] = {
+    "tools": FLAG,
+    "images": FLAG,
+    "temperature": Range(0.0, optional=True),
+    "top_p": replace(SHARE, optional=True),
+    "n": Range(1.0, whole=True),
+    "seed": Range(whole=True, optional=True),
+    "logprobs": FLAG,
+    "turns": COUNT,
+    "tokens_in": COUNT,
+    "stream": FLAG,
+    "json": FLAG,
+}
+"""What a rule of `cache.never` may ask about, and the values it can have."""
 TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
 """What the name of a source that answers are drawn from looks like."""
 TAGS_AT_MOST = 16

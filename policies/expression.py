@@ -43,6 +43,8 @@ class Expression:
     source: str
     names: frozenset[str]
     _evaluate: _Evaluate = field(repr=False, compare=False, hash=False)
+    tree: ast.expr | None = field(default=None, repr=False, compare=False, hash=False)
+    """What Python's parser made of it; None for `otherwise`."""
 
     @classmethod
     def parse(cls, source: str) -> Expression:
@@ -60,7 +62,7 @@ class Expression:
             raise ExpressionError(f"{text!r} is not a rule: {error}") from None
         names: set[str] = set()
         evaluate = _build(tree.body, names)
-        return cls(text, frozenset(names), evaluate)
+        return cls(text, frozenset(names), evaluate, tree.body)
 
     def holds(self, values: Values) -> bool:
         """Whether the rule is true of `values`."""

@@ -1,13 +1,31 @@
-"""What a policy may say and yet probably does not mean. `tierline check` prints it; nothing refuses to start for it."""
+"""What a policy says that cannot be meant, or probably is not. `tierline check` prints it; every policy here loads.
+
+`faults` are certain and count as problems, such as a rule that can never hold; `lint` gives what is only doubtful.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from policies.expression import OTHERWISE
-from policies.model import Quantiles, Rules
+from policies.caching import CACHE_VALUES
+from policies.errors import KeyPath
+from policies.expression import OTHERWISE, Expression, Values
+from policies.model import ROUTE_VALUES, Quantiles, Rules
+from policies.ranges import Range, Ranges, outcomes, parts
 from policies.validation import Finding
+
+_CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty"})
+"""What the classifier tells of a request in its domain, and of no other."""
+
+
+def faults(policy: Rules) -> list[Finding]:
+    """(where, what) for every rule that can never hold, in whole or in one of its comparisons."""
+    return [
+        (at, f"{dead.source!r} can never hold: {_named(dead, ranges)}")
+        for at, rule, ranges in _rules(policy)
+        for dead in _dead(rule, ranges)
+    ]
 
 
 def lint(policy: Rules) -> list[Finding]:
@@ -55,20 +73,62 @@ def _schemas_imply_json(policy: Rules) -> Iterator[Finding]:
         )
 
 
+def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
+    """Every rule of the policy, where it stands, and what the names in it can be."""
+    route = {**ROUTE_VALUES, "budget_ms": Range(0.0, policy.slo.deadline * 1000)}
+    for tier, rule in policy.route.start.items():
+        yield ("route", "start", tier), rule, route
+    if policy.escalate.speculate.both is not None:
+        yield ("escalate", "speculate", "both"), policy.escalate.speculate.both, route
+    for i, rule in enumerate(policy.cache.never):
+        yield ("cache", "never", i), rule, CACHE_VALUES
+
+
+def _dead(rule: Expression, ranges: Ranges) -> list[Expression]:
+    """The comparisons of a rule that can never hold; the rule itself where each could, but not all that it asks."""
+    dead = [part for part in parts(rule) if True not in outcomes(part, ranges, _agree)]
+    return dead or ([] if True in outcomes(rule, ranges, _agree) else [rule])
+
+
+def _always_holds(rule: Expression, ranges: Ranges) -> bool:
+    return False not in outcomes(rule, ranges, _agree)
+
+
+def _agree(values: Values) -> bool:
+    """Whether there can be such a request: the classifier says all it has to say, or, out of its domain, nothing."""
+    known = [values[name] is not None for name in _CLASSIFIER_SAYS if name in values]
+    known += [values["in_domain"]] if "in_domain" in values else []
+    return all(known) or not any(known)
+
+
+def _named(rule: Expression, ranges: Ranges) -> str:
+    told = "; ".join(f"{name} is {ranges[name]}" for name in sorted(rule.names))
+    both = "in_domain" in rule.names and rule.names & _CLASSIFIER_SAYS
+    return f"{told}; no comparison with {', '.join(sorted(both))} holds unless in_domain does" if both else told
+
+
+def _rules_leave_a_choice(policy: Rules) -> Iterator[Finding]:
+    for at, rule, ranges in _rules(policy):
+        if rule.source != OTHERWISE and _always_holds(rule, ranges):
+            yield at, f"{rule.source!r} holds for every request ({_named(rule, ranges)}); say 'otherwise' to mean that"
+
+
 def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
     settled_by: str | None = None
-    for tier, rule in policy.route.start.items():
+    for at, rule, ranges in _rules(policy):
+        if at[:2] != ("route", "start"):
+            continue
         if settled_by is not None:
-            yield ("route", "start", tier), f"never looked at: {settled_by!r} above already takes every request"
-        elif rule.source == OTHERWISE:
-            settled_by = tier
+            yield at, f"never looked at: {settled_by!r} above already takes every request"
+        elif _always_holds(rule, ranges):
+            settled_by = str(at[-1])
 
 
 def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
     if policy.route.classifier != "none":
         return
     for tier, rule in policy.route.start.items():
-        for name in sorted(rule.names & {"p_adequate", "difficulty", "in_domain"}):
+        for name in sorted(rule.names & (_CLASSIFIER_SAYS | {"in_domain"})):
             yield ("route", "start", tier), f"{name} has no value, because route.classifier is none"
 
 
@@ -126,12 +186,14 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
     exact, semantic = policy.cache.exact, policy.cache.semantic
     if semantic is not None and exact is None:
         yield ("cache", "semantic"), "there is no exact cache, so even equal requests pay for an embedding"
-    if any(rule.source == OTHERWISE for rule in policy.cache.never) and (exact or semantic):
-        yield ("cache", "never"), "'otherwise' holds for every request, so nothing is ever cached"
+    for rule in policy.cache.never if exact or semantic else ():
+        if _always_holds(rule, CACHE_VALUES):
+            yield ("cache", "never"), f"{rule.source!r} holds for every request, so nothing is ever cached"
 
 
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
+    _rules_leave_a_choice,
     _start_rules_are_reached,
     _classifier_is_there,
     _escalation_has_somewhere_to_go,

@@ -7,31 +7,31 @@ and shares are written stands in `policies.values`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from dataclasses import replace
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
 from policies.expression import OTHERWISE, Expression
+from policies.ranges import COUNT, FLAG, SHARE, Range, Ranges
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Share, Whole, knows, number, rule, seconds
 
-ROUTE_VALUES = frozenset(
-    {
-        "p_adequate",
-        "difficulty",
-        "in_domain",
-        "tokens_in",
-        "turns",
-        "has_tools",
-        "wants_json",
-        "has_images",
-        "stream",
-        "budget_ms",
-    }
-)
-"""What a rule of `route.start` may ask about."""
+ROUTE_VALUES: Final[Ranges] = {
+    "p_adequate": replace(SHARE, optional=True),
+    "difficulty": replace(SHARE, optional=True),
+    "in_domain": FLAG,
+    "tokens_in": COUNT,
+    "turns": COUNT,
+    "has_tools": FLAG,
+    "wants_json": FLAG,
+    "has_images": FLAG,
+    "stream": FLAG,
+    "budget_ms": Range(0.0),
+}
+"""What a rule of `route.start` or `escalate.speculate.both` may ask about, and the values it can have."""
 SURFACE_HEADER = "x-tierline-surface"
 RESERVED_NAMES = frozenset({"auto"})
 """Names for `model` that mean something of their own, as does every one that starts with `tier:`."""

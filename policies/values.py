@@ -6,7 +6,7 @@ Durations are written `400ms`, `6s`, `24h` and held in seconds; shares are writt
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -51,11 +51,11 @@ def number(value: object) -> object:
     return value
 
 
-def knows(values: frozenset[str]) -> Callable[[Expression], Expression]:
+def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
     """A check that a rule asks for none but these values."""
 
     def check(rule: Expression) -> Expression:
-        unknown = sorted(rule.names - values)
+        unknown = sorted(rule.names.difference(values))
         if unknown:
             named = ", ".join(f"{name!r}{did_you_mean(name, values)}" for name in unknown)
             raise ValueError(f"{rule.source!r} asks for {named}; a rule here knows {', '.join(sorted(values))}")

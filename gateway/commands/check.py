@@ -16,7 +16,7 @@ from gateway.doubts import doubts_about
 from gateway.exit_codes import Exit
 from gateway.settings import Deployment
 from policies.errors import ConfigError, Problem, UnreadableFile
-from policies.lint import lint
+from policies.lint import faults, lint
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
 from policies.yaml_source import read_yaml
 
@@ -77,10 +77,11 @@ def _check(args: argparse.Namespace) -> _Findings:
     except ConfigError as error:
         problems += error.problems
         unreadable = isinstance(error, UnreadableFile)
-    wrong, warnings = _policies_one_by_one(args.policies or SHIPPED, deployment)
+    wrong, impossible, warnings = _policies_one_by_one(args.policies or SHIPPED, deployment)
     if deployment is None:  # with one, the policies were loaded as a set, which told the same
         problems += wrong
-    elif deployment.warnings:
+    problems += impossible
+    if deployment is not None and deployment.warnings:
         warnings = [*deployment.warnings, *warnings]
     cross_encoder = ""
     if deployment is not None and deployment.cross_encoder is not None:
@@ -92,9 +93,15 @@ def _check(args: argparse.Namespace) -> _Findings:
     return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
 
 
-def _policies_one_by_one(directory: Path, deployment: Deployment | None) -> tuple[list[Problem], list[Problem]]:
-    """What is wrong with each policy by itself, and what is doubtful about it, in this deployment if there is one."""
+def _policies_one_by_one(
+    directory: Path, deployment: Deployment | None
+) -> tuple[list[Problem], list[Problem], list[Problem]]:
+    """Of each policy by itself: why it does not load; else what cannot be meant, and what is doubtful.
+
+    What is doubtful in this deployment is included if there is one.
+    """
     problems: list[Problem] = []
+    impossible: list[Problem] = []
     warnings: list[Problem] = []
     for file in policy_files(directory):
         try:
@@ -102,9 +109,10 @@ def _policies_one_by_one(directory: Path, deployment: Deployment | None) -> tupl
         except ConfigError as error:
             problems += error.problems
         else:
+            impossible += [document.problem(path, message) for path, message in faults(policy)]
             doubts = lint(policy) + (doubts_about(policy, deployment) if deployment else [])
             warnings += [document.problem(path, message) for path, message in doubts]
-    return problems, warnings
+    return problems, impossible, warnings
 
 
 def _as_text(found: _Findings) -> str:

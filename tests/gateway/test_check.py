@@ -56,6 +56,16 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
     assert out.endswith("all is well\n")
 
 
+def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told at the rule's line, with what the value can be, though the policy would load."""
+    edit(policies / "chat.yaml", "local: p_adequate >= 0.7", "local: p_adequate >= 2")
+    line = line_of(policies / "chat.yaml", "p_adequate >= 2")
+    assert main(["check", "--policies", str(policies)]) == 1
+    out = capsys.readouterr().out
+    assert f"chat.yaml:{line}: route.start.local: 'p_adequate >= 2' can never hold: p_adequate is from 0 to 1\n" in out
+    assert "surface  chat " in out
+
+
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """file:line: key: message, as editors and people read it, and exit code 1."""
     edit(policies / "chat.yaml", "deadline: 60s", "dedline: 60s")

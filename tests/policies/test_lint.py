@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.errors import dotted
-from policies.lint import lint
+from policies.lint import faults, lint
 from policies.loader import read_policy
 from tests.policies.conftest import CHAT, Write
 
@@ -52,6 +52,80 @@ def test_doubtful_rules_are_pointed_out(write: Write, changes: list[tuple[str, s
     assert any(dotted(path) == key and says in message for path, message in found), found
 
 
+SPECULATE = "invalid: [json]}, speculate: {both: "
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "says"),
+    [
+        ([("p_adequate >= 0.7", "p_adequate >= 2")],
+         "route.start.local", "'p_adequate >= 2' can never hold: p_adequate is from 0 to 1"),
+        ([("tokens_in < 3000", "not tokens_in >= 0")],
+         "route.start.local", "'p_adequate >= 0.7 and not tokens_in >= 0' can never hold: p_adequate is from 0 to 1; "
+         "tokens_in is a whole number, 0 or more"),
+        ([("tokens_in < 3000", "(stream or turns < 0)")],
+         "route.start.local", "'turns < 0' can never hold: turns is a whole number, 0 or more"),
+        ([("tokens_in < 3000", "p_adequate < 0.5")], "route.start.local", "can never hold"),
+        ([("tokens_in < 3000", "not in_domain")],
+         "route.start.local", "no comparison with p_adequate holds unless in_domain does"),
+        ([("tokens_in < 3000", "budget_ms > 30001")],
+         "route.start.local", "'budget_ms > 30001' can never hold: budget_ms is from 0 to 30000"),
+        ([("tokens_in < 3000", "stream == 'yes'")], "route.start.local", "stream is true or false"),
+        ([("temperature > 0.3", "top_p > 1")], "cache.never[1]", "top_p is from 0 to 1"),
+        ([("temperature > 0.3", "n < 1")], "cache.never[1]", "n is a whole number, 1 or more"),
+        ([("invalid: [json]}", SPECULATE + "difficulty > 1}")],
+         "escalate.speculate.both", "'difficulty > 1' can never hold: difficulty is from 0 to 1"),
+    ],
+)  # fmt: skip
+def test_rules_that_can_never_hold_are_faults(
+    write: Write, changes: list[tuple[str, str]], key: str, says: str
+) -> None:
+    """The rule is named by its key, and the message says what the value can be."""
+    found = faults(read_policy(write("chat", CHAT, *changes))[0])
+    assert [(dotted(path), says in message) for path, message in found] == [(key, True)], found
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "says"),
+    [
+        ([("p_adequate >= 0.7 and tokens_in < 3000", "p_adequate >= 0 or not in_domain")],
+         "route.start.local", "holds for every request"),
+        ([("p_adequate >= 0.7 and tokens_in < 3000", "tokens_in >= 0")],
+         "route.start.hosted", "never looked at: 'local' above already takes every request"),
+        ([("temperature > 0.3", "n >= 1")], "cache.never", "nothing is ever cached"),
+        ([("invalid: [json]}", SPECULATE + "turns >= 0}")], "escalate.speculate.both", "say 'otherwise' to mean that"),
+    ],
+)  # fmt: skip
+def test_rules_that_always_hold_are_pointed_out(
+    write: Write, changes: list[tuple[str, str]], key: str, says: str
+) -> None:
+    """They may be meant, but then what stands after them never counts."""
+    policy = read_policy(write("chat", CHAT, *changes))[0]
+    assert faults(policy) == []
+    assert any(dotted(path) == key and says in message for path, message in lint(policy)), lint(policy)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "(p_adequate >= 0.4 or not in_domain) and tokens_in < 3000",
+        "p_adequate >= 1",
+        "p_adequate <= 1",
+        "difficulty < p_adequate",
+        "not (p_adequate > 0.5 and p_adequate < 0.6)",
+        "budget_ms < 30000 and budget_ms > 29999",
+        "turns == 1 and not has_tools",
+        "tokens_in > 2.5 and tokens_in < 3.5",
+    ],
+)
+def test_rules_that_can_go_both_ways_raise_no_alarm(write: Write, rule: str) -> None:
+    """However narrow the case, as long as there is one."""
+    policy = read_policy(write("chat", CHAT, ("p_adequate >= 0.7 and tokens_in < 3000", rule)))[0]
+    assert faults(policy) == []
+    assert lint(policy) == []
+
+
 def test_a_sound_policy_raises_no_doubt(write: Write) -> None:
     """There is no noise."""
-    assert lint(read_policy(write())[0]) == []
+    policy = read_policy(write())[0]
+    assert lint(policy) == [] and faults(policy) == []
