@@ -191,6 +191,14 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
             yield ("cache", "never"), f"{rule.source!r} holds for every request, so nothing is ever cached"
 
 
+def _rollout_waits(policy: Rules) -> Iterator[Finding]:
+    if policy.rollout is not None:
+        yield (
+            ("rollout",),
+            "not carried out yet: the block is checked, but a changed policy takes effect at once, for every request",
+        )
+
+
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
     _rules_leave_a_choice,
@@ -205,4 +213,5 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _races_have_a_rival,
     _holdout_is_a_sample,
     _caches_build_on_each_other,
+    _rollout_waits,
 )

@@ -1,7 +1,8 @@
 """From a folder of YAML files, one per surface, to the set of policies a gateway answers by.
 
 A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
-layout, the description and the order of keys do not change it, except the order of `route.start`, which has a meaning.
+layout, the description, `rollout` and the order of keys do not change it, except the order of `route.start`, which has
+a meaning.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AUTO = "auto"
 SHIPPED = Path(__file__).parent
 """The folder with the policies that come with Tierline."""
 
-_RULE_NOTHING = frozenset({"version", "description"})
+_RULE_NOTHING = frozenset({"version", "description", "rollout"})
 
 Snapshot = frozenset[tuple[str, int, int, int]]
 """(name, modification time in ns, size, inode) of every policy file: different if anything was written."""

@@ -16,6 +16,7 @@ from policies.caching import CachePolicy
 from policies.errors import did_you_mean
 from policies.expression import OTHERWISE, Expression
 from policies.ranges import COUNT, FLAG, SHARE, Range, Ranges
+from policies.rollout import Rollout
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Share, Whole, knows, number, rule, seconds
 
@@ -237,6 +238,8 @@ class Rules(Section):
     load: Load = Load()
     holdout: Share = 0.01
     """The share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
+    rollout: Rollout | None = None
+    """How a change of this policy is to be brought in. It is checked and not carried out yet: see policies.rollout."""
 
     @field_validator("surface")
     @classmethod

@@ -35,7 +35,8 @@ def rule(value: object) -> Expression:
     return Expression.parse(value)
 
 
-def _share(value: object) -> object:
+def share(value: object) -> object:
+    """The 0..1 that a share as it is written comes to; numbers stay as they are. Raises ValueError."""
     if isinstance(value, str) and value.endswith("%"):
         try:
             return float(value[:-1]) / 100
@@ -65,7 +66,7 @@ def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
 
 
 Seconds = Annotated[float, BeforeValidator(seconds), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_share), Field(ge=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, BeforeValidator(share), Field(ge=0, le=1, allow_inf_nan=False)]
 Whole = Annotated[int, BeforeValidator(number)]
 
 
