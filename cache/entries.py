@@ -1,4 +1,4 @@
-"""One entry, read from the store: may it be served to this request, or how does the lookup end?
+"""One entry, stored or on its way to the store: may it be served to this request, or how does the lookup end?
 
 It may be gone, garbage, out of date, of the wrong tier, or drawn from a source that has changed since: each is a miss,
 with its reason. A store that does not answer is an outcome too; nothing here raises for it.
@@ -13,6 +13,7 @@ from cache import tags
 from cache.codec import CorruptEntry, decode
 from cache.entry import CacheEntry, Lookup, Outcome
 from cache.keeping import longest_ttl
+from cache.pending import Pending
 from cache.plan import NO_DEMANDS, CachePlan
 from cache.registry import Registry
 from cache.shelf import ENTRY
@@ -21,6 +22,7 @@ from cache.store import Command, Store, StoreUnavailable
 Read = Callable[[str], Awaitable[bytes | None]]
 """What lies under a key of the store; raises StoreUnavailable."""
 _NO_VERSIONS: Final[tags.Versions] = ()
+_ABSENT: Final = Lookup("miss", reason="absent")
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"timeout": "timeout", "open": "open"}
 
 
@@ -31,35 +33,69 @@ class Entries:
         self,
         store: Store,
         registry: Registry,
+        pending: Pending,
         clock: Callable[[], float],
         later: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self._store = store
         self._registry = registry
+        self._pending = pending
         self._clock = clock
         self._later = later
 
     async def under(
         self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None, read: Read | None = None
     ) -> CacheEntry | Lookup:
-        """The entry under `key` when it may be served, else how the lookup ends."""
-        demands, versions = plan.demands, _NO_VERSIONS
+        """The entry under `key` when it may be served, else how the lookup ends.
+
+        An answer that waits for the store goes before what is stored, unless that is a stronger tier's.
+        """
+        versions, stored = _NO_VERSIONS, _ABSENT
+        waiting = self._pending.get(key)
         try:
-            if plan.tags is None:
-                data = await (read or self._store.get)(key)
-            else:
-                data, versions = await self.versions(plan, key)
+            if waiting is None or waiting.contested:
+                if plan.tags is None:
+                    data = await (read or self._store.get)(key)
+                else:
+                    data, versions = await self.versions(plan, key)
+                waiting = self._pending.get(key)  # one may have come meanwhile
+                found = await self._servable(plan, key, self._decoded(key, data), versions, ttl_s, allowed_tiers)
+                if waiting is None:
+                    return found
+                if isinstance(found, Lookup):
+                    stored = found
+                elif plan.outranks(found.tier, waiting.entry.tier):
+                    return found
+            elif plan.tags is not None:
+                _, versions = await self.versions(plan)
         except StoreUnavailable as error:
             if error.reason == "wrong_type":
                 return self._corrupt(key)
             return unanswered(error)
+        found = await self._servable(plan, key, waiting.entry, versions, ttl_s, allowed_tiers)
+        return found if isinstance(found, CacheEntry) or stored is _ABSENT else stored
+
+    def _decoded(self, key: str, data: bytes | None) -> CacheEntry | Lookup:
         if data is None:
-            return Lookup("miss", reason="absent")
+            return _ABSENT
         try:
-            entry = decode(key, data)
+            return decode(key, data)
         except CorruptEntry:
             return self._corrupt(key)
-        now = self._clock()
+
+    async def _servable(
+        self,
+        plan: CachePlan,
+        key: str,
+        entry: CacheEntry | Lookup,
+        versions: tags.Versions,
+        ttl_s: float,
+        allowed_tiers: Set[str] | None,
+    ) -> CacheEntry | Lookup:
+        """The entry if this request may have it, else why not; of a lookup that has ended, its end."""
+        if isinstance(entry, Lookup):
+            return entry
+        now, demands = self._clock(), plan.demands
         left_s = min(entry.expires_at, entry.created_at + ttl_s) - now
         if left_s <= 0:
             return Lookup("miss", reason="expired")

@@ -12,7 +12,6 @@ import orjson
 from cache import answers
 from cache.codec import IndexRecord, encode
 from cache.entry import Answer, CacheEntry
-from cache.fingerprint import Fingerprint
 from cache.index import Vector
 from cache.plan import CachePlan
 from cache.registry import Registry
@@ -34,6 +33,29 @@ class Keep:
     """What the caller found wrong with the whole answer; such a one is not kept."""
     lease: str = ""
     """The key of the lease under which it was made: with the answer written, it is not needed any more."""
+    made: CacheEntry | str | None = None
+    """Filled in by `Keeper.entry`."""
+
+
+class Keeping:
+    """An answer that has ended and is to be kept. `keep` puts it together once, for the write or for a request that
+    asks the same before it is written.
+    """
+
+    __slots__ = ("_keep", "_make", "plan")
+
+    def __init__(self, plan: CachePlan, make: Callable[[], Keep | None]) -> None:
+        """`make` returns None for an answer that turned out not to be worth keeping; it may raise."""
+        self.plan = plan
+        self._make: Callable[[], Keep | None] | None = make
+        self._keep: Keep | None = None
+
+    def keep(self) -> Keep | None:
+        """What `make` gives, the same at every call. Not to be called before the answer has ended."""
+        if self._make is not None:
+            self._keep = self._make()
+            self._make = None
+        return self._keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +93,14 @@ class Keeper:
         # What is not a number, or no end of one, shows in the product.
         return vector.shape == (self._dimension,) and 0.0 < float(vector @ vector) < math.inf
 
-    def prepared(self, keep: Keep) -> Prepared:
-        """What it takes to keep this answer, or why it is not kept."""
+    def entry(self, keep: Keep) -> CacheEntry | str:
+        """The entry that this answer makes, the same at every call, or why it is not kept."""
+        if keep.made is None:
+            keep.made = self._made(keep)
+        return keep.made
+
+    def _made(self, keep: Keep) -> CacheEntry | str:
+        """The entry, to live as long as any cache may serve it."""
         plan, answer = keep.plan, keep.answer
         reason = plan.reason or ("" if plan.write else "no-store") or keep.fault
         reason = reason or answers.why_not_kept(
@@ -82,22 +110,16 @@ class Keeper:
             # What it was drawn from may have changed since the model was asked: nobody can tell.
             reason = "tags"
         if reason or plan.keys is None:
-            return Prepared(refused=reason or "policy")
+            return reason or "policy"
         body = orjson.dumps(answer.completion)
         if len(body) > self._largest:
-            return Prepared(refused="size")
-        findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()
-        return self._kept(keep, plan.keys, body, keep.vector if findable else None)
-
-    def _kept(self, keep: Keep, keys: Fingerprint, body: bytes, vector: Vector | None) -> Prepared:
-        """The entry, for as long as any cache may serve it, and with a vector what makes it findable too."""
-        plan, answer = keep.plan, keep.answer
-        now = self._clock()
-        exact, semantic = plan.policy.exact, plan.policy.semantic if vector is not None else None
+            return "size"
+        exact, semantic = plan.policy.exact, plan.policy.semantic if self._findable(keep) else None
         ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
         if ttl <= 0:
-            return Prepared(refused="policy")
-        entry = CacheEntry(
+            return "policy"
+        now = self._clock()
+        return CacheEntry(
             body=body,
             tier=answer.tier,
             backend=answer.backend,
@@ -107,17 +129,28 @@ class Keeper:
             confidence=answer.confidence,
             created_at=now,
             expires_at=now + ttl,
-            question=keys.question or "",
+            question=plan.keys.question or "",
             cost_usd=answer.cost_usd,
             ttft_s=answer.ttft_s,
             tokens_per_s=answer.tokens_per_s,
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
-        kept = self.shelved(plan, entry, ttl, keep.lease)
-        if semantic is None or vector is None:
+
+    def _findable(self, keep: Keep) -> bool:
+        """Whether the answer is to be found by its question's vector too."""
+        return keep.vector is not None and self.usable(keep.vector) and not keep.plan.why_not_semantic()
+
+    def prepared(self, keep: Keep) -> Prepared:
+        """What it takes to keep this answer, and with a vector to make it findable too; or why it is not kept."""
+        entry, plan = self.entry(keep), keep.plan
+        if isinstance(entry, str):
+            return Prepared(refused=entry)
+        kept = self.shelved(plan, entry, entry.expires_at - entry.created_at, keep.lease)
+        keys, semantic = plan.keys, plan.policy.semantic
+        if keys is None or semantic is None or keep.vector is None or not self._findable(keep):
             return Prepared(kept)
-        data = np.asarray(vector, "<f4").tobytes()
-        record = IndexRecord(keys.partition, keys.key, entry.question, now + semantic.ttl, data)
+        data = np.asarray(keep.vector, "<f4").tobytes()
+        record = IndexRecord(keys.partition, keys.key, entry.question, entry.created_at + semantic.ttl, data)
         return Prepared((*kept, *self._operations(record)), record)
 
     def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:

@@ -1,7 +1,7 @@
 """The cache, as the gateway's pipeline uses it: plan once, look up exactly, look up by meaning, write afterwards.
 
     plan      pure: may this request be answered from the cache, and under which keys?
-    exact     one GET. No embedding, no model.
+    exact     one GET, or none where the answer waits for the store (`cache.pending`). No embedding, no model.
     semantic  the nearest kept questions of the same partition -> score -> guards -> one GET
     write     one round trip: the entry, and what makes its question findable
 
@@ -32,6 +32,7 @@ from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, WriteOutcome
 from cache.generations import Generations
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.keeping import Keep, Keeper, Prepared
+from cache.pending import Pending
 from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.scope import SCHEMA
 from cache.shelf import ENTRY, Caps
@@ -81,7 +82,8 @@ class Cache:
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
         self.administration = Administration(store, clock)
         self._keeper = Keeper(self.index.operations, dimension, clock, caps, largest)
-        self._entries = Entries(store, self._keeper.registry, clock, self._later)
+        self.pending = Pending(store, self._keeper)
+        self._entries = Entries(store, self._keeper.registry, self.pending, clock, self._later)
         self._candidates = Candidates(self.index, verifier, self._opinion, audits)
         self._chores: set[asyncio.Task[None]] = set()
         self._upkeep: list[asyncio.Task[None]] = []

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cache.entry import WriteOutcome
-from cache.keeping import Keep
+from cache.keeping import Keep, Keeping
 from cache.lookup import Cache
 from gateway.books import Books
 from gateway.telemetry import names
@@ -29,9 +28,6 @@ _BATCH: Final = 32
 _LINGER_S: Final = 0.01
 _CLOSE_S: Final = 1.0
 
-Keeping = Callable[[], Keep | None]
-"""An answer to keep, put together only when its turn comes; None when, at the end, it was not worth keeping."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
@@ -44,7 +40,7 @@ class Finished:
 
 
 class Shared(Protocol):
-    """An answer that equal requests share until it is in the cache."""
+    """An answer that equal requests of other workers share until it is in the cache."""
 
     lease: str
     """The key of the lease under which it was made, '' if there is none: it goes with the write."""
@@ -166,6 +162,8 @@ class Afterwards:
 
     def _record(self, finished: Finished, *, written: bool) -> None:
         self._telemetry.record(finished.trace, finished.ledger)
+        if finished.keeping is not None:
+            self._cache.pending.done(finished.keeping)
         if finished.shared is not None:
             finished.shared.kept(written=written)
 
@@ -173,7 +171,7 @@ class Afterwards:
 def _put_together(finished: Finished) -> Keep | None:
     """What is to be kept; None for what is not worth it, or cannot be: an answer is a stranger's JSON."""
     try:
-        keep = finished.keeping() if finished.keeping is not None else None
+        keep = finished.keeping.keep() if finished.keeping is not None else None
     except Exception:
         log.exception("the answer of request %s could not be put together", finished.ledger.request_id)
         return None

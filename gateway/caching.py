@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from cache.entry import Answer, Hit, Lookup
-from cache.keeping import Keep
+from cache.keeping import Keep, Keeping
 from cache.plan import NO_DEMANDS, CachePlan
-from gateway.afterwards import Keeping
 from gateway.coalescing import Turn
 from gateway.context import RequestContext
 from gateway.embedding import Vector
@@ -90,12 +89,13 @@ def keeping_of(
     """What this answer leaves for the cache; None for one that is not to be kept."""
     if completion is None:
         return None
-    ledger = ctx.ledger
+    ledger, root = ctx.ledger, ctx.trace.root
 
     def keep() -> Keep | None:
         value = completion()
         if value is None:
             return None
+        ttft_s = ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None
         answer = Answer(
             value,
             ledger.tier,
@@ -103,13 +103,20 @@ def keeping_of(
             ledger.model,
             ledger.confidence,
             ledger.cost_usd,
-            ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None,
-            1000 / ledger.tpot_ms if ledger.tpot_ms else None,
+            ttft_s,
+            _pace(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
         )
         contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
         return Keep(plan, answer, vector, contested, _fault_of(ctx, value))
 
-    return keep
+    return Keeping(plan, keep)
+
+
+def _pace(tokens: int, ttft_s: float | None, total_s: float) -> float | None:
+    """Tokens a second after the first, of a stream; its books may not be closed yet."""
+    if ttft_s is None or tokens < 2 or total_s <= ttft_s:
+        return None
+    return (tokens - 1) / (total_s - ttft_s)
 
 
 def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:

@@ -20,12 +20,13 @@ import orjson
 from cache.entries import Read
 from cache.entry import Hit, Lookup
 from cache.flight_exchange import FlightExchange
+from cache.keeping import Keeping
 from cache.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.lookup import Cache
 from cache.plan import NO_DEMANDS, CachePlan
 from cache.single_flight import Flight, Flights, Landing
 from cache.store import Store, StoreUnavailable
-from gateway.afterwards import Afterwards, Keeping
+from gateway.afterwards import Afterwards
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.following import Reading, late
@@ -84,13 +85,14 @@ class Coalescing:
         task.add_done_callback(self._tasks.discard)
 
     def settle(self, flight: Flight, ctx: RequestContext, keeping: Keeping | None) -> None:
-        """Closes the books of a landed flight, and lets it go: at once, or, where others may come for its answer before
-        that is in the cache, when it is there.
+        """Closes the books of a landed flight. Equal requests of this worker find its answer in `Cache.pending` now;
+        other workers read the flight, by its lease, until the answer is in the cache.
         """
+        self.flights.forget(flight)
         if keeping is not None and self.exchange.works:
-            self.afterwards.conclude(ctx.trace, keeping, _Landed(self, flight))
+            self.afterwards.conclude(ctx.trace, keeping, _Landed(self.exchange, flight))
         else:
-            self.let_go(flight)
+            self.exchange.release(flight)
             self.afterwards.conclude(ctx.trace, keeping)
 
     def let_go(self, flight: Flight) -> None:
@@ -201,7 +203,7 @@ class Turn:
         if theirs is not None and can_serve(theirs, flight.deadline):
             self._relay(flight, theirs)
             return await self._follow(flight, last=False)
-        if claimed.written and (hit := (await self._written(flight)).hit):
+        if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
             return hit
         leading = Leading(
             ctx,
@@ -220,7 +222,7 @@ class Turn:
             raise
 
     async def _written(self, flight: Flight) -> Lookup:
-        """What was written between the look and the claim."""
+        """What was written, or is about to be, since the look."""
         try:
             found = await self._host.cache.exact(self._plan, self._ctx.allowed_tiers())
         except BaseException:
@@ -262,20 +264,20 @@ class Turn:
 
 
 class _Landed:
-    """A flight whose answer is on its way into the cache. Until it is there, it answers who comes."""
+    """A flight whose answer is on its way into the cache. Until it is there, other workers read it from the flight."""
 
-    __slots__ = ("_flight", "_host", "lease")
+    __slots__ = ("_exchange", "_flight", "lease")
 
-    def __init__(self, host: Coalescing, flight: Flight) -> None:
-        self._host = host
+    def __init__(self, exchange: FlightExchange, flight: Flight) -> None:
+        self._exchange = exchange
         self._flight = flight
-        self.lease = host.exchange.lease_of(flight)
+        self.lease = exchange.lease_of(flight)
 
     def kept(self, *, written: bool) -> None:
         """See `afterwards.Shared`."""
         if written and self.lease:
-            self._host.exchange.leases.gone(self._flight)
-        self._host.let_go(self._flight)
+            self._exchange.leases.gone(self._flight)
+        self._exchange.release(self._flight)
 
 
 def pack(error: Exception | None) -> bytes:

@@ -22,6 +22,7 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from cache.entry import Hit
@@ -84,7 +85,7 @@ async def _made(
     if run is None:
         run = _routed(ctx, services, vector)
         ctx.client.watch()
-    return _reply(ctx, plan, vector, await _cascade(ctx, run))
+    return _reply(ctx, services, plan, vector, await _cascade(ctx, run))
 
 
 async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> Vector | None:
@@ -228,12 +229,17 @@ def _served(ctx: RequestContext, tried: Tried) -> Served:
     return Served(tried.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
 
 
-def _reply(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
+def _reply(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
+    """The reply of an answer. One that is to be kept answers equal requests from the moment it is whole."""
     found = served.answer
     wanted = served.keep and plan.write and not plan.reason
     if isinstance(found, LiveStream):
-        completion = found.remember() if wanted else None
-        return Reply(events=found.events(), keeping=keeping_of(ctx, plan, vector, completion), stream=found)
+        keeping = keeping_of(ctx, plan, vector, found.remember() if wanted else None)
+        if keeping is not None:
+            found.on_whole = partial(services.cache.pending.add, keeping)
+        return Reply(events=found.events(), keeping=keeping, stream=found)
     value = found.value
-    completion = (lambda: value) if wanted and found.sound else None
-    return Reply(body=found.body, keeping=keeping_of(ctx, plan, vector, completion))
+    keeping = keeping_of(ctx, plan, vector, (lambda: value) if wanted and found.sound else None)
+    if keeping is not None:
+        services.cache.pending.add(keeping)
+    return Reply(body=found.body, keeping=keeping)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from gateway.afterwards import Keeping
+from cache.keeping import Keeping
 from gateway.errors import ApiError
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

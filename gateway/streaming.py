@@ -119,6 +119,8 @@ class LiveStream:
         self.verdict = verdict
         self._last: dict[str, Any] = {}
         self._answer: Assembler | None = None
+        self.on_whole: Callable[[], None] | None = None
+        """Called when the answer has come to its good end, before the last event goes out."""
         self.end = "client_cancel"
         """done, the error_type of what broke it, or client_cancel until it has ended by itself."""
 
@@ -148,9 +150,14 @@ class LiveStream:
             events = None
         self._broken = None
         self.end = "done"
-        if usage := self._usage_event():
+        usage, ending = self._usage_event(), self._ending()
+        # Whoever has read the end may ask again at once.
+        self._leg.close(self.end)
+        if self.on_whole is not None:
+            self.on_whole()
+        if usage:
             yield usage
-        yield self._ending()
+        yield ending
 
     def lose(self) -> None:
         """Closes it, nothing of it having been sent: another answer goes out."""

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
+from cache.keeping import Keeping
 from gateway.admission import admit
-from gateway.afterwards import Finished, Keeping
+from gateway.afterwards import Finished
 from gateway.alive import Alive
 from gateway.client import Client, ClientGone
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge
@@ -69,7 +70,8 @@ class _Exchange:
         self.ledger = Ledger(request_id_of(self._headers))
 
     async def run(self) -> Keeping | None:
-        """Reads, answers, replies; what the answer leaves for the cache."""
+        """Reads, answers, replies; what a whole answer leaves for the cache, whatever became of its client."""
+        reply: Reply | None = None
         try:
             reply = await self._answer()
             await self._reply(reply)
@@ -88,7 +90,8 @@ class _Exchange:
         except Exception:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self._fail(InternalError())
-        return None
+        whole = reply is not None and (reply.stream is None or reply.stream.end == "done")
+        return reply.keeping if reply is not None and whole else None
 
     def close(self) -> None:
         """Closes the books, after the last byte."""
