@@ -74,9 +74,6 @@ class Coalescing:
         key, clamp = plan.keys.key, ctx.clamp
         if clamp is not None:
             key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
-        if plan.tags is not None:
-            # An answer goes when the source of one of its tags does, so equal requests have equal tags.
-            key = f"{key}:{'-'.join(name.encode().hex() for name in plan.tags.names)}"
         return Turn(self, ctx, plan, key, plan.keys.key)
 
     def keep(self, task: asyncio.Task[None]) -> None:
@@ -121,8 +118,11 @@ class Turn:
 
     @property
     def joins(self) -> bool:
-        """Whether there is a flight that this request can join."""
-        return self._joinable() is not None
+        """Whether there is a flight that this request can join without a look into the cache.
+
+        One with tags has to look: it shares no answer that was begun before one of its sources changed.
+        """
+        return self._plan.tags is None and self._joinable() is not None
 
     async def looked_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         """What is stored; where nothing is, the same round trip has asked for the right to make the answer, unless an
@@ -154,6 +154,11 @@ class Turn:
     async def answer(self, work: Work) -> Reply | Hit:
         """This request's answer, made by its own work or shared; raises ApiError."""
         ctx = self._ctx
+        if (tags := self._plan.tags) is not None:
+            # An answer goes when the source of one of its tags does, so equal requests have equal tags as they are now.
+            # Those to whom the store has not told how they are ("?") share among themselves.
+            versions = tags.versions or [(name, "?") for name in tags.names]
+            self._key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
         for left in reversed(range(_MOST_FLIGHTS)):
             flight = self._joinable()
             if self._unsure and self._flight is not None and flight is not None:
