@@ -1,16 +1,20 @@
 """What people do with a cache: look what is there, show an entry, purge a surface, a tag or an entry.
 
-It works on the store alone, so a command does it as well as a gateway. Nothing here is on the path of a request.
+It works on the store alone, so a command does it as well as a gateway. Nothing here is on the path of a request. When
+a purge returns, no worker gives what it names to a request that comes from then on:
 
-    surface   one number is raised: within a second no worker asks for the old keys any more; then the room is freed
+    surface   one number is raised; when a second is over no worker asks for the old keys, and their room is freed
     tag       each scope's version of it moves: at once every entry drawn from it is a miss
     entry     it goes, and with it every copy that a semantic hit made of it; an index forgets it at the next lookup
+
+What is asked for from then on is kept as ever.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -65,11 +69,17 @@ class Purged:
 
 
 class Administration:
-    """See the module's docstring. Every method raises StoreUnavailable. `clock` is the wall clock, in seconds."""
+    """See the module's docstring. Every method raises StoreUnavailable. `clock` is the wall clock, in seconds.
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    `seen_s`: after how long every worker has seen a purge, or takes no part in the cache.
+    """
+
+    def __init__(
+        self, store: Store, clock: Callable[[], float] = time.time, *, seen_s: float = generations.SEEN_S
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._seen_s = seen_s
 
     async def scopes(self, surface: str | None = None, owners: Collection[str] | None = None) -> list[Listed]:
         """The scopes that may hold something, of this surface and these owners where they are named."""
@@ -90,9 +100,8 @@ class Administration:
             replies = await self._ask(*(command for one in some for command in shelf.measured(one.scope.prefix)))
             for one, count, size in zip(some, replies[::2], replies[1::2], strict=True):
                 scope, entries = one.scope, max(0, int(count) - 1)
-                current = scope.generation == generations.of(raised, scope.owner, scope.surface)
                 if entries:
-                    found.append(ScopeStats(scope, entries, int(size or 0), current))
+                    found.append(ScopeStats(scope, entries, int(size or 0), _is_current(scope, raised)))
         return found
 
     async def find(self, entry_id: str, within: Sequence[Listed] | None = None) -> Found | None:
@@ -125,9 +134,16 @@ class Administration:
         return found
 
     async def purge_surface(self, surface: str, owner: str | None = None) -> Purged:
-        """Makes every entry of a surface unreachable, for one owner or for all, and frees their room."""
+        """Makes every entry of a surface unreachable, for one owner or for all, and frees their room; takes a second.
+
+        An answer that is being made goes too; one that a worker keeps when it has seen the purge stays.
+        """
         await self._ask(generations.raised(surface, owner))
-        reached, entries, size = await self.scopes(surface, None if owner is None else {owner}), 0, 0
+        await asyncio.sleep(self._seen_s)
+        (reply,) = await self._ask(generations.read())
+        raised = generations.parsed(reply)
+        listed = await self.scopes(surface, None if owner is None else {owner})
+        reached, entries, size = [one for one in listed if not _is_current(one.scope, raised)], 0, 0
         for one in reached:
             placed = [each async for each in self._placed(one.scope)]
             for some in _batches(placed, _AT_ONCE):
@@ -177,6 +193,11 @@ class Administration:
 def id_of(key: str) -> str:
     """The id of the entry under a key, as it is in headers and traces."""
     return key.rpartition(":")[2][:ID_CHARS]
+
+
+def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:
+    """Whether no purge has left the scope behind."""
+    return scope.generation == generations.of(raised, scope.owner, scope.surface)
 
 
 def _batches(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -26,14 +26,17 @@ from gateway.exit_codes import Exit
 _EXAMPLES = """examples:
   tierline cache stats                              what each surface and tenant keeps
   tierline cache show 9f2c41d07a55                  one entry; the id is in x-tierline-cache-entry and in traces
-  tierline cache purge --surface chat               no answer of chat is served again; all tenants
+  tierline cache purge --surface chat               no answer of chat is served again; all tenants; takes a second
   tierline cache purge --surface chat --tenant acme
   tierline cache purge --tag doc:42                 what was drawn from doc:42 has changed
   tierline cache purge --entry 9f2c41d07a55         this answer is wrong
   tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
 
-It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. Exit code 2: there is no
-such entry, or the store does not answer."""
+It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. When a purge has ended,
+no worker of any gateway on this store gives what it names to a request that comes from then on, and what such requests
+are answered is kept again. An answer that was being made meanwhile goes with its surface or its tag, but to its own
+client; an entry is one that is stored, which an answer is a moment after its reply. Exit code 2: there is no such
+entry, or the store does not answer."""
 
 _TIMEOUT_S = 2.0
 
@@ -127,7 +130,7 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
     elif args.surface is not None:
         purged = await administration.purge_surface(args.surface, owner)
         freed = f"{purged.entries} entries ({size(purged.bytes)}) of {_scopes(purged)}"
-        done = f"{args.surface} begins anew{_of(args)} within a second: {freed} are gone."
+        done = f"{args.surface} begins anew{_of(args)}: {freed} are gone."
     else:
         raise CommandError("say what to purge: --surface S, --tag T or --entry ID")
     if args.json:

@@ -6,6 +6,9 @@
     POST   /admin/cache/purge          {"surface": S} | {"tag": T} | {"entry": ID}, the first two also with a
                                        "tenant" or a "team", a tag with a "surface"
 
+When a purge is answered, no worker gives what it names to a request that comes from then on; that of a surface takes a
+second.
+
 The key is the admin's own, sent as `Authorization: Bearer KEY`. No tenant's key opens it, and no request of the
 gateway's public port reaches it, whatever its headers say: the port it came in by decides.
 """

@@ -112,7 +112,7 @@ async def test_the_cache_works_whole(cluster: Cluster) -> None:
                     await reader.semantic(reader.plan(body(SAME), surface, tenant, Facts()), VECTOR)
                 ).outcome != "hit":
                     await asyncio.sleep(0.01)
-        administration = Administration(other)
+        administration = Administration(other, seen_s=0)
         assert {f"tenant:{tenant}" for tenant in tenants} <= {one.scope.owner for one in await administration.stats()}
         purged = await administration.purge_surface("chat", f"tenant:{tenants[0]}")
         assert (purged.scopes, purged.entries > 0) == (1, True)
