@@ -184,7 +184,7 @@ def test_an_entry_is_shown_and_taken_out(
     assert orjson.loads(capsys.readouterr().out)["id"] == entry
     assert admin(admin_port, "DELETE", f"/admin/cache/entries/{entry}").json()["entries"] == 1
     assert admin(admin_port, "GET", f"/admin/cache/entries/{entry}").status_code == 404
-    assert command("show", entry, store=cache_store) == 1
+    assert command("show", entry, store=cache_store) == 2
     assert f"there is no entry {entry}" in capsys.readouterr().err
     assert path(gateway, "Show me \x1b[31mred?") != "cache-exact"
 
