@@ -15,9 +15,10 @@ import orjson
 from gateway.addresses import is_loopback
 from gateway.deployment import default_config, load_deployment
 from gateway.environment import Environ
-from gateway.settings import Deployment
+from gateway.settings import Deployment, TierConfig
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
+from policies.model import DeployedTier
 from policies.yaml_source import read_yaml
 
 
@@ -61,7 +62,7 @@ class Launch:
         """Where the policies of that deployment come from. Nothing is read yet."""
         return PolicySource(
             self.policies or SHIPPED,
-            deployment.tier_names,
+            tuple(map(_deployed, deployment.tiers)),
             deployment.default_surface,
             deployment.teamless,
             deployment.backend_names,
@@ -78,3 +79,14 @@ class Launch:
         fields: dict[str, Any] = orjson.loads(text)
         paths = {name: Path(fields[name]) for name in ("config", "policies") if fields[name] is not None}
         return cls(**{**fields, **paths})
+
+
+def _deployed(tier: TierConfig) -> DeployedTier:
+    """The tier, as policies see it: where a backend is configured, the others do not count."""
+    backends = [backend for backend in tier.backends if backend.configured] or tier.backends
+    return DeployedTier(
+        tier.name,
+        tuple(sorted({backend.model for backend in backends})) if tier.configured else (),
+        frozenset.intersection(*(frozenset[str](backend.capabilities) for backend in backends)),
+        tier.unconfigured_reason or "",
+    )

@@ -376,11 +376,6 @@ class Deployment(Section):
         )
 
     @property
-    def tier_names(self) -> tuple[str, ...]:
-        """The tiers' names, cheapest first."""
-        return tuple(tier.name for tier in self.tiers)
-
-    @property
     def backend_names(self) -> tuple[str, ...]:
         """The backends' names, in the order of the tiers."""
         return tuple(backend.name for tier in self.tiers for backend in tier.backends)

@@ -3,6 +3,9 @@
 A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
 layout, the description, `rollout` and the order of keys do not change it, except the order of `route.start`, which has
 a meaning.
+
+Here policies and deployment meet, at the start and at every reload: which of a policy's tiers are configured (its
+ladder), and what its stored answers belong to, is worked out once, and no request has to.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
-from policies.model import SURFACE_HEADER, Policy, Rules
+from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
 from policies.validation import validate
 from policies.values import Section
 from policies.yaml_source import Document, read_yaml
@@ -27,7 +30,8 @@ AUTO = "auto"
 SHIPPED = Path(__file__).parent
 """The folder with the policies that come with Tierline."""
 
-_RULE_NOTHING = frozenset({"version", "description", "rollout"})
+_RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout"})
+"""The keys of a policy file that rule anything."""
 
 Snapshot = frozenset[tuple[str, int, int, int]]
 """(name, modification time in ns, size, inode) of every policy file: different if anything was written."""
@@ -61,7 +65,7 @@ class PolicySource:
     """Where policies come from, and what they must fit: all that a reload needs."""
 
     directory: Path
-    known_tiers: tuple[str, ...]
+    tiers: tuple[DeployedTier, ...]
     default_surface: str = DEFAULT_SURFACE
     teamless: tuple[str, ...] = ()
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
@@ -74,7 +78,7 @@ class PolicySource:
         """The set as the files state it now; raises ConfigError."""
         return load_policies(
             self.directory,
-            self.known_tiers,
+            self.tiers,
             self.default_surface,
             self.teamless,
             backends=self.backends,
@@ -93,16 +97,34 @@ class PolicySource:
         return frozenset(found)
 
 
-def read_policy(file: Path) -> tuple[Policy, Document]:
-    """The policy in `file`, with the document it came from; raises ConfigError."""
+def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tuple[Policy, Document]:
+    """The policy in `file`, with the document it came from; raises ConfigError.
+
+    `tiers` are the deployment's; without them every tier counts as configured.
+    """
     document = read_yaml(file)
     rules = validate(Rules, document, _refuse_version)
-    return Policy.model_validate({**dict(rules), "version": version_of(rules)}), document
+    deployed = {} if tiers is None else _deployed(rules, tiers)
+    return Policy.model_validate({**dict(rules), "version": version_of(rules), **deployed}), document
+
+
+def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
+    """The fields of a policy that are the deployment's doing. A tier that it does not have is left out."""
+    by_name = {tier.name: tier for tier in tiers}
+    own = [by_name[name] for name in rules.tiers if name in by_name]
+    ladder = [tier for tier in own if not tier.unconfigured]
+    makers = [[tier.name, *tier.models] for tier in ladder]
+    return {
+        "ladder": tuple(tier.name for tier in ladder),
+        "unconfigured": {tier.name: tier for tier in own if tier.unconfigured},
+        "models": tuple(" or ".join(tier.models) for tier in ladder),
+        "answers_version": _hashed([makers, _canonical(rules.output), _canonical(rules.cache)]),
+    }
 
 
 def load_policies(
     directory: Path,
-    known_tiers: Collection[str],
+    tiers: Sequence[DeployedTier],
     default_surface: str = DEFAULT_SURFACE,
     teamless: Sequence[str] = (),
     *,
@@ -118,10 +140,10 @@ def load_policies(
     problems: list[Problem] = []
     for file in files:
         try:
-            read.append(read_policy(file))
+            read.append(read_policy(file, tiers))
         except ConfigError as error:
             problems += error.problems
-    problems += _unknown_tiers(read, known_tiers)
+    problems += _unknown_tiers(read, [tier.name for tier in tiers])
     problems += _too_wide(read, teamless)
     problems += _out_of_reach(read, backends, cross_encoder)
     by_name, by_header = _names(read, problems)
@@ -142,13 +164,17 @@ def load_policies(
 
 def version_of(policy: Rules) -> str:
     """SHA-256, in hex, of everything the policy rules."""
-    content = json.dumps(_canonical(policy), sort_keys=True, separators=(",", ":"))
+    return _hashed({name: _canonical(getattr(policy, name)) for name in _RULING})
+
+
+def _hashed(canonical: Any) -> str:
+    content = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, Section):
-        return {name: _canonical(part) for name, part in value if name not in _RULE_NOTHING}
+        return {name: _canonical(part) for name, part in value}
     if isinstance(value, Mapping):
         return [[key, _canonical(part)] for key, part in value.items()]
     if isinstance(value, frozenset):

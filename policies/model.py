@@ -7,8 +7,8 @@ and shares are written stands in `policies.values`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Annotated, Final, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -276,11 +276,50 @@ class Rules(Section):
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class DeployedTier:
+    """What a policy has to know of a tier of the deployment."""
+
+    name: str
+    models: tuple[str, ...] = ()
+    """The models of its configured backends, each once, sorted."""
+    capabilities: frozenset[str] = frozenset()
+    unconfigured: str = ""
+    """Why none of its backends can be used, such as "OPENAI_API_KEY is not set"; '' where one can."""
+
+    @property
+    def why_not(self) -> str:
+        """The same as a clause that names the tier."""
+        return f"{self.name} is not configured: {self.unconfigured}"
+
+
+def _all_tiers(rules: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(rules.get("tiers", ()))
+
+
+def _version(rules: dict[str, Any]) -> str:
+    return str(rules.get("version", ""))
+
+
 class Policy(Rules):
-    """The rules of one surface. `version` is the hash of the file's content, so equal rules have equal versions."""
+    """The rules of one surface, in one deployment. What `Rules` lacks is set by the loader and never written in a file.
+
+    `version` is the hash of the file's content, so equal rules have equal versions.
+    """
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
-    """Set by the loader; never written in a file."""
+    ladder: tuple[str, ...] = Field(default_factory=_all_tiers)
+    """Those of `tiers` that are configured in this deployment, cheapest first; all, where no deployment is known."""
+    unconfigured: Mapping[str, DeployedTier] = {}
+    """The other tiers, by name."""
+    models: tuple[str, ...] = ()
+    """What may answer, for people: the model of each tier of the ladder, or its models, with "or" between."""
+    answers_version: str = Field(default_factory=_version)
+    """The hash of what makes an answer: the ladder, its models, and the rules for the output and the cache.
+
+    Stored answers belong to it, so those of another model are never served, and an edited threshold, objective or
+    limit of the load loses none. Without a deployment it is the `version`.
+    """
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ import pytest
 from gateway.policy_watch import PolicyWatcher
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files
+from policies.model import DeployedTier
 from tests.support.wait import eventually
 
 
@@ -27,7 +28,7 @@ class Watched:
     failed: list[ConfigError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        source = PolicySource(self.folder, ("local", "hosted"))
+        source = PolicySource(self.folder, (DeployedTier("local"), DeployedTier("hosted")))
         self.watcher = PolicyWatcher(source, source.load(), self.loaded.append, self.failed.append, interval_s=0.02)
 
     @property

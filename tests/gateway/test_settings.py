@@ -57,7 +57,7 @@ def problems_of(load: Load, text: str, environ: Mapping[str, str] | None = None)
 def test_the_shipped_config_is_right_with_an_empty_environment() -> None:
     """Nothing need be set: what cannot be used is unconfigured, and names the variable that would change that."""
     deployment = load_deployment(default_config(), {})
-    assert deployment.tier_names == ("local", "hosted")
+    assert [tier.name for tier in deployment.tiers] == ["local", "hosted"]
     assert [tier.unconfigured_reason for tier in deployment.tiers] == [
         "TIERLINE_LOCAL_BASE_URL is not set",
         "OPENAI_API_KEY is not set",

@@ -9,9 +9,10 @@ import pytest
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.lint import lint
 from policies.loader import SHIPPED, PolicySource, load_policies, read_policy
+from policies.model import DeployedTier, Policy
 from tests.policies.conftest import CHAT, Write
 
-TIERS = ("local", "hosted")
+TIERS = (DeployedTier("local"), DeployedTier("hosted"))
 
 
 def problems_of(directory: Path) -> list[str]:
@@ -64,6 +65,75 @@ def test_equal_rules_have_equal_versions(write: Write, same: str) -> None:
 def test_other_rules_have_another_version(write: Write, change: tuple[str, str]) -> None:
     """Any change of a rule, the order of `route.start` among them, is another version."""
     assert read_policy(write("other", CHAT, change))[0].version != read_policy(write())[0].version
+
+
+SMALL, LARGE = DeployedTier("local", ("small",)), DeployedTier("hosted", ("large",))
+NO_KEY = DeployedTier("hosted", unconfigured="HOSTED_KEY is not set")
+
+
+def deployed(file: Path, *tiers: DeployedTier) -> Policy:
+    return load_policies(file.parent, tiers or (SMALL, LARGE)).default
+
+
+def test_the_ladder_is_made_of_the_tiers_that_are_configured(write: Write) -> None:
+    """Where the deployment lacks a key, the policy knows the rest as its ladder, and which variable is missing."""
+    whole, alone = deployed(write()), deployed(write(), SMALL, NO_KEY)
+    assert (whole.ladder, whole.models, whole.unconfigured) == (("local", "hosted"), ("small", "large"), {})
+    assert (alone.ladder, alone.models) == (("local",), ("small",))
+    assert alone.unconfigured["hosted"].why_not == "hosted is not configured: HOSTED_KEY is not set"
+    assert (alone.tiers, alone.version) == (whole.tiers, whole.version)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("p95: 400ms", "p95: 300ms"),
+        ("deadline: 30s", "deadline: 20s"),
+        ("0.62", "0.75"),
+        ("p_adequate >= 0.7", "p_adequate >= 0.8"),
+        ("surface: chat", "surface: chat\nholdout: 5%\nload: {max_wait: 4s}"),
+        ("[gpt-4o-mini]", "[gpt-4o]"),
+    ],
+    ids=str,
+)
+def test_edited_thresholds_keep_the_stored_answers(write: Write, change: tuple[str, str]) -> None:
+    """Objectives, thresholds, load and hold-out say who answers and when, not what an answer is made of."""
+    before, after = deployed(write()), deployed(write("chat", CHAT, change))
+    assert after.version != before.version
+    assert after.answers_version == before.answers_version
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("ttl: 24h", "ttl: 23h"),
+        ("[tools, temperature > 0.3]", "[tools]"),
+        ("cache: {", "cache: {semantic: {ttl: 6h}, "),
+        ("surface: chat", "surface: chat\noutput: {max_tokens: 64}"),
+        ("surface: chat", "surface: chat\noutput: {stop: [END]}"),
+        ("tiers: [local, hosted]\nroute:\n  start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}",
+         "tiers: [hosted]\nroute:\n  start: {hosted: otherwise}"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_rules_for_an_answer_leave_the_stored_ones(write: Write, change: tuple[str, str]) -> None:
+    """Another tier, another limit for the output or another rule for the cache: what is stored belongs to the old."""
+    before, after = deployed(write()), deployed(write("chat", CHAT, change))
+    assert after.answers_version != before.answers_version
+
+
+def test_other_models_leave_the_stored_answers(write: Write) -> None:
+    """Each ladder, by its tiers and all their models, has answers of its own; so does nobody know of a deployment."""
+    ladders = [
+        (SMALL, LARGE),
+        (SMALL, NO_KEY),
+        (DeployedTier("local", ("large",)), DeployedTier("hosted", ("small",))),
+        (SMALL, DeployedTier("hosted", ("larger",))),
+        (SMALL, DeployedTier("hosted", ("large", "larger"))),
+        (DeployedTier("local", unconfigured="X is not set"), LARGE),
+    ]
+    versions = {deployed(write(), *tiers).answers_version for tiers in ladders}
+    assert len(versions | {read_policy(write())[0].answers_version}) == len(ladders) + 1
 
 
 @pytest.mark.parametrize(
