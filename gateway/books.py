@@ -74,7 +74,7 @@ class Books:
         return terms
 
     def _strongest(self, policy: Policy) -> Price | None:
-        configs = (endpoint.config for endpoint in self._tiers[policy.tiers[-1]].endpoints)
+        configs = (endpoint.config for name in policy.ladder[-1:] for endpoint in self._tiers[name].endpoints)
         return next((config.price for config in configs if config.configured), None)
 
 

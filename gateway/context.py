@@ -45,8 +45,8 @@ class RequestContext:
     """When a stream's first token is due, by the policy's p99 and the client; None where nobody waits for one."""
 
     def ladder(self) -> tuple[str, ...]:
-        """The tiers of its surface that it allows itself, cheapest first."""
-        return self.policy.tiers if self.clamp is None else self.clamp.of(self.policy.tiers)
+        """The configured tiers of its surface that it allows itself, cheapest first."""
+        return self.policy.ladder if self.clamp is None else self.clamp.of(self.policy)
 
     def allowed_tiers(self) -> frozenset[str] | None:
         """Whose stored answers may serve it; None for any tier's: a weaker one's never serves a stronger wish."""

@@ -126,7 +126,7 @@ def _begun_early(ctx: RequestContext, services: Services, vector: Vector) -> Run
 def _routed(ctx: RequestContext, services: Services, vector: Vector | None) -> Run:
     """The cascade of this request, decided and not begun."""
     tokens_in, batch = ctx.features.approx_tokens, ctx.policy.load.priority == "batch"
-    health = {name: services.tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.tiers}
+    health = {name: services.tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.ladder}
     hop = ctx.trace.begin(names.ROUTE)
     difficulty: Difficulty | None = None
     if vector is not None and _classified(ctx):
@@ -155,12 +155,12 @@ def _decided(
             left.total_s,
             ctx.clamp,
             ttft_s=left.ttft_s,
-            holdout=_held_out(ctx, hop, health[ctx.policy.tiers[-1]]),
+            holdout=_held_out(ctx, hop, health),
         )
     except NoTierError as error:
         hop.attributes[names.REASON] = str(error)
         hop.end("no_tier")
-        raise no_tier(error, [services.tiers[name] for name in ctx.policy.tiers]) from error
+        raise no_tier(error, [services.tiers[name] for name in ctx.policy.ladder]) from error
     hop.attributes[names.DECISION] = list(decision.tiers)
     hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
     hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
@@ -171,9 +171,10 @@ def _decided(
     return decision
 
 
-def _held_out(ctx: RequestContext, hop: Hop, strongest: TierHealth) -> bool:
+def _held_out(ctx: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
     """Whether chance sends this request to the strongest tier, so that the others can be measured against it."""
-    if not ctx.policy.holdout or ctx.clamp is not None or len(ctx.policy.tiers) == 1 or strongest.unavailable:
+    ladder = ctx.policy.ladder
+    if not ctx.policy.holdout or ctx.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False
     drawn = hop.attributes[names.HOLDOUT] = random.random() < ctx.policy.holdout  # noqa: S311
     return drawn
@@ -224,7 +225,7 @@ def _served(ctx: RequestContext, tried: Tried) -> Served:
     ledger.model = tried.endpoint.config.model
     ledger.confidence = tried.outcome.confidence
     # Under a clamp the tier that answers may be one that nobody judged and that others would not have stopped at.
-    settled = tried.attempt.judged or ctx.clamp is None or tried.attempt.tier == ctx.policy.tiers[-1]
+    settled = tried.attempt.judged or ctx.clamp is None or tried.attempt.tier == ctx.policy.ladder[-1]
     accepted = tried.outcome.kind == "accepted"
     return Served(tried.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
 

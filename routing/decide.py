@@ -1,7 +1,8 @@
 """Where a request starts, and which tiers may follow: policy, difficulty and health in, a Decision out. Pure.
 
-The order of things: the request's own limits and the capabilities it needs narrow the policy's ladder; the first start
-rule that holds names the tier that is wanted; tiers that cannot answer now are left out, and the decision says so.
+The order of things: the request's own limits and the capabilities it needs narrow the policy's ladder, which holds the
+tiers that are configured; the first start rule that holds names the tier that is wanted, or where that one is not open
+to the request, the next stronger one; tiers that cannot answer now are left out, and the decision says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from policies.model import Policy
+from policies.model import DeployedTier, Policy
 from routing.difficulty import Difficulty
 from routing.features import Features
 from routing.latency import Forecast
@@ -49,8 +50,17 @@ class Clamp:
     min_tier: str | None = None
     max_tier: str | None = None
 
-    def of(self, tiers: tuple[str, ...]) -> tuple[str, ...]:
-        """The part of a ladder that lies between the two; empty when they are the wrong way round."""
+    def of(self, policy: Policy) -> tuple[str, ...]:
+        """The part of a policy's ladder that lies between the two, which need not be on it themselves."""
+        within = self._within(policy.tiers)
+        return tuple(name for name in policy.ladder if name in within)
+
+    def unconfigured(self, policy: Policy) -> list[DeployedTier]:
+        """The tiers between the two that are not on the ladder."""
+        within = self._within(policy.tiers)
+        return [tier for name, tier in policy.unconfigured.items() if name in within]
+
+    def _within(self, tiers: tuple[str, ...]) -> tuple[str, ...]:
         low = tiers.index(self.min_tier) if self.min_tier in tiers else 0
         high = tiers.index(self.max_tier) if self.max_tier in tiers else len(tiers) - 1
         return tiers[low : high + 1]
@@ -90,18 +100,18 @@ def decide(
     `ttft_s` is what is left for the first token of a stream; None where nothing limits it. With `holdout` the strongest
     tier starts, whatever the difficulty.
     """
-    ladder = policy.tiers if clamp is None else clamp.of(policy.tiers)
-    if not ladder:
-        raise NoTierError("no tier lies within the request's own limits", capable=False)
-    capable = _capable(ladder, features, health)
+    capable = _capable(policy, clamp, features, health)
+    lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values())
     if len(capable) == 1:
-        return _with_health(capable[0], capable, health, f"{capable[0]} alone is open to it")
+        return _with_health(capable[0], capable, health, f"{capable[0]} alone is open to it{lacks}")
     if holdout:
-        return _with_health(capable[-1], capable, health, f"{capable[-1]}: held out, to measure the others against")
+        reason = f"{capable[-1]}: held out, to measure the others against{lacks}"
+        return _with_health(capable[-1], capable, health, reason)
     wanted, reason = _wanted(policy, difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
-    if start != wanted:
+    if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {wanted} is not open to this request"
+    reason += lacks
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
     quick = _in_time(capable[capable.index(start) :], health, features.stream, limit)
     if quick == start or health[start].unavailable:
@@ -136,14 +146,20 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
     return f"{name} is {why}: {expected:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"
 
 
-def _capable(ladder: tuple[str, ...], features: Features, health: Mapping[str, TierHealth]) -> tuple[str, ...]:
-    needed = needs(features)
+def _capable(
+    policy: Policy, clamp: Clamp | None, features: Features, health: Mapping[str, TierHealth]
+) -> tuple[str, ...]:
+    """The tiers that are open to this request; raises NoTierError, which names the keys that would open one."""
+    ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(features)
+    capable = tuple(name for name in ladder if needed <= health[name].capabilities) if needed else ladder
+    if capable:
+        return capable
+    lacking = [tier.why_not for tier in (clamp or Clamp()).unconfigured(policy) if needed <= tier.capabilities]
+    if lacking:
+        raise NoTierError(f"no tier can answer this: {'; '.join(lacking)}", capable=True)
     if not needed:
-        return ladder
-    capable = tuple(name for name in ladder if needed <= health[name].capabilities)
-    if not capable:
-        raise NoTierError(f"no tier of this surface can do what is asked: {', '.join(sorted(needed))}", capable=False)
-    return capable
+        raise NoTierError("no tier lies within the request's own limits", capable=False)
+    raise NoTierError(f"no tier of this surface can do what is asked: {', '.join(sorted(needed))}", capable=False)
 
 
 def needs(features: Features) -> set[str]:

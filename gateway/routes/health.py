@@ -49,12 +49,22 @@ async def metrics(request: Request) -> Response:
 
 def readiness(services: Services) -> dict[str, Any]:
     """What `/readyz` says: `status` is ready, degraded, unavailable or draining; `degraded` says in words what is not
-    well.
+    well. A tier that is not configured is listed with its reason, and is missed only where a surface has no other.
     """
     tiers = {name: _tier(services, name) for name in services.tiers}
     store = services.store.state()
     failure = services.policies.failure
-    degraded = [f"tier {name}: {tier['state']}" for name, tier in tiers.items() if tier["state"] != "ready"]
+    policies = services.policies.current.by_surface
+    degraded = [
+        f"tier {name}: {tier['state']}"
+        for name, tier in tiers.items()
+        if tier["state"] != "ready" and services.tiers[name].configured
+    ]
+    degraded += [
+        f"surface {name}: {', '.join(tier.why_not for tier in policy.unconfigured.values())}"
+        for name, policy in policies.items()
+        if not policy.ladder
+    ]
     if store.status != "ok":
         degraded.append(f"store: {store.reason or store.status}")
     index = services.cache.index.state()
@@ -82,7 +92,7 @@ def readiness(services: Services) -> dict[str, Any]:
         },
         "embedder": services.embedding.embedder.name,
         "classifier": services.classifier.version,
-        "surfaces": {name: policy.version for name, policy in services.policies.current.by_surface.items()},
+        "surfaces": {name: policy.version for name, policy in policies.items()},
     }
 
 

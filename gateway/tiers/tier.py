@@ -49,6 +49,8 @@ class Tier:
         self._configured = tuple(endpoint for endpoint in self.endpoints if endpoint.config.configured)
         configs = [endpoint.config for endpoint in self._configured or self.endpoints]
         self._capabilities: frozenset[str] = frozenset.intersection(*(frozenset[str](c.capabilities) for c in configs))
+        self.configured = bool(self._configured)
+        """Whether at least one of its backends is."""
         self.free = all(config.price.input == 0 == config.price.output for config in configs)
         """Whether its calls cost nothing."""
         self.price = configs[0].price

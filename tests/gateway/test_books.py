@@ -45,7 +45,12 @@ class Request:
         return self.ledger
 
 
-def _books(*prices: Price | None, slo: dict[str, Any] | None = None, version: str = "1111111") -> Books:
+def _books(
+    *prices: Price | None,
+    slo: dict[str, Any] | None = None,
+    version: str = "1111111",
+    ladder: tuple[str, ...] = ("local", "hosted"),
+) -> Books:
     """Books over tiers local and hosted; hosted has a backend for each price, unconfigured where it is None."""
     policy = Policy.model_validate(
         {
@@ -54,12 +59,17 @@ def _books(*prices: Price | None, slo: dict[str, Any] | None = None, version: st
             "tiers": ["local", "hosted"],
             "route": {"start": {"local": "otherwise"}},
             "version": version,
+            "ladder": ladder,
         }
     )
     watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}))
     configs = [SimpleNamespace(configured=price is not None, price=price) for price in prices or (LARGE,)]
-    hosted = SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in configs])
-    return Books(cast(PolicyWatcher, watcher), cast("dict[str, Tier]", {"hosted": hosted}), Spending({}))
+    local = [SimpleNamespace(configured=True, price=Price(input=0.5, output=1))]
+    tiers = {
+        name: SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in found])
+        for name, found in (("local", local), ("hosted", configs))
+    }
+    return Books(cast(PolicyWatcher, watcher), cast("dict[str, Tier]", tiers), Spending({}))
 
 
 def test_every_call_has_its_account() -> None:
@@ -146,6 +156,15 @@ def test_no_price_is_no_counterfactual() -> None:
         request.attempt("local", usage=Usage(100, 50))
         settle(request.ctx, 1)
         assert request.closed(books).counterfactual_usd is None
+
+
+def test_the_strongest_tier_is_the_last_of_the_ladder() -> None:
+    """Of the tiers that are configured; where none is, nobody knows what it would have cost."""
+    for ladder, dollars in ((("local",), (100 * 0.5 + 50 * 1) / 1e6), ((), None)):
+        request = Request()
+        request.attempt("local", usage=Usage(100, 50))
+        settle(request.ctx, 1)
+        assert request.closed(_books(ladder=ladder)).counterfactual_usd == pytest.approx(dollars)
 
 
 def test_terms_outlive_a_reload() -> None:

@@ -208,21 +208,6 @@ def _degraded(gateway: Gateway, what: str) -> str:
     return next((line for line in said if line.startswith(what)), "")
 
 
-def test_without_a_key_the_hosted_tier_is_unconfigured_and_said_to_be(local_upstream: Upstream, tmp_path: Path) -> None:
-    """Requests that would have gone there are answered by the local tier, marked as degraded; others are not."""
-    with serve(tmp_path, local_upstream.url, policies=SHIPPED_POLICIES) as gateway:
-        local_upstream.on("wrong").reply(text="um, er, ah", logprob=-2.0)
-        assert "HOSTED_KEY is not set" in _degraded(gateway, "tier hosted")
-        assert ask(gateway, HARD).headers["x-tierline-path"] == "degraded"
-        assert ask(gateway, "Say hello.").headers["x-tierline-path"] == "direct"
-        doubtful = [ask(gateway, "Say it wrong.", stream=stream) for stream in (False, True)]
-        assert [answer.headers["x-tierline-path"] for answer in doubtful] == ["degraded", "degraded"]
-        assert [text_of(answer) for answer in doubtful] == ["um, er, ah"] * 2
-        pinned = ask(gateway, "Say hello.", model="tier:hosted")
-        assert (pinned.status_code, pinned.json()["error"]["code"]) == (502, "upstream_unreachable")
-        assert pinned.headers["x-should-retry"] == "false"
-
-
 def test_killing_the_store_costs_no_request(_upstreams: tuple[Upstream, Upstream], tmp_path: Path) -> None:
     """Under load the store is killed and comes back: every request is answered, /readyz says it, caching resumes."""
     local, hosted = _upstreams

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from policies.model import Policy
+from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
 from routing.features import Features
@@ -233,3 +234,86 @@ def test_a_held_out_request_starts_at_the_strongest_tier() -> None:
     assert "held out" in decision.reason
     unable = health(hosted=("json",))
     assert decide(policy(), EASY, features(has_tools=True), unable, 10.0, holdout=True).tiers == ("middle",)
+
+
+def laddered(*missing: str, capabilities: Iterable[str] = (), **start: str) -> Policy:
+    """The policy where these tiers lack a key, and could do that much with one."""
+    can = frozenset(capabilities)
+    unconfigured = {name: DeployedTier(name, (), can, f"{name.upper()}_KEY is not set") for name in missing}
+    ladder = tuple(name for name in TIERS if name not in missing)
+    return policy(**start).model_copy(update={"ladder": ladder, "unconfigured": unconfigured})
+
+
+NO_HOSTED = "hosted is not configured: HOSTED_KEY is not set"
+
+
+def test_the_last_configured_tier_is_the_last_of_the_ladder() -> None:
+    """What would have gone to a tier without its key starts at the strongest there is, and nothing stands in."""
+    decision = decide(laddered("hosted"), HARD, features(), health(), 10.0)
+    assert (decision.tiers, decision.fallbacks) == (("middle",), ("local",))
+    assert (decision.stand_in, decision.weaker, decision.missing) == ("", False, ())
+    assert decision.reason == f"hosted: otherwise; {NO_HOSTED}"
+
+
+def test_a_rule_for_a_tier_without_its_key_means_the_next_stronger_one() -> None:
+    """Not a weaker one, where there is a choice."""
+    rules = laddered("middle", local="p_adequate >= 0.7", middle="otherwise")
+    decision = decide(rules, HARD, features(), health(), 10.0)
+    assert (decision.tiers, decision.fallbacks) == (("hosted",), ("local",))
+    assert decision.reason == "middle: otherwise; middle is not configured: MIDDLE_KEY is not set"
+
+
+def test_one_configured_tier_is_alone_and_the_reason_names_the_others() -> None:
+    """Whatever the rules say; nothing follows, and nothing is missing."""
+    decision = decide(laddered("middle", "hosted"), HARD, features(), health(), 10.0)
+    assert decision.tiers == ("local",)
+    assert (decision.stand_in, decision.missing) == ("", ())
+    assert decision.reason == f"local alone is open to it; middle is not configured: MIDDLE_KEY is not set; {NO_HOSTED}"
+
+
+def test_a_held_out_request_starts_at_the_strongest_configured_tier() -> None:
+    """The others are measured against what can be had."""
+    decision = decide(laddered("hosted"), EASY, features(), health(), 10.0, holdout=True)
+    assert (decision.tiers, decision.reason) == (
+        ("middle",),
+        f"middle: held out, to measure the others against; {NO_HOSTED}",
+    )
+
+
+@pytest.mark.parametrize("clamp", [Clamp("hosted", "hosted"), Clamp(min_tier="hosted")])
+def test_who_asks_for_a_tier_without_its_key_is_told_which_is_missing(clamp: Clamp) -> None:
+    """It is not the caller's fault, and no weaker tier answers instead."""
+    with pytest.raises(NoTierError, match="no tier can answer this: " + NO_HOSTED) as caught:
+        decide(laddered("hosted"), EASY, features(), health(), 10.0, clamp)
+    assert caught.value.capable
+
+
+def test_limits_may_name_a_tier_without_its_key_and_still_leave_others() -> None:
+    """At least `middle` is met by a stronger tier, at most `hosted` by weaker ones; no limit is overstepped for it."""
+    tiers = {}
+    for name, missing, clamp in (
+        ("least", "middle", Clamp(min_tier="middle")),
+        ("most", "hosted", Clamp(max_tier="hosted")),
+    ):
+        decision = decide(laddered(missing), EASY, features(), health(), 10.0, clamp)
+        tiers[name] = (*decision.tiers, *decision.fallbacks)
+    assert tiers == {"least": ("hosted",), "most": ("local", "middle")}
+    with pytest.raises(NoTierError, match="local is not configured"):
+        decide(laddered("local"), EASY, features(), health(), 10.0, Clamp(max_tier="local"))
+
+
+def test_what_only_a_tier_without_its_key_could_do_is_not_the_callers_fault() -> None:
+    """The key is named; where no tier could do it with all its keys, the caller asks for too much."""
+    seeing = {"hosted": ("vision",), "middle": (), "local": ()}
+    for capabilities, message, capable in ((("vision",), NO_HOSTED, True), ((), "asked: vision", False)):
+        rules = laddered("hosted", capabilities=capabilities)
+        with pytest.raises(NoTierError, match=message) as caught:
+            decide(rules, EASY, features(has_images=True), health(**seeing), 10.0)
+        assert caught.value.capable is capable
+
+
+def test_no_tier_is_configured_at_all() -> None:
+    """Every missing variable is named."""
+    with pytest.raises(NoTierError, match=r"LOCAL_KEY is not set; .*MIDDLE_KEY is not set; .*HOSTED_KEY") as caught:
+        decide(laddered(*TIERS), EASY, features(), {}, 10.0)
+    assert caught.value.capable
