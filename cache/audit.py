@@ -79,10 +79,11 @@ class Surface:
     name: str
     stream: str
     control: RiskControl
+    semantic: SemanticCache
+    """The rules it was learned under. A policy that is loaded anew brings equal ones that are not the same object."""
     requests: int = 0
     scores: list[float] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
-    judge: AuditJudge | None = None
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """The weights of samples below the threshold, and above it, of which the judge said nothing."""
     last: str = "0"
@@ -150,23 +151,22 @@ class Audits:
         self._waiting: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
 
-    def surface(self, label: str, semantic: SemanticCache, strict: float) -> Surface:
-        """What is known of the surface of the policy with this label; `strict` is its threshold while that is little.
+    def surface(self, name: str, semantic: SemanticCache, strict: float) -> Surface:
+        """What is known of a surface under these rules; `strict` is its threshold while that is little.
 
-        Another version of a policy goes on with what was learned wherever the rules that make the scores are equal.
+        Other rules go on with the labels in the store wherever those that make the scores are equal.
         """
-        found = self._surfaces.get(label)
-        if found is None:
-            name = label.partition("@")[0]
-            self._surfaces = {other: one for other, one in self._surfaces.items() if one.name != name}
+        found = self._surfaces.get(name)
+        if found is None or (found.semantic is not semantic and found.semantic != semantic):
             control = RiskControl(semantic.max_error, strict, semantic.audit)
             stream = self._stream_of(name, semantic)
-            found = self._surfaces[label] = Surface(name, stream, control, judge=semantic.audit_judge)
+            found = self._surfaces[name] = Surface(name, stream, control, semantic)
+        found.semantic = semantic
         return found
 
-    def in_force(self, label: str) -> SurfaceState | None:
-        """The state of the surface of the policy with this label; None before its first request."""
-        found = self._surfaces.get(label)
+    def in_force(self, name: str) -> SurfaceState | None:
+        """The state of the surface of this name; None before its first request."""
+        found = self._surfaces.get(name)
         return None if found is None else found.state()
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
@@ -200,10 +200,9 @@ class Audits:
         How similar the questions were is not their score; that was the threshold's at least.
         """
         del similarity
-        for surface in self._surfaces.values():
-            if surface.name == name:
-                surface.labels.append(Label(surface.control.threshold, True, 1.0))
-                self._wake.set()
+        if surface := self._surfaces.get(name):
+            surface.labels.append(Label(surface.control.threshold, True, 1.0))
+            self._wake.set()
 
     async def _compared(self, sample: Sample, fresh: Mapping[str, Any], question: str) -> None:
         try:
@@ -226,9 +225,10 @@ class Audits:
             return Label(sample.score, False, sample.weight)
         if contradict(stored, fresh, question):
             return Label(sample.score, True, sample.weight)
-        if surface.judge is None or self._judge is None or not await self._affords(sample, surface.judge):
+        judge = surface.semantic.audit_judge
+        if judge is None or self._judge is None or not await self._affords(sample, judge):
             return Label(sample.score, not await self._near(stored, fresh), sample.weight)
-        same = await self._judge(surface.name, surface.judge, question, stored, fresh)
+        same = await self._judge(surface.name, judge, question, stored, fresh)
         if same is None:
             surface.owe(sample)
             return None

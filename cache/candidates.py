@@ -67,7 +67,7 @@ class Candidates:
         threshold = default_threshold(semantic, self._verifier_of(semantic))
         surface = None
         if self._audits is not None:
-            surface = self._audits.surface(plan.label, semantic, threshold)
+            surface = self._audits.surface(plan.surface, semantic, threshold)
             surface.requests += 1
             threshold = surface.control.threshold
         if verdict.refused or near is None:

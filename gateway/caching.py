@@ -62,7 +62,7 @@ async def semantic(
         hop.attributes[names.NEIGHBOUR] = shown
     if ctx.policy.cache.semantic is not None:
         hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
-    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.label)):
+    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.surface)):
         hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
         hop.attributes[names.LABELS] = state.labels
         hop.attributes[names.BREACHED] = state.breached

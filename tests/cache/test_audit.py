@@ -66,11 +66,11 @@ async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache
     assert audits is not None
 
     def labelled() -> bool:
-        state = audits.in_force(plan.label)
+        state = audits.in_force(plan.surface)
         return state is not None and state.labels == 1
 
     await eventually(labelled, 20)
-    state = audits.in_force(plan.label)
+    state = audits.in_force(plan.surface)
     assert state is not None
     assert state.threshold > 1.0
     assert state.breached
@@ -99,22 +99,32 @@ async def test_workers_share_what_they_learn_and_a_restart_keeps_it(store: Redis
     """The labels of one worker set the threshold of another, and of one that starts later."""
     kind = secrets.token_hex(4)
     one, other = Audits(store, kind), Audits(store, kind)
-    learned = one.surface("chat@1", semantic(), 0.9)
-    assert other.surface("chat@1", semantic(), 0.9).control.threshold == 0.9
+    learned = one.surface("chat", semantic(), 0.9)
+    assert other.surface("chat", semantic(), 0.9).control.threshold == 0.9
     learned.requests = 10_000
     learned.labels = [Label(0.7, False, 2.0)] * LEAST_LABELS
     async with Running(one), Running(other):
         await eventually(lambda: other.state()["chat"].threshold == 0.7)
     later = Audits(store, kind)
-    later.surface("chat@2", semantic(), 0.9)
+    later.surface("chat", semantic(), 0.9)
     async with Running(later):
         await eventually(lambda: later.state()["chat"].labels == LEAST_LABELS)
+
+
+async def test_a_policy_loaded_anew_keeps_what_was_learned_without_a_store() -> None:
+    """Equal rules for the semantic cache go on as before, whatever else was edited; other rules begin anew."""
+    audits = Audits(NoStore(), "kind")
+    learned = audits.surface("chat", semantic(), 0.9)
+    assert audits.surface("chat", semantic(), 0.9) is learned
+    assert audits.surface("batch", semantic(), 0.9) is not learned
+    stricter = semantic().model_copy(update={"max_error": 0.001})
+    assert audits.surface("chat", stricter, 0.9) is not learned
 
 
 async def test_without_a_store_a_worker_learns_for_itself() -> None:
     """Its own batches are folded all the same."""
     audits = Audits(NoStore(), "kind")
-    surface = audits.surface("chat@1", semantic(), 0.9)
+    surface = audits.surface("chat", semantic(), 0.9)
     surface.requests, surface.labels = 10_000, [Label(0.7, False, 2.0)] * LEAST_LABELS
     async with Running(audits):
         await eventually(lambda: audits.state()["chat"].threshold == 0.7)
@@ -125,7 +135,7 @@ def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
 
     def stream(alike: float, judge: str | None = None) -> str:
         rules = semantic().model_copy(update={"audit_judge": judge and AuditJudge(backend=judge)})
-        return Audits(store, "kind", alike=alike).surface("chat@1", rules, 0.9).stream
+        return Audits(store, "kind", alike=alike).surface("chat", rules, 0.9).stream
 
     assert len({stream(0.5), stream(0.6), stream(0.5, "small"), stream(0.5, "large")}) == 4
     assert stream(0.5) == stream(0.5)
@@ -159,14 +169,14 @@ async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -
     """Where nothing contradicts, the vectors decide."""
     for embed, wrong in ((None, False), (apart, True)):
         audits = Audits(store, secrets.token_hex(4), embed)
-        labels = await labelled(audits, audits.surface("chat@1", semantic(), 0.9), (WARM, LIKED))
+        labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), (WARM, LIKED))
         assert labels == [Label(0.95, wrong, 10.0)]
 
 
 def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, Surface]:
     audits = Audits(store, secrets.token_hex(4), apart, judge=judge, clock=lambda: hour * 3600.0)
     rules = semantic().model_copy(update={"audit_judge": AuditJudge(backend="hosted", per_hour=per_hour)})
-    return audits, audits.surface(f"{secrets.token_hex(4)}@1", rules, 0.9)
+    return audits, audits.surface(secrets.token_hex(4), rules, 0.9)
 
 
 async def test_a_judge_decides_where_the_guards_see_no_difference(store: RedisStore) -> None:
@@ -233,7 +243,7 @@ def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
 
 def test_a_breach_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """With the surface and the new threshold."""
-    surface: Surface = Audits(NoStore(), "kind").surface("chat@1", semantic(), 0.9)
+    surface: Surface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
     for _ in range(2):
         surface.fold(Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3))))
     assert caplog.text.count("answered wrongly") == 1
@@ -257,7 +267,7 @@ class Running:
 async def test_a_hit_that_is_said_to_be_wrong_is_a_label(store: RedisStore) -> None:
     """Enough of them raise the threshold of their surface, and of no other."""
     audits = Audits(store, secrets.token_hex(4))
-    ours, other = (audits.surface(f"{name}@1234567", semantic(), 0.8) for name in ("chat", "batch"))
+    ours, other = (audits.surface(name, semantic(), 0.8) for name in ("chat", "batch"))
     for surface in (ours, other):
         surface.fold(Batch(LEAST_LABELS, tuple([0.9] * LEAST_LABELS), tuple([Label(0.9, False, 1.0)] * LEAST_LABELS)))
     before = ours.control.threshold

@@ -269,7 +269,7 @@ def test_labels_belong_to_the_score_in_force(store: RedisStore) -> None:
     def stream(version: str, **fields: object) -> str:
         semantic = asking(**fields).cache.semantic
         assert semantic is not None
-        return Audits(store, "kind", cross_encoder=version).surface("chat@1", semantic, 0.9).stream
+        return Audits(store, "kind", cross_encoder=version).surface("chat", semantic, 0.9).stream
 
     kinds = [stream("a"), stream("b"), stream("a", min_score=0.5), stream("a", decides="score")]
     assert len(set(kinds)) == 4
