@@ -67,7 +67,7 @@ class CachePlan:
     """What its fresh answer is to be compared with: noted by the lookup, for whoever keeps the answer."""
 
     def outranks(self, tier: str, other: str) -> bool:
-        """Whether `tier` is the stronger of the two, as the policy lists them."""
+        """Whether `tier` is the stronger of the two, by their places on the ladder."""
         tiers = self.tiers
         return tier in tiers and (other not in tiers or tiers.index(tier) > tiers.index(other))
 
@@ -133,7 +133,7 @@ class Planner:
             write,
             keys,
             self._longest,
-            policy.tiers,
+            policy.ladder,
             demands,
             scope,
             Tags(named) if named else None,

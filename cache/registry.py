@@ -1,7 +1,7 @@
 """The registry: which scopes there are, in words. Hashes tell nobody whose they are; whoever purges must know.
 
-One hash in the store, from a scope's hash to its owner, surface, policy and generation, and until when it may have
-entries. A worker enters a scope when it first writes to it or reads tags in it, and again every five minutes.
+One hash in the store, from a scope's hash to its owner, surface, policy, models and generation, and until when it may
+have entries. A worker enters a scope when it first writes to it or reads tags in it, and again every five minutes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Registry:
         if len(self._due) >= _REMEMBERED:
             self._due.clear()
         self._due[scope.prefix] = now + _AGAIN_S
-        said = orjson.dumps((scope.owner, scope.surface, scope.policy, scope.generation, now + _AGAIN_S + ttl_s))
+        words = (scope.owner, scope.surface, scope.policy, scope.models, scope.generation)
+        said = orjson.dumps((*words, now + _AGAIN_S + ttl_s))
         return (Command((b"HSET", TABLE.encode(), scope.digest.encode(), said)),)
 
     def forget(self) -> None:

@@ -1,9 +1,14 @@
-"""Scopes: who shares entries with whom. One per owner, surface, policy version and generation; nothing crosses them.
+"""Scopes: who shares entries with whom. One per owner, surface, `answers_version` and generation; nothing crosses them.
 
 The owner is the tenant that the key stands for, never anything a request says of itself; or, where the policy widens
-the cache to a team (`cache.scope: team`), the tenant's team. A tenant without a team stays by itself. The generation is
-a number in the store that purging a surface raises (see `cache.generations`): the entries of the scopes before are then
-under keys that nobody asks for any more.
+the cache to a team (`cache.scope: team`), the tenant's team. A tenant without a team stays by itself.
+
+The policy's `answers_version` stands for what makes an answer: the ladder's tiers and models, and the rules for the
+output and the cache. So another model's answers are never found, and those of a policy whose thresholds were edited
+are. System prompts are part of the request (see `cache.fingerprint`).
+
+The generation is a number in the store that purging a surface raises (see `cache.generations`): the entries of the
+scopes before are then under keys that nobody asks for any more.
 
 Scopes are BLAKE2b hashes, keyed with the deployment's secret; their parts are length-prefixed, so that no text inside
 one can move the border between two. In a key a scope stands in braces: all its keys are in one slot of a cluster.
@@ -18,7 +23,7 @@ from typing import Final
 
 from policies.model import Policy
 
-SCHEMA: Final = "c2"
+SCHEMA: Final = "c3"
 """Part of every key: an older or newer Tierline on the same store never reads these entries."""
 DIGEST_BYTES: Final = 16
 _DIGEST_CHARS: Final = 2 * DIGEST_BYTES
@@ -33,7 +38,9 @@ class Scope:
     owner: str
     surface: str
     policy: str
-    """The policy's label, `surface@version`."""
+    """The label, `surface@version`, of a policy whose answers lie here; others may share it."""
+    models: str
+    """The models that may have given the answers, of the cheapest tier first."""
     generation: int
 
     @property
@@ -50,11 +57,11 @@ class Scopes:
         self._secret = secret
         self._teams = {tenant: f"team:{team}" for tenant, team in teams.items()}
         self._generation = generation
-        self._known: dict[tuple[str, str, str], Scope] = {}
+        self._known: dict[tuple[str, str, str, str], Scope] = {}
 
     def of(self, tenant: str, policy: Policy) -> Scope:
         """The scope of a request of this tenant."""
-        name = (tenant, policy.surface, policy.version)
+        name = (tenant, policy.surface, policy.version, policy.answers_version)
         known = self._known.get(name)
         if known is None or known.generation != self._generation(known.owner, known.surface):
             if len(self._known) >= _REMEMBERED:
@@ -66,8 +73,8 @@ class Scopes:
         team = self._teams.get(tenant) if policy.cache.scope == "team" else None
         owner, surface = team or owner_of(tenant), policy.surface
         generation = self._generation(owner, surface)
-        prefix = scope_of(owner, surface, policy.version, self._secret, generation)
-        return Scope(prefix, owner, surface, policy.label, generation)
+        prefix = scope_of(owner, surface, policy.answers_version, self._secret, generation)
+        return Scope(prefix, owner, surface, policy.label, " -> ".join(policy.models), generation)
 
     def owners(self, tenant: str) -> tuple[str, ...]:
         """Under whom a tenant's answers may lie: itself, and its team."""
@@ -80,10 +87,10 @@ def owner_of(tenant: str) -> str:
     return f"tenant:{tenant}"
 
 
-def scope_of(owner: str, surface: str, policy_version: str, secret: bytes, generation: int = 0) -> str:
+def scope_of(owner: str, surface: str, answers_version: str, secret: bytes, generation: int = 0) -> str:
     """The prefix of all keys of one scope."""
     digest = blake2b(digest_size=DIGEST_BYTES, key=secret)
-    for part in (SCHEMA, owner, surface, policy_version, str(generation)):
+    for part in (SCHEMA, owner, surface, answers_version, str(generation)):
         digest.update(prefixed(part.encode()))
     return prefix_of(digest.hexdigest())
 

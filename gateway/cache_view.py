@@ -26,6 +26,7 @@ def scope_shown(one: ScopeStats) -> dict[str, Any]:
         "surface": scope.surface,
         kind: name,
         "policy": scope.policy,
+        "models": scope.models,
         "generation": scope.generation,
         "current": one.current,
         "entries": one.entries,
@@ -74,13 +75,14 @@ def lookups_of(exposition: str) -> dict[str, dict[str, int]]:
 def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
     """A table of the scopes, and a line of what the running gateway says of lookups and of its index."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("surface", "owner", "policy"):
-        table.add_column(name)
+    for name in ("surface", "owner", "policy", "models"):
+        table.add_column(name, overflow="fold")
     for name in ("generation", "entries", "stored"):
         table.add_column(name, justify="right")
     for one in scopes:
         owner = one.get("tenant") or f"team {one['team']}"
-        cells = (one["surface"], owner, one["policy"], str(one["generation"]), str(one["entries"]), size(one["bytes"]))
+        words = (one["surface"], owner, one["policy"], one["models"])
+        cells = (*words, str(one["generation"]), str(one["entries"]), size(one["bytes"]))
         table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
     console.print(table if scopes else "The cache is empty.")
     if any(not one["current"] for one in scopes):

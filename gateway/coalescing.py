@@ -70,8 +70,9 @@ class Coalescing:
             return None
         if ctx.wishes.cache.only_if_cached:
             return None
-        # Tiers of one's own choice are part of what is asked for.
-        key, clamp = plan.keys.key, ctx.clamp
+        # Policies that differ in nothing that makes an answer share it; one that allows more time waits for no flight
+        # that has less. Tiers of one's own choice are part of what is asked for.
+        key, clamp = f"{plan.keys.key}:{ctx.policy.slo.deadline:g}", ctx.clamp
         if clamp is not None:
             key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
         return Turn(self, ctx, plan, key, plan.keys.key)

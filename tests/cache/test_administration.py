@@ -19,6 +19,7 @@ from cache.keeping import Keep, Keeping
 from cache.lookup import Cache
 from cache.plan import CachePlan
 from cache.redis_store import RedisStore
+from cache.registry import TABLE
 from cache.shelf import Caps
 from cache.store import Command
 from gateway.supervisor.state import free_port
@@ -326,13 +327,13 @@ async def test_what_strangers_write_into_the_lists_is_passed_over(
     await keep(cache, planned(cache, ITALY, tenant), answer())
     (mine,) = await admin.scopes("chat", {f"tenant:{tenant}"})
     sizes = f"{mine.scope.prefix}:sizes".encode()
-    await store.ask([Command((b"HSET", sizes, b"junk", b"x y")), Command((b"HSET", b"tierline:c2:scopes", b"j", b"{"))])
+    await store.ask([Command((b"HSET", sizes, b"junk", b"x y")), Command((b"HSET", TABLE.encode(), b"j", b"{"))])
     try:
         assert (await exact(cache, ITALY, tenant)).hit is not None
         assert any(one.scope.owner == f"tenant:{tenant}" for one in await admin.stats())
         assert await admin.find("a" * 12) is None
     finally:
-        await store.ask([Command((b"HDEL", b"tierline:c2:scopes", b"j"))])
+        await store.ask([Command((b"HDEL", TABLE.encode(), b"j"))])
 
 
 async def test_an_entry_written_again_is_counted_once(cache: Cache, admin: Administration, tenant: str) -> None:

@@ -16,6 +16,7 @@ from cache.keeping import Keep
 from cache.lookup import Cache
 from cache.redis_store import RedisStore
 from cache.store import StoreUnavailable
+from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
 
@@ -67,6 +68,25 @@ async def test_what_was_written_is_found_exactly(cache: Cache, clock: Clock, ten
     assert orjson.loads(hit.entry.body) == answer().completion
     assert (hit.kind, hit.age_s, hit.entry.tier, hit.entry.policy) == ("exact", 60, "local", "chat@1234567")
     assert len(hit.entry_id) == 12
+
+
+async def test_an_edited_threshold_keeps_what_is_stored_and_another_model_never_sees_it(
+    cache: Cache, tenant: str
+) -> None:
+    """Exactly and by meaning; with the old model back, its answers are there again."""
+
+    def rules(version: str, answers_version: str) -> Policy:
+        return policy(version).model_copy(update={"answers_version": answers_version})
+
+    async def found(policy: Policy) -> list[str]:
+        exact = await cache.exact(cache.plan(body(ITALY), policy, tenant, FACTS))
+        near = await cache.semantic(cache.plan(body(SAME), policy, tenant, FACTS), vector(0.1))
+        return [exact.outcome, near.outcome]
+
+    assert (await cache.write(cache.plan(body(ITALY), rules("1" * 7, "a"), tenant, FACTS), answer(), vector())).stored
+    assert await found(rules("2" * 7, "b")) == ["miss", "miss"]
+    assert await found(rules("2" * 7, "a")) == ["hit", "hit"]
+    assert await found(rules("1" * 7, "b")) == ["miss", "miss"]
 
 
 async def test_what_means_the_same_is_found_and_back_filled(cache: Cache, clock: Clock, tenant: str) -> None:

@@ -212,7 +212,7 @@ def test_stats_say_who_keeps_how_much(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Per surface and tenant, with how lookups went; the command says the same, with the index of the gateway."""
+    """Per surface, tenant and models, with how lookups went; the command says it too, with the index of the gateway."""
     kept(gateway, "What is there?")
     monkeypatch.delenv("TIERLINE_ADMIN_KEY", raising=False)
     assert command("stats", "--gateway", gateway.url, store=cache_store) != 0
@@ -221,6 +221,7 @@ def test_stats_say_who_keeps_how_much(
     stats = admin(admin_port, "GET", "/admin/cache/stats").json()
     (acme,) = [one for one in stats["scopes"] if one.get("tenant") == "acme" and one["current"]]
     assert (acme["surface"], acme["entries"] > 0, acme["bytes"] > 0) == ("chat", True, True)
+    assert acme["models"] == "small -> large"
     assert stats["lookups"]["exact"]["hit"] > 0
     assert command("stats", "--gateway", gateway.url, store=cache_store) == 0
     drawn = capsys.readouterr().out

@@ -335,16 +335,41 @@ async def test_who_comes_after_its_source_has_changed_shares_no_earlier_answer(
         assert any([(await one).coalesced for one in before])
 
 
+async def test_a_policy_that_allows_more_time_joins_no_flight_that_has_less(
+    gw: Gateway, local_upstream: Upstream
+) -> None:
+    """A deadline edited meanwhile: whoever comes after that would be cut off by the deadline of before."""
+    asked, file = question(), gw.policies / "chat.yaml"
+    local_upstream.on(asked).reply(tokens=WORDS, before_first_s=15)
+    async with client() as session:
+        before = (await ask(session, gw, "Which version?")).headers["x-tierline-policy"]
+        requests = [asyncio.create_task(ask(session, gw, asked))]
+        await asyncio.to_thread(local_upstream.wait_for, 2)
+        try:
+            file.write_text(CHAT.replace("deadline: 20s", "deadline: 40s"))
+            while (await ask(session, gw, "Which version?")).headers["x-tierline-policy"] == before:
+                await asyncio.sleep(0.05)
+            requests.append(asyncio.create_task(ask(session, gw, asked)))
+            await asyncio.to_thread(local_upstream.wait_for, 3)
+        finally:
+            file.write_text(CHAT)
+            for one in requests:
+                one.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+
+
 @pytest.fixture
 def replicas(local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path) -> Iterator[Replicas]:
     local_upstream.default = SLOW
     folders = [tmp_path / "one", tmp_path / "other"]
+    # As in the middle of a rolling edit: a threshold is another, which makes no other answer.
+    edited = {"chat": CHAT.replace("confidence_below: 0.5", "confidence_below: 0.4")}
     for folder in folders:
         folder.mkdir()
     with (
         local_store() as store,
         serve(folders[0], local_upstream.url, hosted_upstream.url, store_url=store.url) as one,
-        serve(folders[1], local_upstream.url, hosted_upstream.url, store_url=store.url) as other,
+        serve(folders[1], local_upstream.url, hosted_upstream.url, store_url=store.url, policies=edited) as other,
     ):
         yield Replicas(one, other, store)
 
@@ -357,7 +382,7 @@ class Replicas:
 
 
 async def test_replicas_share_one_call(replicas: Replicas, local_upstream: Upstream) -> None:
-    """Streams and JSON, at either gateway: what one makes the other passes on as it comes."""
+    """Streams and JSON, at either gateway, whose policies differ: what one makes the other passes on as it comes."""
     asked = question()
     async with client() as session:
         gateways = [replicas.one, replicas.other] * 30
