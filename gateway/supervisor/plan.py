@@ -17,7 +17,7 @@ from gateway.supervisor.banner import Facts, Row
 from gateway.supervisor.child import Child, ChildSpec
 from gateway.supervisor.gateway_child import Listen, gateway_child
 from gateway.supervisor.local_model import NAME as LOCAL
-from gateway.supervisor.local_model import local_child
+from gateway.supervisor.local_model import find_gguf, local_child
 from gateway.supervisor.state import StateFolder, Up, free_port, why_not_listen
 from gateway.supervisor.store_child import NAME as STORE
 from gateway.supervisor.store_child import store_child
@@ -46,6 +46,9 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
     if deployment.wants_local_model:
         spec, found["TIERLINE_LOCAL_BASE_URL"] = local_child(deployment.local_model, state)
         specs.append(spec)
+        if not os.environ.get("TIERLINE_LOCAL_MODEL"):
+            # Headers, confidence heads and stored answers go by this name, so it has to be the served model's.
+            _, found["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
     specs.append(gateway_child(listen, launch.config, launch.policies, found, state))
     deployment = launch.deployment({**os.environ, **found})  # as the gateway will find it
     store_url, local_base_url = deployment.store.url, found.get("TIERLINE_LOCAL_BASE_URL")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.launch import Launch
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import Facts, Row, render
 from gateway.supervisor.child import MAX_BACKOFF_S, Child, ChildSpec, backoff_s
@@ -23,6 +24,7 @@ from gateway.supervisor.family import Family
 from gateway.supervisor.gateway_child import Listen
 from gateway.supervisor.local_model import find_gguf
 from gateway.supervisor.logs import MAX_LOG_BYTES, rotate, tail
+from gateway.supervisor.plan import make_plan
 from gateway.supervisor.state import Up, claim, free_port
 from gateway.supervisor.store_child import store_child
 from tests.support.processes import ignoring, is_alive
@@ -302,6 +304,21 @@ def test_a_log_that_has_grown_too_long_is_set_aside_while_it_is_written_to(tmp_p
     assert tail(log, 0) == ["new"]
     assert log.stat().st_size == 4
     assert tail(tmp_path / "child.log.1", 0)[-1] == "old"
+
+
+@pytest.mark.parametrize(("given", "name"), [(None, "mine"), ("other", "other")])
+def test_the_local_tier_goes_by_the_name_of_the_model_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, name: str
+) -> None:
+    """Another file is another model, whose answers are its own, unless somebody names it."""
+    (tmp_path / "mine.gguf").write_bytes(b"GGUF")
+    config = tmp_path / "tierline.yaml"
+    backend = "{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: '${TIERLINE_LOCAL_MODEL:-shipped}'}"
+    config.write_text(f"tiers: [{{name: local, backends: [{backend}]}}]\nlocal_model: {{gguf: mine.gguf}}\n")
+    monkeypatch.setenv("TIERLINE_LOCAL_MODEL", given or "")
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(config=config, port=free_port()), state)
+    assert [backend.model for backend in plan.deployment.tiers[0].backends] == [name]
 
 
 @pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"not a model", "not a GGUF file")])
