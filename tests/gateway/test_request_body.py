@@ -79,6 +79,30 @@ def test_duplicate_keys_hide_behind_no_spelling() -> None:
         (chat(n=10**9), "unsupported_value", "n"),
         (chat(max_tokens=-1), "unsupported_value", "max_tokens"),
         (chat(max_completion_tokens=1.5), "invalid_type", "max_completion_tokens"),
+        (chat(temperature="0.5"), "invalid_type", "temperature"),
+        (chat(temperature=True), "invalid_type", "temperature"),
+        (chat(top_p=[0.5]), "invalid_type", "top_p"),
+        (chat(seed=1.5), "invalid_type", "seed"),
+        (chat(logprobs=5), "invalid_type", "logprobs"),
+        (chat(stop=1), "invalid_type", "stop"),
+        (chat(stop=["a", None]), "invalid_type", "stop[1]"),
+        (chat(stream_options={"include_usage": "no"}), "invalid_type", "stream_options.include_usage"),
+        (chat(prompt_cache_key=1), "invalid_type", "prompt_cache_key"),
+        (
+            chat(response_format={"type": "json_schema", "json_schema": 1}),
+            "invalid_type",
+            "response_format.json_schema",
+        ),
+        (chat(tools={}), "invalid_type", "tools"),
+        (chat(tools=[1]), "invalid_type", "tools[0]"),
+        (chat(tools=[{}, {"function": "f"}]), "invalid_type", "tools[1].function"),
+        (chat(tools=[{"function": {"name": 1}}]), "invalid_type", "tools[0].function.name"),
+        (chat(functions=[{"name": []}]), "invalid_type", "functions[0].name"),
+        (
+            chat(messages=[{"role": "user", "content": [{"type": "text", "text": 1}]}]),
+            "invalid_type",
+            "messages[0].content[0].text",
+        ),
     ],
 )
 def test_what_is_not_a_chat_completion_is_refused(raw: bytes, code: str, param: str | None) -> None:
@@ -86,6 +110,24 @@ def test_what_is_not_a_chat_completion_is_refused(raw: bytes, code: str, param: 
     with pytest.raises(InvalidRequest) as refused:
         parse_chat(raw)
     assert (refused.value.code, refused.value.param) == (code, param)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_no_tokens_at_all_can_be_asked_for(name: str) -> None:
+    """What a limit of 0 means is the backend's affair: OpenAI's own clients send it."""
+    assert parse_chat(chat(**{name: 0}))[name] == 0
+
+
+OPTIONAL = (
+    *("temperature", "top_p", "n", "seed", "logprobs", "max_tokens", "max_completion_tokens", "stop", "stream"),
+    *("stream_options", "response_format", "tools", "functions", "prompt_cache_key"),
+)
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_null_is_as_good_as_nothing(name: str) -> None:
+    """Many clients send every field they know of, and null where nothing was chosen."""
+    assert parse_chat(chat(**{name: None}))[name] is None
 
 
 def test_unknown_fields_and_an_assistants_tool_calls_pass() -> None:
@@ -99,16 +141,16 @@ def test_unknown_fields_and_an_assistants_tool_calls_pass() -> None:
 def test_an_integer_that_would_lose_digits_is_refused(value: object) -> None:
     """More than 64 bits would reach the backend as a rounded float; the error names the key that holds it."""
     with pytest.raises(InvalidRequest) as refused:
-        parse_chat(chat()[:-1] + b',"seed":' + json.dumps(value).encode() + b"}")
+        parse_chat(chat()[:-1] + b',"x":' + json.dumps(value).encode() + b"}")
     assert refused.value.code == "unsupported_value"
-    assert refused.value.param == ("inner" if isinstance(value, dict) else "seed")
+    assert refused.value.param == ("inner" if isinstance(value, dict) else "x")
 
 
 @pytest.mark.parametrize("value", [2**64 - 1, -(2**63), [2**63], 0.1234567890123456789, "1" * 40, 1e30])
 def test_what_keeps_its_digits_passes(value: object) -> None:
     """The largest integers, long fractions and digits in text are none of that."""
-    raw = json.dumps({"model": "chat", "messages": [USER], "seed": value}, indent=1).encode()
-    assert parse_chat(raw)["seed"] == value
+    raw = json.dumps({"model": "chat", "messages": [USER], "x": value}, indent=1).encode()
+    assert parse_chat(raw)["x"] == value
 
 
 async def test_a_large_body_does_not_hold_the_loop() -> None:
