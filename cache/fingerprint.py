@@ -5,6 +5,8 @@ canonical form is JSON with sorted keys and the last user text cut out; that tex
 hash before the text is the semantic partition, its hash after the text the exact key: one pass gives both.
 
 Texts count by what they say: strings are compared in Unicode's form C, composed (UAX #15), names of fields too.
+How long composing takes grows with the square of the marks in a row, so a text of more than 30 of them (UAX #15 calls
+what has no more stream-safe), or of more than 64 Ki characters, counts as it is written, as do all of a longer request.
 Numbers count as they are written, so 1 and 1.0 differ, which costs a miss and never an answer to something else.
 
 Both live in a scope (see `cache.scope`), so that no request of one tenant ever finds another's entry. All three are
@@ -17,11 +19,12 @@ between two.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -34,6 +37,10 @@ DENIED = frozenset(
     }
 )  # fmt: skip
 _DENIED_PREFIX = "prompt_cache_"
+_COMPOSED_CHARS: Final = 64 << 10
+_SURELY_SAFE_CHARS: Final = 256
+_MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
+"""No mark is a word's letter to `re`; rows of emoji and of dashes are found too, which costs a miss at the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str |
     digest.update(prefixed(_canonical(request)))
     if question is None:
         return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", "", None)
-    if not question.isascii():
+    if not question.isascii() and _composable(question):
         question = unicodedata.normalize("NFC", question)
     partition = digest.copy()
     partition.update(prefixed(embedder.encode()))
@@ -73,10 +80,20 @@ def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str |
 def _canonical(request: dict[str, Any]) -> bytes:
     """JSON with sorted keys and composed strings. Most is ASCII, and most of the rest is composed already."""
     canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
+    if canonical.isascii() or len(canonical) > _COMPOSED_CHARS:
+        return canonical
     # What JSON escapes never composes with what follows, so a text is composed where its JSON is.
-    if canonical.isascii() or unicodedata.is_normalized("NFC", canonical.decode()):
+    text = canonical.decode()
+    if not _composable(text) or unicodedata.is_normalized("NFC", text):
         return canonical
     return orjson.dumps(_composed(request), option=orjson.OPT_SORT_KEYS)
+
+
+def _composable(text: str) -> bool:
+    """Whether composing it takes no longer than reading it, more or less."""
+    if len(text) <= _SURELY_SAFE_CHARS:
+        return True
+    return len(text) <= _COMPOSED_CHARS and _MARKS_IN_A_ROW.search(text) is None
 
 
 def _composed(value: Any) -> Any:

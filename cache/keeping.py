@@ -11,6 +11,7 @@ import orjson
 
 from cache import answers
 from cache.codec import IndexRecord, encode
+from cache.eligibility import LONGEST_QUESTION
 from cache.entry import Answer, CacheEntry
 from cache.index import Vector
 from cache.plan import CachePlan
@@ -129,7 +130,7 @@ class Keeper:
             confidence=answer.confidence,
             created_at=now,
             expires_at=now + ttl,
-            question=plan.keys.question or "",
+            question=(plan.keys.question or "")[:LONGEST_QUESTION],  # a longer one is never looked for by its meaning
             cost_usd=answer.cost_usd,
             ttft_s=answer.ttft_s,
             tokens_per_s=answer.tokens_per_s,

@@ -26,6 +26,8 @@ def admit(
     trace: Trace,
     ledger: Ledger,
     client: Client,
+    *,
+    large: bool = False,
 ) -> RequestContext:
     """The context of a checked body; raises ApiError for a model, a tier or a deadline that cannot be served."""
     wishes = read_wishes(headers)
@@ -54,6 +56,7 @@ def admit(
         trace=trace,
         ledger=ledger,
         client=client,
+        large=large,
         ttft_deadline=_ttft_deadline(policy, wishes, came) if features.stream else None,
     )
 

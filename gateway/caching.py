@@ -13,6 +13,7 @@ from gateway.coalescing import Turn
 from gateway.context import RequestContext
 from gateway.embedding import Vector
 from gateway.evidence import evidence_of
+from gateway.off_loop import off_loop
 from gateway.racing import Run
 from gateway.services import Services
 from gateway.telemetry import names
@@ -20,9 +21,10 @@ from gateway.telemetry.trace import Hop
 from routing.confidence import structural_fault
 
 
-def plan_of(ctx: RequestContext, services: Services) -> CachePlan:
-    """What the cache may do for it."""
-    return services.cache.plan(
+async def plan_of(ctx: RequestContext, services: Services) -> CachePlan:
+    """What the cache may do for it. Its keys are hashes of the whole body, so a large one's are made off the loop."""
+    plan = partial(
+        services.cache.plan,
         ctx.body,
         ctx.policy,
         ctx.tenant,
@@ -33,6 +35,7 @@ def plan_of(ctx: RequestContext, services: Services) -> CachePlan:
         demands=ctx.wishes.cache.demands,
         tags=ctx.wishes.tags,
     )
+    return await off_loop(plan) if ctx.large else plan()
 
 
 async def exact(ctx: RequestContext, services: Services, plan: CachePlan, turn: Turn | None) -> Hit | None:

@@ -1,7 +1,7 @@
 """The fields of a chat-completions request that the gateway reads itself: what each one may be.
 
-FIELDS is the whole list, one rule a field. Whatever reads a field of a request elsewhere relies on its rule here, so a
-field that something begins to read gets one. Every other field passes untouched: what it may be is for the backend to
+`_fields` is the whole list, one rule a field. Whatever reads a field of a request elsewhere relies on its rule here, so
+a field that something begins to read gets one. Every other field passes untouched: what it may be is for the backend to
 say. null is as good as nothing, as in OpenAI's API, except for what is required. Paths in errors are as OpenAI writes
 them: `messages[0].content`.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from gateway.errors import InvalidRequest
+from gateway.settings import Limits
 
 Check = Callable[[Any], None]
 """Raises _WrongError for a value that is not what the rule says."""
@@ -34,16 +35,23 @@ class _WrongError(Exception):
         return self
 
 
-def check_chat(body: Mapping[str, Any]) -> None:
-    """Checks every field of `body` that the gateway reads; raises InvalidRequest, whose `param` is the field's path."""
-    try:
-        for name in ("model", "messages"):
-            if name not in body:
-                raise _missing(f".{name}")
-        _MEMBERS(body)
-    except _WrongError as wrong:
-        param = wrong.path.removeprefix(".")
-        raise InvalidRequest(_MESSAGES[wrong.code].format(param, wrong.reason), code=wrong.code, param=param) from None
+class ChatFields:
+    """The rules of one deployment: `limits` says how many messages, tools and stop strings a request may have."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._check = _object(_fields(limits))
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Checks every field of `body` that the gateway reads; raises InvalidRequest, its `param` the field's path."""
+        try:
+            for name in ("model", "messages"):
+                if name not in body:
+                    raise _missing(f".{name}")
+            self._check(body)
+        except _WrongError as wrong:
+            param = wrong.path.removeprefix(".")
+            message = _MESSAGES[wrong.code].format(param, wrong.reason)
+            raise InvalidRequest(message, code=wrong.code, param=param) from None
 
 
 _MESSAGES: Final = {
@@ -98,10 +106,16 @@ def _object(members: Mapping[str, Check], required: Collection[str] = ()) -> Che
     return check
 
 
-def _array(each: Check) -> Check:
+def _array(each: Check, most: int, limit: str) -> Check:
+    """At most so many of them, by `limits.{limit}` of the config; one at least is for the field's own rule to ask."""
+
     def check(value: Any) -> None:
         if type(value) is not list:
             raise _wrong_type("an array")
+        if len(value) > most:
+            raise _WrongError(
+                "unsupported_value", f"has {len(value)} entries; at most {most} are taken (limits.{limit})"
+            )
         for i, item in enumerate(value):
             try:
                 each(item)
@@ -117,7 +131,6 @@ _BOOLEAN: Final = _any_of("a boolean", bool)
 _INTEGER: Final = _any_of("an integer", int)
 _NUMBER: Final = _any_of("a number", int, float)
 _FUNCTION: Final = _object({"name": _STRING})
-_STOPS: Final = _array(_STRING)
 _PART: Final = _object({"text": _STRING})
 
 
@@ -127,22 +140,23 @@ def _model(value: Any) -> None:
         raise _WrongError("unsupported_value", f"must have 1 to {_MAX_MODEL_CHARS} printable characters")
 
 
-def _stop(value: Any) -> None:
-    if type(value) is str:
-        return
-    if type(value) is not list:
-        raise _wrong_type("a string or an array of strings")
-    _STOPS(value)
+def _string_or(check: Check, expected: str) -> Check:
+    def either(value: Any) -> None:
+        if type(value) is list:
+            check(value)
+        elif type(value) is not str:
+            raise _wrong_type(expected)
+
+    return either
 
 
-def _messages(value: Any) -> None:
-    if type(value) is not list or not value:
-        raise _wrong_type("a non-empty array")
-    for i, message in enumerate(value):
-        try:
-            _message(message)
-        except _WrongError as wrong:
-            raise wrong.at(f"[{i}]") from None
+def _not_empty(check: Check) -> Check:
+    def checked(value: Any) -> None:
+        if not value or type(value) is not list:
+            raise _wrong_type("a non-empty array")
+        check(value)
+
+    return checked
 
 
 def _message(message: Any) -> None:
@@ -167,23 +181,23 @@ def _message(message: Any) -> None:
         raise _wrong_type("a string or an array of parts", ".content")
 
 
-FIELDS: Final[Mapping[str, Check]] = {
-    "model": _model,
-    "messages": _messages,
-    "stream": _BOOLEAN,
-    "stream_options": _object({"include_usage": _BOOLEAN}),
-    "temperature": _NUMBER,
-    "top_p": _NUMBER,
-    "n": _whole(1, _MAX_CHOICES),
-    "seed": _INTEGER,
-    "logprobs": _BOOLEAN,
-    "max_tokens": _whole(0),  # what 0 means is the backend's affair; OpenAI's own clients send it
-    "max_completion_tokens": _whole(0),
-    "stop": _stop,
-    # Schemas may be any JSON here: whoever holds an answer against one says what it cannot use (`routing.schemas`).
-    "response_format": _object({"type": _STRING, "json_schema": _object({})}, required=("type",)),
-    "tools": _array(_object({"function": _FUNCTION})),
-    "functions": _array(_FUNCTION),
-    "prompt_cache_key": _STRING,
-}
-_MEMBERS: Final = _object(FIELDS)
+def _fields(limits: Limits) -> Mapping[str, Check]:
+    return {
+        "model": _model,
+        "messages": _not_empty(_array(_message, limits.messages, "messages")),
+        "stream": _BOOLEAN,
+        "stream_options": _object({"include_usage": _BOOLEAN}),
+        "temperature": _NUMBER,
+        "top_p": _NUMBER,
+        "n": _whole(1, _MAX_CHOICES),
+        "seed": _INTEGER,
+        "logprobs": _BOOLEAN,
+        "max_tokens": _whole(0),  # what 0 means is the backend's affair; OpenAI's own clients send it
+        "max_completion_tokens": _whole(0),
+        "stop": _string_or(_array(_STRING, limits.stop, "stop"), "a string or an array of strings"),
+        # Schemas may be any JSON: whoever holds an answer against one says what it cannot use (`routing.schemas`).
+        "response_format": _object({"type": _STRING, "json_schema": _object({})}, required=("type",)),
+        "tools": _array(_object({"function": _FUNCTION}), limits.tools, "tools"),
+        "functions": _array(_FUNCTION, limits.tools, "tools"),
+        "prompt_cache_key": _STRING,
+    }

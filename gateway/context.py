@@ -41,6 +41,8 @@ class RequestContext:
     trace: Trace
     ledger: Ledger
     client: Client
+    large: bool = False
+    """Its body is so large that whatever reads all of it is to run off the loop (`gateway.off_loop`)."""
     ttft_deadline: float | None = None
     """When a stream's first token is due, by the policy's p99 and the client; None where nobody waits for one."""
 

@@ -219,11 +219,11 @@ def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[C
     traceparent = ctx.trace.traceparent(hop)
     said = broken.said
     if how == "afresh":
-        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent), Seam(""), 0
+        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(""), 0
     text, tokens = said.text, said.tokens
     handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = handed_over(ctx.body, handed, tokens, how)
-    return Call(body, ask_logprobs=False, traceparent=traceparent), Seam(text), tokens
+    return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(text), tokens
 
 
 async def _begun(call: Call, slot: Slot, timeout_s: float) -> tuple[EventStream, list[Event]]:

@@ -22,6 +22,7 @@ from gateway.continuation import Successor
 from gateway.drafting import read_draft
 from gateway.evidence import evidence_of
 from gateway.judging import UNJUDGED, alternatives_for, judge
+from gateway.off_loop import off_loop
 from gateway.sampling import Samples, samples_for
 from gateway.schemas import held_against_schemas
 from gateway.streaming import LiveStream, Rejected, open_stream
@@ -89,7 +90,7 @@ async def try_attempt(
     try:
         if attempt.retry and not tier.may_retry(failed):
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
-        slot = await tier.acquire(_ask(ctx, tier, attempt), [*failed, *standing.rivals()])
+        slot = await tier.acquire(await _ask(ctx, tier, attempt), [*failed, *standing.rivals()])
     except BackendError as error:
         return _ended(hop, Tried(attempt, Outcome("retryable", str(error)), error=_without_frames(error)))
     except asyncio.CancelledError:
@@ -131,16 +132,19 @@ def _without_frames(error: BackendError) -> BackendError:
     return error
 
 
-def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Ask:
+async def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Ask:
     load = ctx.policy.load
     limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
+    affinity = 0
+    if tier.sticky:
+        affinity = await off_loop(ctx.affinity) if ctx.large else ctx.affinity()
     return Ask(
         surface=ctx.policy.surface,
         priority=load.priority,
         wait_s=min(load.max_wait, limit),
         max_waiting=load.max_waiting,
         tokens_in=ctx.features.approx_tokens,
-        affinity=ctx.affinity() if tier.sticky else 0,
+        affinity=affinity,
         stream=ctx.features.stream,
     )
 
@@ -198,7 +202,8 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
     """
     asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
     traceparent = ctx.trace.traceparent(hop)
-    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives_for(endpoint) or 1)
+    alternatives = alternatives_for(endpoint) or 1
+    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large)
 
 
 async def _complete(

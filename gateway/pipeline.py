@@ -52,7 +52,7 @@ _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 
 async def answer(ctx: RequestContext, services: Services) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
-    plan = plan_of(ctx, services)
+    plan = await plan_of(ctx, services)
     turn = services.coalescing.turn(ctx, plan)
     joins = turn is not None and turn.joins
     if not joins and (hit := await exact(ctx, services, plan, turn)):

@@ -61,7 +61,7 @@ class Samples:
         hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
         slot = endpoint.take(Ask(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens))
         try:
-            call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop))
+            call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
             value = (await endpoint.backend.complete(call)).value
         except BackendError as error:
             slot.failed(error)

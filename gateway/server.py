@@ -59,7 +59,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     with _metrics_folder(launch.workers):
         if launch.workers > 1:
             return _serve_by_workers(launch, deployment, listening)
-        return _serve_here(_built(launch, deployment), listening)
+        return _serve_here(built(launch, deployment), listening)
 
 
 def _serve_here(services: Services, listening: list[socket.socket]) -> int:
@@ -147,7 +147,7 @@ def worker() -> App:
     configure_logging()
     launch = Launch.from_text(os.environ[_LAUNCH])
     try:
-        return App(_built(launch, launch.deployment()))
+        return App(built(launch, launch.deployment()))
     except (CannotServe, ConfigError) as error:
         # The next one would fail just so: this exit code has the parent give up.
         sys.stderr.write(f"tierline: {error}\n")
@@ -172,7 +172,7 @@ def _settle() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
-def _built(launch: Launch, deployment: Deployment) -> Services:
+def built(launch: Launch, deployment: Deployment) -> Services:
     """The services, settled in. Raises CannotServe and ConfigError."""
     try:
         services = build(deployment, launch.policy_source(deployment))

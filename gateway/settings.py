@@ -247,6 +247,13 @@ class Limits(Section):
     """What the gateway takes from a client."""
 
     body: Size = 4 << 20
+    values: Annotated[Whole, Field(ge=10_000)] = 100_000
+    """Commas and opening brackets outside of strings: what a body costs to read goes by these, not by its bytes."""
+    messages: Annotated[Whole, Field(ge=1)] = 10_000
+    tools: Annotated[Whole, Field(ge=1)] = 512
+    """Of `functions` too. OpenAI takes 128."""
+    stop: Annotated[Whole, Field(ge=1)] = 64
+    """OpenAI takes 4."""
     in_flight: Annotated[Whole, Field(ge=1)] = 2048
     """Requests that one worker has in hand; one more is refused with 503 before it is read."""
     connections: Annotated[Whole, Field(ge=1)] = 8192

@@ -98,12 +98,14 @@ class Call:
     """One call: the effective body, and what we want on top of what the client asked.
 
     `alternatives` is how many alternatives of each token come with the log-probabilities; each costs some 40 bytes.
+    A `large` body is to be serialised off the loop (`gateway.off_loop`).
     """
 
     body: Mapping[str, Any]
     ask_logprobs: bool
     traceparent: str = ""
     alternatives: int = 1
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

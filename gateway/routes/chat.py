@@ -19,7 +19,7 @@ from gateway.failures import retry_after
 from gateway.middleware import linger, read_body, request_id_of
 from gateway.pipeline import answer
 from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
-from gateway.request_body import parse_chat_body
+from gateway.request_body import ChatBodies
 from gateway.services import Services
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -38,10 +38,11 @@ class ChatCompletions:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._bodies = ChatBodies(services.deployment.limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
-        exchange = _Exchange(self._services, scope, receive, send)
+        exchange = _Exchange(self._services, self._bodies, scope, receive, send)
         self._services.gate.enter()
         self._services.metrics.request_started()
         keeping: Keeping | None = None
@@ -57,8 +58,9 @@ class ChatCompletions:
 class _Exchange:
     """One request and its reply."""
 
-    def __init__(self, services: Services, scope: Any, receive: Any, send: Any) -> None:
+    def __init__(self, services: Services, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
         self._services = services
+        self._bodies = bodies
         self._receive = receive
         self._send = send
         self._headers = known_headers(scope["headers"])
@@ -112,9 +114,9 @@ class _Exchange:
         services.guard.check(headers)
         self.ledger.tenant = services.tenants.of(headers)
         raw = await read_body(self._receive, headers, services.deployment.limits.body, typed=services.guard.active)
-        body = await parse_chat_body(raw)
+        body, large = await self._bodies.read(raw)
         self.ledger.requested_model = body["model"]
-        ctx = admit(services, headers, body, self.trace, self.ledger, self._client)
+        ctx = admit(services, headers, body, self.trace, self.ledger, self._client, large=large)
         if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
             self._alive = Alive(ctx, self._send)
             self._alive.begin()

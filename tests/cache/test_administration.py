@@ -77,6 +77,18 @@ async def hit(cache: Cache, question: str, tenant: str, rules: Policy | None = N
     return (await exact(cache, question, tenant, rules, **wishes)).hit is not None
 
 
+async def test_of_a_long_question_the_beginning_is_kept(cache: Cache, admin: Administration, tenant: str) -> None:
+    """Its answer is found by the whole of it, and takes no more room than an answer does."""
+    question = "a long document " * 10_000
+    async with asyncio.timeout(10):
+        while not (await cache.write(planned(cache, question, tenant), answer())).stored:
+            await asyncio.sleep(0.02)
+    assert await hit(cache, question, tenant)
+    assert not await hit(cache, question + "!", tenant)
+    (held,) = [one for one in await admin.stats() if one.scope.owner == f"tenant:{tenant}"]
+    assert held.bytes < 5_000
+
+
 async def looked_up(cache: Cache, plan: CachePlan) -> CachePlan:
     """The plan after its exact lookup: its tags have been read."""
     async with asyncio.timeout(10):

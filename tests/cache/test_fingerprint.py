@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+import unicodedata
 from typing import Any
 
 import pytest
@@ -109,3 +111,27 @@ def test_no_text_moves_the_border_between_parts() -> None:
     }
     assert len(scopes) == 4
     assert "canary" not in scope_of("canary", "canary", "canary", b"canary")
+
+
+@pytest.mark.parametrize("place", ["question", "history", "field"])
+def test_marks_in_a_row_cost_no_more_than_other_letters(place: str) -> None:
+    """To put a million marks in order would take hours: a text with more than 30 of them counts as it is written."""
+    marks = "e" + "\u0301\u0316" * 500_000
+    said = [{"role": "user", "content": marks}, {"role": "user", "content": "hi"}]
+    texts: dict[str, dict[str, Any]] = {
+        "question": {"messages": said[:1]},
+        "history": {"messages": said},
+        "field": {"messages": said[1:], "x": marks},
+    }
+    started = time.process_time()
+    assert keys({"model": "m", **texts[place]}) == keys({"model": "m", **texts[place]})
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("marks", [1, 30, 31, 200])
+def test_texts_are_composed_up_to_thirty_marks_in_a_row(marks: int) -> None:
+    """What people write in any script counts by what it says."""
+    words = " ".join(["cafe\u0301"] * 100)
+    text = f"{words} e{chr(0x316) * (marks - 1)}\u0301"
+    forms = (text, unicodedata.normalize("NFC", text))
+    assert len({keys(body(form)).key for form in forms}) == (1 if marks <= 30 else 2)

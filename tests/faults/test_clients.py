@@ -259,6 +259,8 @@ WRONG: list[tuple[str, bytes, int, str, str | None]] = [
     ("C10-tools", body_of("lane-0", tools={"a": 1}), 400, "invalid_type", "tools"),
     ("C11-n", body_of("lane-0", n=10**9), 400, "unsupported_value", "n"),
     ("C11-max-tokens", body_of("lane-0", max_tokens=-1), 400, "unsupported_value", "max_tokens"),
+    ("C11-stops", body_of("lane-0", stop=["x"] * 65), 400, "unsupported_value", "stop"),
+    ("C11-tools", body_of("lane-0", tools=[{}] * 513), 400, "unsupported_value", "tools"),
     ("C12-unknown", body_of("no-such-model"), 404, "model_not_found", "model"),
     ("C12-unknown-tier", body_of("tier:no-such-tier"), 404, "model_not_found", "model"),
     ("C13-messages", b'{"model":"lane-0"}', 400, "missing_required_parameter", "messages"),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import orjson
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from gateway import request_body
 from gateway.errors import InvalidRequest
-from gateway.request_body import MAX_DEPTH, parse_chat, parse_chat_body, parse_json
+from gateway.request_body import MAX_DEPTH, ChatBodies, parse_json
+from gateway.settings import Limits
 
+BODIES = ChatBodies(Limits())
+parse_chat = BODIES.parse
 USER = {"role": "user", "content": "hi"}
 
 
@@ -153,19 +162,83 @@ def test_what_keeps_its_digits_passes(value: object) -> None:
     assert parse_chat(raw)["x"] == value
 
 
+JSON = st.recursive(
+    st.none()
+    | st.integers(-(2**66), 2**66)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.sampled_from('a"\\\\:,{}[]\n1\u00e9\U0001f600'), max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b", "\\", '"', ":"]), inner),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    value=JSON, indent=st.sampled_from([None, 1]), ascii_only=st.booleans(), size=st.integers(1, 9), swap=st.booleans()
+)
+@example(value={"a": 1, "b": 2}, indent=1, ascii_only=True, size=3, swap=True)
+def test_a_large_body_is_read_as_a_small_one_is(
+    monkeypatch: pytest.MonkeyPatch, value: Any, indent: int | None, ascii_only: bool, size: int, swap: bool
+) -> None:
+    """The same value, or the same refusal: of equal keys, of integers of more than 64 bits."""
+    monkeypatch.setattr(request_body, "_SLICE_BYTES", size)
+    raw = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
+    if swap:
+        raw = raw.replace(b'"b":', b'"a":')  # now some keys may be there twice
+
+    def read(parse: Callable[[bytes], Any]) -> object:
+        try:
+            return orjson.dumps(parse(raw))
+        except InvalidRequest as refused:
+            return refused.body()
+
+    assert read(partial(request_body._parse_large, most_values=10_000)) == read(parse_json)
+
+
+@pytest.mark.parametrize("values", [10_000, 10_001])
+async def test_values_are_counted_before_they_are_made(values: int) -> None:
+    """What stands in a text does not count, however it is quoted; one value more than the limit is refused."""
+    bodies = ChatBodies(Limits(values=10_000))
+    text = '{"a": [1, 2, 3]}, \\ \\" ' * 10_000
+    raw = json.dumps({"model": "chat", "messages": [USER | {"content": text}], "x": [1] * (values - 6)}).encode()
+    if values == 10_000:
+        assert (await bodies.read(raw))[0]["messages"][0]["content"] == text
+    else:
+        with pytest.raises(InvalidRequest, match=r"more than 10000 values.*limits\.values") as refused:
+            await bodies.read(raw)
+        assert refused.value.code == "unsupported_value"
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "most"),
+    [
+        ("stop", "x", 64),
+        ("tools", {"type": "function", "function": {"name": "f"}}, 512),
+        ("functions", {"name": "f"}, 512),
+        ("messages", USER, 10_000),
+    ],
+)
+def test_so_many_entries_are_taken(field: str, entry: object, most: int) -> None:
+    """One more is refused, and the error says which limit of the config it is."""
+    assert len(parse_chat(chat(**{field: [entry] * most}))[field]) == most
+    with pytest.raises(InvalidRequest, match=rf"at most {most} are taken \(limits\.\w+\)") as refused:
+        parse_chat(chat(**{field: [entry] * (most + 1)}))
+    assert (refused.value.code, refused.value.param) == ("unsupported_value", field)
+
+
 async def test_a_large_body_does_not_hold_the_loop() -> None:
     """While it is read, other requests go on; what it says or what is wrong with it is told all the same."""
-    raw = json.dumps({"model": "chat", "messages": [USER] * 50_000, "seed": 1}, indent=1).encode()
+    raw = json.dumps({"model": "chat", "messages": [USER] * 9_000, "seed": 1}, indent=1).encode()
     for text in (raw, raw.replace(b'"seed": 1', b'"seed": 1, "seed": 2')):
-        reading = asyncio.create_task(parse_chat_body(text))
+        reading = asyncio.create_task(BODIES.read(text))
         turns = 0
         while not reading.done():
             await asyncio.sleep(0)
             turns += 1
         assert turns > 5
         if text is raw:
-            assert len(reading.result()["messages"]) == 50_000
+            assert len(reading.result()[0]["messages"]) == 9_000
         else:
             with pytest.raises(InvalidRequest, match="twice"):
                 reading.result()
-    assert (await parse_chat_body(chat()))["model"] == "chat"
+    assert await BODIES.read(chat()) == (orjson.loads(chat()), False)

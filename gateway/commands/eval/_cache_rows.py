@@ -15,7 +15,8 @@ import orjson
 from cache.evaluation.pairs import Asked
 from cache.plan import Planner
 from gateway.errors import InvalidRequest
-from gateway.request_body import parse_chat
+from gateway.request_body import ChatBodies
+from gateway.settings import Limits
 from policies.model import Policy
 from routing.dataset import DataError
 from routing.embedder import Embedder
@@ -23,6 +24,7 @@ from routing.features import features_of
 
 _GZIP = b"\x1f\x8b"
 _SHOWN = 80
+_BODIES = ChatBodies(Limits())
 _TENANT = "evaluation"
 
 Messages = str | tuple[dict[str, Any], ...]
@@ -102,7 +104,7 @@ def _messages(value: object, name: str) -> Messages:
     except orjson.JSONEncodeError as error:
         raise ValueError(f"{name}: {error}") from None
     try:
-        return tuple(parse_chat(raw)["messages"])
+        return tuple(_BODIES.parse(raw)["messages"])
     except InvalidRequest as error:
         raise ValueError(f"{name}: {error.message}") from None
 
