@@ -21,15 +21,19 @@ import jsonschema_rs
 import orjson
 
 SMALL_BYTES: Final = 4 << 10
-"""Up to this size a schema is compiled in less than a millisecond; one of 60 KB takes ten."""
-_MAX_BYTES: Final = 128 << 10
+"""Up to this size a schema is compiled in about a millisecond; one of 60 KB takes ten, and holds Python's lock."""
+_MAX_BYTES: Final = 64 << 10
 # A compiled schema takes some 25 times its bytes: 2 MiB of schemas of either size are kept, about 100 MB at the worst.
 _SMALL_KEPT: Final = 512
-_LARGE_KEPT: Final = 16
+_LARGE_KEPT: Final = 32
+# A pattern of five letters that names a Unicode class takes half a millisecond to compile, and repeated up to 100 times
+# as long as it may become large: 3,500 of the first kind held Python's lock for five seconds.
+_MAX_PATTERNS: Final = 16
+_MAX_PATTERN_CHARS: Final = 1024
 _MAX_LOOKS: Final = 10_000
 _MAX_DEPTH: Final = 24
 _MAX_CHAIN: Final = 64
-_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
+_PATTERNS: Final = jsonschema_rs.RegexOptions(size_limit=1 << 17, dfa_size_limit=1 << 20)
 _REFERENCES: Final = (b'"$ref"', b'"$dynamicRef"', b'"$recursiveRef"')
 
 # Subschemas of the same value, and of the values in it.
@@ -98,6 +102,10 @@ def _compiled(raw: bytes) -> Schema:
     schema = orjson.loads(raw)
     if not isinstance(schema, dict | bool):
         raise _NotCheckableError("not a schema")
+    if b'"pattern' in raw:
+        patterns = _patterns(schema)
+        if len(patterns) > _MAX_PATTERNS or sum(map(len, patterns)) > _MAX_PATTERN_CHARS:
+            raise _NotCheckableError("has too many patterns, or too long ones")
     refers = any(reference in raw for reference in _REFERENCES)
     max_depth = _Costs(schema).safe_depth() if isinstance(schema, dict) and refers else None
     try:
@@ -105,6 +113,23 @@ def _compiled(raw: bytes) -> Schema:
     except (ValueError, jsonschema_rs.ReferencingError):
         raise _NotCheckableError("not a valid schema") from None
     return Schema("", validator, max_depth)
+
+
+def _patterns(schema: object) -> set[str]:
+    """What stands where a pattern may stand in a schema, and more: a property may have the name of a keyword."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, dict):
+            waiting += node.values()
+            if isinstance(pattern := node.get("pattern"), str):
+                found.add(pattern)
+            if isinstance(named := node.get("patternProperties"), dict):
+                found |= named.keys()
+    return found
 
 
 def _deeper_than(value: object, depth: int) -> bool:

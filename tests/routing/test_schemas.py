@@ -74,6 +74,8 @@ def test_older_drafts_are_read_as_what_they_are() -> None:
         ({"pattern": "((a{100}){100}){100}"}, "not a valid schema"),
         ([], "not a schema"),
         ({"enum": ["x" * 300_000]}, "too large"),
+        ({"patternProperties": {rf"\p{{L}}{i}": {} for i in range(17)}}, "too many patterns"),
+        ({"properties": {f"p{i}": {"pattern": f"{i}{'x' * 100}"} for i in range(11)}}, "too many patterns"),
         (doubling(25), "too costly"),
     ],
 )
@@ -102,6 +104,21 @@ def test_a_schema_without_references_is_held_against_values_of_any_depth() -> No
     assert compiled({"type": "object"}).fits(nested(500)) is True
     assert compiled(TREE).fits(nested(20)) is True
     assert compiled(TREE).fits(nested(30)) is None
+
+
+def test_a_hostile_schema_takes_no_longer_than_a_large_one() -> None:
+    """A few thousand patterns of Unicode classes, which would take seconds to compile, are not compiled at all."""
+    started = time.process_time()
+    assert compiled({"patternProperties": {rf"\p{{L}}{i}": {} for i in range(3000)}}).unchecked
+    assert compiled({"pattern": r"(\p{L}{1,100}){1,100}"}).unchecked
+    assert time.process_time() - started < 0.2
+
+
+def test_some_patterns_are_held_against_values() -> None:
+    """Sixteen different ones are no more than a form may have; the same one may stand anywhere."""
+    many = compiled({"properties": {f"p{i}": {"pattern": f"^[A-Z]{{2}}-{i % 16}$"} for i in range(60)}})
+    assert many.fits({"p3": "AB-3"})
+    assert many.fits({"p3": "AB-4"}) is False
 
 
 def test_patterns_take_linear_time() -> None:
