@@ -27,7 +27,7 @@ _AFTER_S: Final = 0.1
 _EVERY_S: Final = 2.0
 _WAITING: Final = b": waiting\n"
 _LAST: Final = b": x-tierline-"
-_KNOWN_EARLY: Final = frozenset({b"x-request-id", b"x-tierline-surface", b"x-tierline-policy"})
+_KNOWN_EARLY: Final = frozenset({b"x-request-id", b"openai-processing-ms", b"x-tierline-surface", b"x-tierline-policy"})
 _TOLD_LATE: Final = frozenset(
     {
         b"x-tierline-path",

@@ -1,8 +1,8 @@
 """The open connections of one process: at most so many, and none for long that only says it will send a request.
 
-Each of them is at work, waits for its next request (idle), or has begun one that has not come whole (slow). An idle one
-makes room for a newcomer, the oldest first; a slow one has so long for the head of its request, and as long again for
-each 64 KiB of the body.
+Each of them is at work, has said nothing yet (silent), waits for its next request (idle), or has begun one that has not
+come whole (slow). A silent or idle one makes room for a newcomer, the oldest first, and is closed after a time; a slow
+one has so long for the head of its request, and as long again for each 64 KiB of the body.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, Protocol
 
+SILENT_S: Final = 10.0
 SLOW_S: Final = 10.0
 IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
@@ -29,29 +30,35 @@ class Connection(Protocol):
 class Connections:
     """Not thread-safe: it belongs to one event loop. Times are the loop's."""
 
-    __slots__ = ("_idle", "_most", "_open", "_slow")
+    __slots__ = ("_idle", "_most", "_open", "_silent", "_silent_s", "_slow")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, silent_s: float = SILENT_S) -> None:
+        """At most `most` connections; one that says nothing is closed after `silent_s` seconds."""
         self._most = most
+        self._silent_s = silent_s
+        self._silent: OrderedDict[Connection, float] = OrderedDict()
         self._open: set[Connection] = set()
         self._idle: OrderedDict[Connection, float] = OrderedDict()
         self._slow: OrderedDict[Connection, float] = OrderedDict()
 
     def opened(self, connection: Connection, now: float) -> None:
-        """A newcomer. One too many takes the place of the oldest that is idle; without one, it gives way itself."""
+        """A newcomer. One too many takes the place of the oldest silent or idle one, which may be itself."""
         self._open.add(connection)
-        self._idle[connection] = now
+        self._silent[connection] = now
         if len(self._open) > self._most:
-            self._dismiss(next(iter(self._idle)))
+            oldest = (next(iter(waiting.items())) for waiting in (self._silent, self._idle) if waiting)
+            self._dismiss(min(oldest, key=lambda item: item[1])[0])
 
     def closed(self, connection: Connection) -> None:
         """It is gone."""
         self._open.discard(connection)
+        self._silent.pop(connection, None)
         self._idle.pop(connection, None)
         self._slow.pop(connection, None)
 
     def begins(self, connection: Connection) -> None:
         """A request has begun."""
+        self._silent.pop(connection, None)
         self._idle.pop(connection, None)
 
     def rests(self, connection: Connection, now: float) -> None:
@@ -69,12 +76,13 @@ class Connections:
         self._slow.pop(connection, None)
 
     def sweep(self, now: float) -> None:
-        """Ends what has been slow, or idle, for too long. Once a second or so."""
+        """Ends what has been slow, silent or idle for too long. Once a second or so."""
         while self._slow and now - next(iter(self._slow.values())) >= SLOW_S:
             connection, _ = self._slow.popitem(last=False)
             connection.too_slow()
-        while self._idle and now - next(iter(self._idle.values())) >= IDLE_S:
-            self._dismiss(next(iter(self._idle)))
+        for waiting, limit_s in ((self._silent, self._silent_s), (self._idle, IDLE_S)):
+            while waiting and now - next(iter(waiting.values())) >= limit_s:
+                self._dismiss(next(iter(waiting)))
 
     def _dismiss(self, connection: Connection) -> None:
         # Its end is told a turn of the loop later; until then it is not to be counted, nor dismissed again.

@@ -47,6 +47,7 @@ class Door:
                 headers = [
                     *message.get("headers", ()),
                     (b"x-request-id", request_id),
+                    (b"openai-processing-ms", b"%d" % overhead_ms),
                     (b"x-tierline-overhead-ms", b"%.2f" % overhead_ms),
                     *_NOTHING_CALLED,
                 ]

@@ -8,6 +8,7 @@ text/plain what does not parse, and waits for ever for what has begun to come. E
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -21,10 +22,16 @@ _MAX_HEAD: Final = 64 << 10
 _MAX_HEADERS: Final = 100
 _MAX_URL: Final = 8 << 10
 _LINGER_S: Final = 1.0
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LOOKS_S: Final = 0.02
+"""How often a half-closed connection is looked at while its reply is made."""
 
 _Refusal = tuple[int, str, str]
 _INVALID: Final[_Refusal] = (400, "invalid_http", "This is not a valid HTTP request.")
 _TWICE: Final[_Refusal] = (400, "invalid_http", "Host and Authorization may come only once.")
+_CODED: Final[_Refusal] = (400, "invalid_http", "The only transfer coding is chunked; send the body with no other.")
+_VERSION: Final[_Refusal] = (505, "http_version_not_supported", "Send HTTP/1.1; a proxy in front can take HTTP/2.")
 _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MAX_URL} bytes.")
 _MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
 _LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
@@ -72,6 +79,32 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections.closed(self)
         super().connection_lost(exc)
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more: as it leaves, or because it has said all it wants to say (`nc -N`).
+
+        One looks like the other, until something is sent: who has left refuses it. An interim response may come before
+        any other, so that is what is sent. True keeps the connection open; the last reply closes it.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self._in_head or self._refused:
+            return None
+        if cycle.scope["http_version"] == "1.0":
+            return None  # knows no interim responses
+        cycle.keep_alive = False
+        if not cycle.response_started and not self.pipeline:
+            self.transport.write(_CONTINUE)
+        self._look_for_reset()
+        return True
+
+    def _look_for_reset(self) -> None:
+        """Ends a half-closed connection whose client refused what was sent; reading is over, so nothing else tells."""
+        if self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self.loop.call_later(_LOOKS_S, self._look_for_reset)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete:
@@ -113,7 +146,7 @@ class HttpProtocol(HttpToolsProtocol):
         size = self._late + self._read
         if size > _MAX_HEAD:
             size = sum(len(name) + len(value) for name, value in self.headers)
-        if (fault := self._fault(size)) is not None:
+        if (fault := self._fault(size) or self._foreign()) is not None:
             self._refusal = fault
             raise ValueError(fault)  # to the parser, which gives up, and so to send_400_response
         super().on_headers_complete()
@@ -129,6 +162,13 @@ class HttpProtocol(HttpToolsProtocol):
             return _LARGE
         names = [name for name, _ in self.headers]
         return _TWICE if names.count(b"host") > 1 or names.count(b"authorization") > 1 else None
+
+    def _foreign(self) -> _Refusal | None:
+        """What llhttp takes and we do not: a version without the rules of 1.1, a coding that nobody here undoes."""
+        if self.parser.get_http_version() not in _VERSIONS:
+            return _VERSION
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return _CODED if codings and codings[0].strip().lower() != b"chunked" else None
 
     def send_400_response(self, msg: str) -> None:
         """Refuses the request, and whatever else comes on this connection."""
@@ -152,6 +192,6 @@ class HttpProtocol(HttpToolsProtocol):
         body = envelope(message, "invalid_request_error", None, code)
         head = (
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"x-request-id: {request_id_of({})}\r\nconnection: close\r\n\r\n"
+            f"x-request-id: {request_id_of({})}\r\nopenai-processing-ms: 0\r\nconnection: close\r\n\r\n"
         )
         return STATUS_LINE[status] + head.encode() + body

@@ -45,9 +45,15 @@ class Reply:
 
 
 def explain(trace: Trace, ledger: Ledger) -> list[Header]:
-    """The x-tierline-* headers and server-timing: all that is known now, and nothing that is not."""
+    """The x-tierline-* headers and server-timing: all that is known now, and nothing that is not.
+
+    `openai-processing-ms` is as OpenAI sends it: whole milliseconds from the request to the reply's head.
+    """
     overhead = overhead_ms(trace)
-    headers: list[Header] = [(b"x-request-id", ledger.request_id.encode("latin-1"))]
+    headers: list[Header] = [
+        (b"x-request-id", ledger.request_id.encode("latin-1")),
+        (b"openai-processing-ms", b"%d" % (trace.root.seconds * 1000)),
+    ]
     add = headers.append
     if ledger.surface:
         add((b"x-tierline-surface", ledger.surface.encode()))

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretS
 
 from cache.index.base import Choice
 from gateway.addresses import check_http_url, check_store_url
+from gateway.connections import SILENT_S
 from policies.errors import Problem
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Whole
@@ -260,6 +261,8 @@ class Limits(Section):
     """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
     stall: Annotated[Seconds, Field(gt=0)] = 60.0
     """How long a client may leave what it was sent unread; then its request ends, and the backend's call with it."""
+    silent: Annotated[Seconds, Field(gt=0)] = SILENT_S
+    """How long a new connection may say nothing; between two requests it is 75 s."""
     drain: Seconds = 2.0
     """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""
     finish: Annotated[Seconds, Field(gt=0)] = 20.0

@@ -36,7 +36,7 @@ _SWEEP_EVERY: Final = 5
 
 def shared_with_server(gate: Gate, limits: Limits) -> dict[str, Any]:
     """What the application hands to the server, and to its connections, by way of the lifespan's state."""
-    return {"gate": gate, "limits": limits, "connections": Connections(limits.connections)}
+    return {"gate": gate, "limits": limits, "connections": Connections(limits.connections, limits.silent)}
 
 
 class Server(uvicorn.Server):

@@ -420,6 +420,16 @@ BROKEN: list[tuple[str, tuple[str, ...], bytes, int, str]] = [
     ("C15-length-and-chunks", (POST, "Content-Length: 5", CHUNKED), b"0\r\n\r\n", 400, "invalid_http"),
     ("C15-chunks-and-length", (POST, CHUNKED, "Content-Length: 5"), b"0\r\n\r\n", 400, "invalid_http"),
     ("C15-chunks-twice", (POST, CHUNKED, CHUNKED), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-gzip-and-chunks", (POST, "Transfer-Encoding: gzip, chunked"), b"0\r\n\r\n", 400, "invalid_http"),
+    ("C15-chunks-and-chunks", (POST, "Transfer-Encoding: chunked, chunked"), b"0\r\n\r\n", 400, "invalid_http"),
+    (
+        "C15-version-2",
+        ("POST /v1/chat/completions HTTP/2.0", "Content-Length: 2"),
+        b"{}",
+        505,
+        "http_version_not_supported",
+    ),
+    ("C15-version-0", ("GET /healthz HTTP/0.9",), b"", 505, "http_version_not_supported"),
     ("C15-odd-encoding", (POST, "Transfer-Encoding: xchunked"), b"0\r\n\r\n", 400, "invalid_http"),
     ("C15-fold", (POST, "X-A: a", " b", "Content-Length: 0"), b"", 400, "invalid_http"),
     ("C15-space-before-colon", (POST, "Content-Length : 0"), b"", 400, "invalid_http"),
@@ -448,6 +458,7 @@ def test_what_is_no_request(
         assert (answer.status, answer.error["code"]) == (status, code)
         assert answer.error["type"] == "invalid_request_error"
         assert answer.headers["x-request-id"]
+        assert answer.headers["openai-processing-ms"] == "0"
         assert answer.headers["connection"] == "close"
         assert connection.recv(1) == b""
     assert not local_upstream.requests
@@ -481,6 +492,51 @@ def test_c15_what_follows_a_stream_never_gets_into_it(rig: Rig, local_upstream: 
     local_upstream.requests[0].wait_gone(3)
 
 
+def whole(connection: socket.socket) -> bytes:
+    """All that comes until the connection is closed."""
+    seen = b""
+    while part := connection.recv(65536):
+        seen += part
+    return seen
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("before_s", [0, 0.3])
+def test_c22_a_client_that_has_said_all_gets_its_reply(
+    rig: Rig, local_upstream: Upstream, stream: bool, before_s: float
+) -> None:
+    """One that shuts its writing side after the request (`nc -N`) is answered whole, and then it is closed."""
+    local_upstream.default = Reply(text="one two three", before_first_s=before_s, between_s=0.01)
+    body = body_of(rig.take("lone"), stream=stream)
+    with dialled(rig) as connection:
+        connection.sendall(head(rig, body) + body)
+        connection.shutdown(socket.SHUT_WR)
+        answer = response_on(connection)
+        assert (answer.status, answer.text, answer.ended) == (200, "one two three", True)
+        assert answer.headers["connection"] == "close" or stream
+        assert connection.recv(1) == b""
+
+
+def test_c22_every_pipelined_request_of_such_a_client_is_answered(rig: Rig) -> None:
+    """Not only the first; the last reply ends the connection."""
+    lane = rig.take("lane")
+    bodies = [body_of(lane, seed=number) for number in range(3)]
+    with dialled(rig) as connection:
+        connection.sendall(b"".join(head(rig, body) + body for body in bodies))
+        connection.shutdown(socket.SHUT_WR)
+        assert whole(connection).count(b"HTTP/1.1 200") == 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/ch", f"{POST}\r\nContent-Length: 9\r\n\r\n{{".encode()])
+def test_c22_half_a_request_and_no_more_is_an_end(rig: Rig, sent: bytes) -> None:
+    """Nothing is waited for that cannot come."""
+    with dialled(rig) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(2)
+        assert whole(connection) == b""
+
+
 def test_c22_pipelined_requests(rig: Rig) -> None:
     """Requests sent at once on one connection are answered one after the other."""
     lane = rig.take("lane")
@@ -510,6 +566,7 @@ def test_our_headers_on_every_reply(rig: Rig, local_upstream: Upstream) -> None:
         assert answer.headers["x-tierline-policy"].startswith(f"{lane}@")
         assert float(answer.headers["x-tierline-overhead-ms"]) >= 0
         assert answer.headers["x-tierline-attempts"] in ("0", "1")
+        assert 0 <= int(answer.headers["openai-processing-ms"]) < 5_000
         assert "cache.exact" in answer.headers["server-timing"]
     assert [answer.headers.get("x-tierline-path") for answer in answers[:3]] == ["direct", "direct", "cache-exact"]
 
@@ -530,6 +587,7 @@ def test_our_headers_on_every_reply(rig: Rig, local_upstream: Upstream) -> None:
 def test_s18_request_ids(rig: Rig, path: str, sent: str, echoed: bool) -> None:
     """A request id of up to 128 visible ASCII characters comes back; any other is replaced by one of ours."""
     answer = rig.request("GET", path, headers={"x-request-id": sent})
+    assert answer.headers["openai-processing-ms"].isdigit()
     found = answer.headers["x-request-id"]
     assert (found == sent) is echoed
     assert found.startswith("req_") is not echoed

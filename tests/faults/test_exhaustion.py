@@ -215,6 +215,22 @@ def test_c5_who_does_not_finish_a_request_is_not_waited_for(rig: Rig) -> None:
     assert rig.ask("chat").status == 200
 
 
+def test_c5_who_says_nothing_is_not_kept(tmp_path: Path, local_upstream: Upstream) -> None:
+    """A new connection that sends no request is closed in time; one that has sent one may wait for its next."""
+    with serve(tmp_path, local_upstream.url, settings={"limits": {"silent": "500ms"}}) as gateway:
+        rig = Rig(gateway, "")
+        asked = rig.connect()
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().read()
+        with socket.create_connection(("127.0.0.1", gateway.port), 5) as silent:
+            began = time.monotonic()
+            assert silent.recv(1) == b""
+            assert 0.4 < time.monotonic() - began < 4
+        asked.request("GET", "/healthz")
+        assert asked.getresponse().status == 200
+        asked.close()
+
+
 def test_c23_the_oldest_idle_connection_makes_room(tmp_path: Path, local_upstream: Upstream) -> None:
     """However many connections stand about, a burst of requests is answered, and a stream under way goes on."""
     local_upstream.default = Reply(text=WORDS, between_s=0.1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.connections import IDLE_S, SLOW_S, Connections
+from gateway.connections import IDLE_S, SILENT_S, SLOW_S, Connections
 
 
 class Scripted:
@@ -77,8 +77,12 @@ def test_who_never_asks_is_not_kept() -> None:
     connections.opened(b, 0)
     connections.begins(b)
     connections.rests(b, 5)
-    connections.sweep(IDLE_S)
+    connections.sweep(SILENT_S - 0.1)
+    assert ends(a, b) == ["", ""]
+    connections.sweep(SILENT_S)
     assert ends(a, b) == ["gave way", ""]
+    connections.sweep(IDLE_S + 4.9)
+    assert b.end == ""
     connections.sweep(IDLE_S + 5)
     assert b.end == "gave way"
 
