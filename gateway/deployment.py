@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.addresses import check_store_url
 from gateway.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
-from gateway.settings import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig
+from gateway.settings import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig, key_digest
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -24,7 +24,7 @@ _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 STORE_URL = "TIERLINE_STORE_URL"
 """Names the store wherever the config itself names none."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
-_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "warnings"})
+_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 
 
@@ -160,7 +160,9 @@ class _Resolver:
                 raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
         except BadSecret as error:
             self._refuse(path, str(error))
-        return tenant.model_copy(update={"keys": tuple(keys)})
+        return tenant.model_copy(
+            update={"key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys)}
+        )
 
     def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:
         if admin is None:
@@ -173,7 +175,7 @@ class _Resolver:
         else:
             if key is None:
                 self._refuse(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
-            elif any(key == own for tenant in tenants.values() for own in tenant.keys):
+            elif any(key_digest(key.get_secret_value().encode()) in tenant.key_digests for tenant in tenants.values()):
                 self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
         return admin.model_copy(update={"key": key})
 
@@ -186,10 +188,10 @@ class _Resolver:
         return keys
 
     def _keys_differ(self, tenants: dict[str, TenantConfig]) -> None:
-        owner: dict[str, str] = {}
+        owner: dict[bytes, str] = {}
         for name, tenant in tenants.items():
-            for key in tenant.keys:
-                other = owner.setdefault(key.get_secret_value(), name)
+            for digest in tenant.key_digests:
+                other = owner.setdefault(digest, name)
                 if other != name:
                     self._refuse(("tenants", name), f"has a key that is also {other!r}'s")
 

@@ -8,6 +8,7 @@ without it and says so. Secrets are `SecretStr`: they print as asterisks, and on
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -269,6 +270,11 @@ class Limits(Section):
     """How long what is in flight then has to end by itself."""
 
 
+def key_digest(key: bytes) -> bytes:
+    """SHA-256 of a key, 32 bytes: the only form in which a tenant's key is held."""
+    return hashlib.sha256(key).digest()
+
+
 class TenantConfig(Section):
     """One tenant. Its keys come from environment variables and files (one key a line), never from the config."""
 
@@ -276,8 +282,8 @@ class TenantConfig(Section):
     """With whom it may share stored answers, on surfaces whose policy says `cache: {scope: team}`."""
     key_env: tuple[str, ...] = ()
     key_file: tuple[Path, ...] = ()
-    keys: tuple[SecretStr, ...] = ()
-    """Resolved by the loader."""
+    key_digests: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
+    """The SHA-256 of each key, 32 bytes; made by the loader, and all that is held of a key."""
 
     @field_validator("key_env", "key_file", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from gateway.app import _as_envelope
 from gateway.errors import ApiError
 from gateway.middleware import Tenants
 from gateway.routes.feedback import feedback_router
-from gateway.settings import TelemetryConfig, TenantConfig
+from gateway.settings import TelemetryConfig, TenantConfig, key_digest
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
@@ -46,7 +46,7 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 
 
 def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
-    tenants = {name: TenantConfig(keys=(f"{name}-key",)) for name in ("acme", "other")}  # type: ignore[arg-type]
+    tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
     api = FastAPI()
     api.state.services = SimpleNamespace(
         store=store, tenants=Tenants(tenants), deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts))

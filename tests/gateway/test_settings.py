@@ -9,7 +9,7 @@ import pytest
 
 from gateway.addresses import check_http_url
 from gateway.deployment import default_config, load_deployment
-from gateway.settings import BackendConfig, Deployment, Http, TierConfig
+from gateway.settings import BackendConfig, Deployment, Http, TierConfig, key_digest
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document
@@ -253,8 +253,8 @@ def test_a_tenant_may_have_several_keys(load: Load, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("c\n\nd\n")
     text = CONFIG + "tenants: {acme: {key_env: [A, B], key_file: keys}, other: {key_env: O}}\n"
     tenants = load(text, {"A": "a", "B": "b", "O": "o"}).tenants
-    assert [key.get_secret_value() for key in tenants["acme"].keys] == ["a", "b", "c", "d"]
-    assert [key.get_secret_value() for key in tenants["other"].keys] == ["o"]
+    assert tenants["acme"].key_digests == tuple(key_digest(key) for key in (b"a", b"b", b"c", b"d"))
+    assert tenants["other"].key_digests == (key_digest(b"o"),)
 
 
 def test_a_key_over_plain_http_is_warned_about(load: Load) -> None:
