@@ -10,9 +10,11 @@ ladder), and what its stored answers belong to, is worked out once, and no reque
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -33,8 +35,8 @@ SHIPPED = Path(__file__).parent
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout"})
 """The keys of a policy file that rule anything."""
 
-Snapshot = frozenset[tuple[str, int, int, int]]
-"""(name, modification time in ns, size, inode) of every policy file: different if anything was written."""
+Snapshot = Mapping[str, tuple[int, int, int]]
+"""(modification time in ns, size, inode) of every policy file, by its name: different if anything was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,27 @@ class PolicySource:
     """The backends that a policy may name."""
     cross_encoder: bool = False
     """Whether the deployment has one."""
+    _read: dict[str, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was last read, by file name: a file that looks the same since then is not read again."""
 
-    def load(self) -> PolicySet:
-        """The set as the files state it now; raises ConfigError."""
+    def load(self, seen: Snapshot | None = None) -> PolicySet:
+        """The set as the files state it now; raises ConfigError. Not for two threads at once.
+
+        `seen` is a snapshot made just before, if there is one.
+        """
+        seen = self.snapshot() if seen is None else seen
+        for name in self._read.keys() - seen.keys():
+            del self._read[name]
+
+        def reader(file: Path, tiers: Sequence[DeployedTier]) -> tuple[Policy, Document]:
+            known, look = self._read.get(file.name), seen.get(file.name)
+            if known is not None and known.look == look:
+                return known.policy, known.document
+            policy, document = read_policy(file, tiers)
+            if look is not None:
+                self._read[file.name] = _Read(look, policy, document)
+            return policy, document
+
         return load_policies(
             self.directory,
             self.tiers,
@@ -83,18 +103,28 @@ class PolicySource:
             self.teamless,
             backends=self.backends,
             cross_encoder=self.cross_encoder,
+            reader=reader,
         )
 
     def snapshot(self) -> Snapshot:
-        """What the files look like from outside, without reading them."""
-        found = set()
-        for file in policy_files(self.directory):
-            try:
-                stat = file.stat()
-            except OSError:  # renamed since the folder was listed: it shows in the next snapshot
-                continue
-            found.add((file.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return frozenset(found)
+        """What the files look like from outside, without reading them: one listing, and one stat a file."""
+        found = {}
+        with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if _is_policy(entry.name):
+                    with contextlib.suppress(OSError):  # renamed since it was listed: it shows in the next snapshot
+                        stat = entry.stat()
+                        found[entry.name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One file that has been read, and how it looked then."""
+
+    look: tuple[int, int, int]
+    policy: Policy
+    document: Document
 
 
 def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tuple[Policy, Document]:
@@ -130,6 +160,7 @@ def load_policies(
     *,
     backends: Sequence[str] = (),
     cross_encoder: bool = False,
+    reader: Callable[[Path, Sequence[DeployedTier]], tuple[Policy, Document]] = read_policy,
 ) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
     files = policy_files(directory)
@@ -140,7 +171,7 @@ def load_policies(
     problems: list[Problem] = []
     for file in files:
         try:
-            read.append(read_policy(file, tiers))
+            read.append(reader(file, tiers))
         except ConfigError as error:
             problems += error.problems
     problems += _unknown_tiers(read, [tier.name for tier in tiers])
@@ -186,10 +217,15 @@ def _canonical(value: Any) -> Any:
 
 def policy_files(directory: Path) -> list[Path]:
     """The policy files of a folder, sorted; none if there is no such folder."""
+    try:
+        return sorted(file for file in directory.iterdir() if _is_policy(file.name))
+    except OSError:
+        return []
+
+
+def _is_policy(name: str) -> bool:
     # Editors keep their half-written and backup copies in hidden files.
-    return sorted(
-        file for pattern in ("*.yaml", "*.yml") for file in directory.glob(pattern) if not file.name.startswith(".")
-    )
+    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
 
 
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:
