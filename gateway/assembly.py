@@ -34,6 +34,7 @@ from gateway.policy_watch import PolicyWatcher
 from gateway.services import Services
 from gateway.settings import BackendConfig, Deployment, TierConfig
 from gateway.spending import Spending
+from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
@@ -61,8 +62,13 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     classifier = DifficultyModel.load(artefact, embedder)
     metrics = Metrics()
     store = _store(deployment)
+    metrics.watch_log(dropped_lines)
     telemetry = Telemetry(
-        store, keep=deployment.telemetry.keep, exporter=exporter_from_environment(metrics), metrics=metrics
+        store,
+        keep=deployment.telemetry.keep,
+        exporter=exporter_from_environment(metrics),
+        metrics=metrics,
+        log_request=log_request if deployment.log.requests else None,
     )
     tiers = _tiers(deployment)
     cache = _cache(deployment, store, embedder, AuditJudge(_endpoints(tiers), metrics.judged))

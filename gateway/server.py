@@ -31,6 +31,7 @@ from gateway.launch import CannotServe, Launch
 from gateway.services import Services
 from gateway.settings import Deployment
 from gateway.stopping import Server
+from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from gateway.worker import Worker
 from policies.errors import ConfigError
@@ -51,7 +52,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
 
     Raises CannotServe, and ConfigError for policies that are wrong.
     """
-    configure_logging()
+    _configure_logging(deployment)
     _take_all_descriptors()
     listening = [listen(deployment.host, deployment.port)]
     if deployment.admin is not None:
@@ -144,10 +145,11 @@ def _empty(folder: Path) -> None:
 
 def worker() -> App:
     """The application of one worker process."""
-    configure_logging()
     launch = Launch.from_text(os.environ[_LAUNCH])
     try:
-        return App(built(launch, launch.deployment()))
+        deployment = launch.deployment()
+        _configure_logging(deployment)
+        return App(built(launch, deployment))
     except (CannotServe, ConfigError) as error:
         # The next one would fail just so: this exit code has the parent give up.
         sys.stderr.write(f"tierline: {error}\n")
@@ -199,9 +201,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def configure_logging() -> None:
-    """Warnings and worse, on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+def _configure_logging(deployment: Deployment) -> None:
+    configure_logging(deployment.log)
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
 
 

@@ -245,6 +245,14 @@ class TelemetryConfig(Section):
     keep: Annotated[Whole, Field(ge=0)] = 10_000
 
 
+class LogConfig(Section):
+    """What goes to stderr. `requests` is a line for each finished request, at any level."""
+
+    format: Literal["text", "json"] = "text"
+    requests: bool = False
+    level: Literal["info", "warning", "error"] = "warning"
+
+
 class Limits(Section):
     """What the gateway takes from a client."""
 
@@ -349,6 +357,7 @@ class Deployment(Section):
     """The folder of a cross-encoder as sentence-transformers exports it, for policies that ask one; see `cache`."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
+    log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
     tenants: Mapping[Name, TenantConfig] = {}

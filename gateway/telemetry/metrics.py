@@ -75,6 +75,8 @@ class Metrics:
         self._in_flight = 0
         self._store_state: Callable[[], StoreState] | None = None
         self._gate: Callable[[], tuple[float, float]] | None = None
+        self._dropped_lines: Callable[[], int] | None = None
+        self._lines_counted = 0
         self._learned: Callable[[], Mapping[str, SurfaceState]] | None = None
 
     def _define(self) -> None:
@@ -116,6 +118,7 @@ class Metrics:
         )  # fmt: skip
         self.judge_cost = counter("cache_judge_usd", "Dollars for these, in no client's ledger.", "surface")
         self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
+        self.log_drops = counter("log_dropped", "Lines of the log that could not be written.")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
         self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
         self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
@@ -201,12 +204,19 @@ class Metrics:
         """From now on the gauges of the semantic cache's thresholds follow `learned()`, by surface."""
         self._learned = learned
 
+    def watch_log(self, dropped: Callable[[], int]) -> None:
+        """From now on the counter of dropped log lines follows `dropped()`."""
+        self._dropped_lines = dropped
+
     def flush(self) -> None:
         """Hands what was tallied since the last time to prometheus-client."""
         tally, self._tally = self._tally, {}
         for series, amount in tally.items():
             series.inc(amount)
         self.in_flight.set(self._in_flight)
+        if self._dropped_lines is not None:
+            before, self._lines_counted = self._lines_counted, self._dropped_lines()
+            self.log_drops.inc(self._lines_counted - before)
         if self._gate is not None:
             lag_s, memory = self._gate()
             self.lag.set(lag_s)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from cache.store import Command, Store, StoreUnavailable
@@ -18,7 +19,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import STREAM, encode
 from gateway.telemetry.trace import Trace
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tierline.telemetry")
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
@@ -57,12 +58,24 @@ def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
 class Telemetry:
     """Takes every finished request once, by `record`. Made, started and closed by the worker's assembly."""
 
-    def __init__(self, store: Store, *, keep: int, exporter: SpanSink | None, metrics: Metrics) -> None:
-        """`keep` is about how many of the latest requests the store holds; 0 keeps none."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        keep: int,
+        exporter: SpanSink | None,
+        metrics: Metrics,
+        log_request: Callable[[Trace, Ledger], None] | None = None,
+    ) -> None:
+        """`keep` is about how many of the latest requests the store holds; 0 keeps none.
+
+        `log_request` writes a request's line into the log; it must not block.
+        """
         self.metrics = metrics
         self._store = store
         self._keep = keep
         self._exporter = exporter
+        self._log_request = log_request
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
@@ -116,6 +129,8 @@ class Telemetry:
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
         records: list[bytes] = []
         for trace, ledger in batch:
+            if self._log_request is not None:
+                self._log_request(trace, ledger)
             try:
                 if self._exporter is not None:
                     self._exporter.export(trace, ledger)

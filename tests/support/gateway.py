@@ -111,24 +111,29 @@ def serve(
     policies: Mapping[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
+    output: int | None = None,
 ) -> Iterator[Gateway]:
-    """A gateway over these tiers, alive from the first line of the block to its end."""
+    """A gateway over these tiers, alive from the first line of the block to its end; see `running`."""
     write_policies(folder / "policies", policies or {"chat": CHAT})
     deployment = config(local, hosted, store_url, **(settings or {}))
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
     given = ({"HOSTED_KEY": "sk-scripted"} if hosted else {}) | dict(env or {})
-    with running(folder, environment(**given)) as gateway:
+    with running(folder, environment(**given), output=output) as gateway:
         yield gateway
 
 
 @contextmanager
-def running(folder: Path, env: Mapping[str, str], *arguments: str) -> Iterator[Gateway]:
-    """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be."""
+def running(folder: Path, env: Mapping[str, str], *arguments: str, output: int | None = None) -> Iterator[Gateway]:
+    """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be.
+
+    What it says goes to the descriptor `output`, if there is one, and not to its `log()`.
+    """
     port = free_port()
     command = [sys.executable, "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies"), *arguments]
     with (folder / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=log, stderr=subprocess.STDOUT)
+        said = log if output is None else output
+        process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=said, stderr=subprocess.STDOUT)
     gateway = Gateway(port, folder, process)
     try:
         until(lambda: _answers(gateway), START_S, "the gateway's /healthz")

@@ -1,0 +1,141 @@
+"""The process's log, on stderr: lines as text or JSON, written by a thread of their own, and a line for each request.
+
+    2026-01-02 03:04:05,678 WARNING tierline.cache: the message
+    {"time":"2026-01-02T03:04:05.678+00:00","level":"warning","logger":"tierline.cache","message":"the message"}
+
+Nothing that logs ever waits: where nobody reads stderr, or its disk is full, lines are dropped and counted in
+`tierline_log_dropped_total`, and once they are written again one says how many are missing. Control characters are
+escaped; what follows the first line of a text message is indented, so that no text can pass for a line of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from gateway.settings import LogConfig
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.lines import LineWriter
+from gateway.telemetry.trace import Trace
+
+_STDERR: Final = 2
+_LONGEST: Final = 16_384
+"""Characters of a message; what is longer is cut."""
+_REQUESTS: Final = "tierline.requests"
+# Tab and newline have a meaning; the last two end a line in some viewers.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_OURS: Final = ("tierline", "uvicorn")
+
+_Item = logging.LogRecord | tuple[Trace, Ledger]
+_Line = Callable[[float, str, str, str, Mapping[str, Any]], bytes]
+"""Makes a line: Unix seconds, level, logger, message, and fields that belong to it."""
+
+
+class _Handler(logging.handlers.QueueHandler):
+    """Puts the message together, arguments, traceback and all, and leaves the rest to the writer's thread."""
+
+    def __init__(self, writer: LineWriter[_Item]) -> None:
+        super().__init__(writer)  # type: ignore[arg-type]  # only `enqueue` would use it as a queue
+        self._writer = writer
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self._writer.put(record)
+
+    def close(self) -> None:
+        """Called by `logging` at the end of the process."""
+        self._writer.close()
+        super().close()
+
+
+_writer: LineWriter[_Item] | None = None
+
+
+def configure_logging(config: LogConfig) -> None:
+    """Sends what is logged in this process to stderr; a process that has a log already keeps it.
+
+    The level is for our own log and the server's. Other libraries say no more than warnings: at lower levels some of
+    them write headers, and so keys, into the log.
+    """
+    global _writer  # noqa: PLW0603  (a process has one log, as it has one stderr)
+    if logging.root.handlers:
+        return
+    line = _json if config.format == "json" else _text
+    _writer = LineWriter(_STDERR, lambda item: _rendered(item, line), lambda missing: _missing(missing, line))
+    level = logging.getLevelNamesMapping()[config.level.upper()]
+    logging.basicConfig(level=max(level, logging.WARNING), format="%(message)s", handlers=[_Handler(_writer)])
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level)
+    logging.captureWarnings(True)
+
+
+def dropped_lines() -> int:
+    """How many lines of this process's log were dropped."""
+    return 0 if _writer is None else _writer.dropped
+
+
+def log_request(trace: Trace, ledger: Ledger) -> None:
+    """Writes the line of a finished request, of which nothing will change any more. No prompt and no key is in it."""
+    if _writer is not None:
+        _writer.put((trace, ledger))
+
+
+def _rendered(item: _Item, line: _Line) -> bytes:
+    if isinstance(item, logging.LogRecord):
+        return line(item.created, item.levelname, item.name, item.getMessage(), {})
+    trace, ledger = item
+    ended = trace.started_unix_ns / 1e9 + trace.root.seconds
+    return line(ended, "INFO", _REQUESTS, "request", _fields(ledger))
+
+
+def _missing(count: int, line: _Line) -> bytes:
+    message = f"{count} lines are missing here: they could not be written as fast as they came"
+    return line(time.time(), "WARNING", "tierline.log", message, {})
+
+
+def _fields(ledger: Ledger) -> dict[str, Any]:
+    """What the line of a request says; times in milliseconds, money in US dollars."""
+    return {
+        "request_id": ledger.request_id,
+        "tenant": ledger.tenant,
+        "surface": ledger.surface,
+        "path": ledger.path,
+        "tier": ledger.tier,
+        "status": ledger.status,
+        "error": ledger.error,
+        "duration_ms": round(ledger.total_ms, 1),
+        "ttft_ms": None if ledger.ttft_ms is None else round(ledger.ttft_ms, 1),
+        "tokens_in": ledger.tokens_in,
+        "tokens_out": ledger.tokens_out,
+        "cost_usd": round(ledger.cost_usd, 8),
+    }
+
+
+def _text(created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]) -> bytes:
+    """Fields that are empty are left out."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created))
+    words = [_cut(message), *(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))]
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(words)).replace("\n", "\n    ")
+    return f"{stamp},{int(created * 1000) % 1000:03d} {level} {logger}: {text}\n".encode(errors="backslashreplace")
+
+
+def _json(created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]) -> bytes:
+    line = {
+        "time": datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds"),
+        "level": level.lower(),
+        "logger": logger,
+        "message": _cut(message).encode(errors="backslashreplace").decode(),
+        **fields,
+    }
+    text = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode()
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ... ({len(message) - _LONGEST} more)"
