@@ -12,6 +12,7 @@ PID, by default the parent it had at the start.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -73,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     except RuntimeError as error:
         sys.stderr.write(f"cannot serve {args.gguf}: {error}\n")
         return 2
-    sys.stderr.write(f"serving {args.gguf} on {server.listening_address}\n")
+    with contextlib.suppress(OSError):  # a log that cannot be written is no reason not to serve
+        sys.stderr.write(f"serving {args.gguf} on {server.listening_address}\n")
     while os.getppid() == args.parent:
         time.sleep(_PARENT_CHECK_S)
     os._exit(0)  # the server's threads do not let a normal exit end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +13,11 @@ from gateway.commands._flags import add_server_flags, launch_of
 from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import render
-from gateway.supervisor.child import Child
+from gateway.supervisor.child import Child, Say
 from gateway.supervisor.family import Family
 from gateway.supervisor.plan import Plan, gather_facts, make_plan
 from gateway.supervisor.state import StateFolder, claim
+from gateway.telemetry.lines import LineWriter
 
 _EXAMPLES = """examples:
   tierline up                                     everything, on http://127.0.0.1:8787
@@ -47,30 +48,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Runs until a signal. Raises ConfigError."""
     launch = launch_of(args)
+    # A terminal that is held (Ctrl-S), a pipe that nobody reads: neither may hold up who watches the children.
+    output = LineWriter[str](sys.stdout.fileno(), _line, lambda missing: _line(f"({missing} lines are missing)"))
     try:
-        with claim(args.state) as state:
+        with contextlib.closing(output), claim(args.state) as state:
             plan = make_plan(launch, state)
             surfaces = launch.policy_source(plan.deployment).load().names
-            return asyncio.run(_watch(plan, surfaces, state))
+            return asyncio.run(_watch(plan, surfaces, state, output.put))
     except CannotStart as error:
         sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours
         return Exit.NOT_DONE
 
 
-async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder) -> int:
+async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder, say: Say) -> int:
     async def announce(children: Sequence[Child]) -> None:
         try:
             state.announce(plan.up)
         except OSError as error:  # a full disk is no reason to stop answering requests
-            _say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
-        _say(render(await gather_facts(plan, surfaces, state, children)))
+            say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
+        say(render(await gather_facts(plan, surfaces, state, children)))
 
-    return await Family(plan.specs, _say, announce).run()
+    return await Family(plan.specs, say, announce).run()
 
 
-def _say(line: str) -> None:
-    try:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    except OSError:  # the terminal or the pipe is gone; the children are not to go with it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _line(text: str) -> bytes:
+    return f"{text}\n".encode(errors="backslashreplace")

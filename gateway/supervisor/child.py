@@ -18,6 +18,7 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
@@ -125,8 +126,8 @@ class Child:
 
     async def _live(self) -> str:
         """One life of the process, to its end; returns how it ended, in words."""
-        try:
-            with self.spec.log.open("ab") as log:
+        with self._open_log() as log:
+            try:
                 process = self._process = await asyncio.create_subprocess_exec(
                     *self.spec.argv,
                     stdin=DEVNULL,
@@ -136,13 +137,21 @@ class Child:
                     start_new_session=True,  # a Ctrl-C in the terminal is the supervisor's to handle
                     preexec_fn=death_signal(self.spec.parent_dies),
                 )
-        except OSError as error:
-            return f"could not be started ({error.strerror or error})"
+            except OSError as error:
+                return f"could not be started ({error.strerror or error})"
         if self._stopping.is_set():  # stop() came while the process was being made, and could not see it
             self.kill()
         exit_code = await self._watch(process)
         _kill_session(process.pid)  # what a killed child leaves behind would hold its port
         return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exited with code {exit_code}"
+
+    def _open_log(self) -> BinaryIO:
+        """The child's log, to be appended to; where a full disk or a wrong path has none, what it says is lost."""
+        try:
+            return self.spec.log.open("ab")
+        except OSError as error:
+            self._say(f"{self.spec.name} runs without a log: cannot write {self.spec.log} ({error.strerror or error})")
+            return Path(os.devnull).open("ab")
 
     async def _watch(self, process: Process) -> int:
         exited = asyncio.create_task(process.wait())

@@ -14,15 +14,18 @@ _TAIL_BYTES = 16 << 10
 def rotate(log: Path) -> int:
     """Copies a log that has grown too long to `NAME.1` and empties it. Returns its size after that, in bytes.
 
-    The file is emptied in place: a child that has it open goes on writing to it (they append).
+    The file is emptied in place: a child that has it open goes on writing to it (they append). Never raises: what is
+    wrong with a log is no reason to stop a child.
     """
-    size = log.stat().st_size if log.exists() else 0
-    if size <= MAX_LOG_BYTES:
-        return size
-    with contextlib.suppress(OSError):  # on a full disk the old text is what can go
-        shutil.copyfile(log, log.with_name(f"{log.name}.1"))
-    os.truncate(log, 0)
-    return 0
+    size = 0
+    with contextlib.suppress(OSError):
+        size = log.stat().st_size
+        if size > MAX_LOG_BYTES:
+            with contextlib.suppress(OSError):  # on a full disk the old text is what can go
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
+            size = 0
+    return size
 
 
 def tail(log: Path, start: int, lines: int = 12) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import shlex
@@ -319,6 +320,28 @@ def test_the_local_tier_goes_by_the_name_of_the_model_it_serves(
     with claim(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     assert [backend.model for backend in plan.deployment.tiers[0].backends] == [name]
+
+
+@linux
+def test_a_log_that_cannot_be_emptied_is_left_alone(tmp_path: Path) -> None:
+    """Whatever is wrong with a log, nobody is stopped for it."""
+    sealed = os.memfd_create("log", os.MFD_ALLOW_SEALING)
+    os.truncate(sealed, MAX_LOG_BYTES + 1)
+    fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    try:
+        assert rotate(Path(f"/proc/self/fd/{sealed}")) == MAX_LOG_BYTES + 1
+        assert rotate(tmp_path / "none.log") == 0
+    finally:
+        os.close(sealed)
+
+
+async def test_a_child_whose_log_cannot_be_written_runs_all_the_same(tmp_path: Path) -> None:
+    """What it says is lost, which is said; a child whose log is on a full disk is not stopped by that either."""
+    said: list[str] = []
+    (tmp_path / "child.log").mkdir()
+    async with watched(shell(tmp_path, "echo lost; READY; sleep 60"), said) as child:
+        await auntil(lambda: child.ready)
+    assert said == [f"child runs without a log: cannot write {tmp_path}/child.log (Is a directory)"]
 
 
 @pytest.mark.parametrize(("content", "words"), [(None, "No such file"), (b"not a model", "not a GGUF file")])
