@@ -8,6 +8,7 @@ kind leaves this file as StoreUnavailable with one of these reasons:
     lost        the connection broke         open         not asked: the breaker is open
     busy        all our connections in use   full         out of memory; writes rest for 30 s, reads go on
     readonly    a replica, after a failover  loading, masterdown, clusterdown    it is not ready
+    disk        it cannot save to its disk; likewise
     auth        our credentials are refused  max_clients  it takes no more connections
     wrong_type  another kind of value lies under the key                 error         anything else it said
     index       it will not do what a semantic index asks for; everything else goes on
@@ -57,8 +58,10 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (errors.TimeoutError, "timeout"),
     (TimeoutError, "timeout"),
 )
-# What says nothing of the server's health: our own limit, a full memory (reads go on), one odd key, a slot on its way.
-_NOT_ITS_FAULT = frozenset({"busy", "full", "wrong_type", "index", "moved"})
+# It takes no writes, and reads go on.
+_REFUSES_WRITES = frozenset({"full", "disk"})
+# What says nothing of the server's health: our own limit, writes alone refused, one odd key, a slot on its way.
+_NOT_ITS_FAULT = _REFUSES_WRITES | {"busy", "wrong_type", "index", "moved"}
 # What a server says to commands that it does not have, or does not let us use: that of an index is done without.
 _OF_AN_INDEX = frozenset({"error", "wrong_type", "auth"})
 _NONE: Container[int] = ()
@@ -93,13 +96,18 @@ class Node:
         self._blocking = Connections(dial, _MAX_BLOCKING)
         self._probe: asyncio.Task[None] | None = None
         self._reason = ""
+        self._refuses_writes = ""
         self._resting_until = float("-inf")
         self._closed = False
 
     @property
-    def resting(self) -> bool:
-        """Whether it is given no writes for now, because its memory is full."""
-        return self._clock() < self._resting_until
+    def rest(self) -> str:
+        """Why it is given no writes for now: it refused the last one, less than 30 s ago; '' where it is given them."""
+        return self._refuses_writes if self._clock() < self._resting_until else ""
+
+    def wrote(self) -> None:
+        """Notes that it has carried out a write: whatever it refused before, it takes them again."""
+        self._refuses_writes = ""
 
     async def request(
         self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
@@ -130,18 +138,21 @@ class Node:
         try:
             await self.uncounted(resp.command(b"PING"), 1, READ_S)
         except StoreUnavailable as error:
-            self._reason = error.reason
-            self._breaker.trip()
-            self._watch()
-            self._on_trouble()
-            raise
+            if error.reason in _REFUSES_WRITES:  # it answers: a server that cannot save refuses PING like a write
+                self._refuse_writes(error.reason)
+            else:
+                self._reason = error.reason
+                self._breaker.trip()
+                self._watch()
+                self._on_trouble()
+                raise
         self._breaker.reset()
 
     def state(self) -> StoreState:
         """How it is."""
         if not self._breaker.closed:
             return StoreState("degraded", self._reason)
-        return StoreState("degraded", "full") if self.resting else StoreState("ok")
+        return StoreState("degraded", self._refuses_writes) if self._refuses_writes else StoreState("ok")
 
     async def aclose(self) -> None:
         """Closes what is idle now, and everything else as it comes back."""
@@ -157,8 +168,8 @@ class Node:
         return StoreUnavailable(reason, self.where)
 
     def _count(self, reason: str) -> None:
-        if reason == "full":
-            self._resting_until = self._clock() + _REST_S
+        if reason in _REFUSES_WRITES:
+            self._refuse_writes(reason)
         if reason in _NOT_ITS_FAULT:
             return
         self._reason = reason
@@ -166,6 +177,10 @@ class Node:
         self._on_trouble()
         if not self._breaker.closed:
             self._watch()
+
+    def _refuse_writes(self, reason: str) -> None:
+        self._refuses_writes = reason
+        self._resting_until = self._clock() + _REST_S
 
     async def _exchange(
         self,
@@ -284,4 +299,5 @@ def _reason_of(error: Exception, *, dialled: bool) -> str:
         if "max number of clients" in str(error):
             return "max_clients"
         return "lost" if dialled else "refused"
-    return "wrong_type" if str(error).startswith("WRONGTYPE") else "error"
+    said = str(error)
+    return "disk" if said.startswith("MISCONF") else "wrong_type" if said.startswith("WRONGTYPE") else "error"

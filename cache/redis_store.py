@@ -76,13 +76,16 @@ class RedisStore:
     async def apply(self, operations: Sequence[Operation]) -> None:
         kept = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
         told = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
-        if any(self._nodes.of(part.key).resting for part in (*kept, *told)):
-            raise self._unavailable("full")
+        nodes = {self._nodes.of(part.key) for part in (*kept, *told)}
+        if rest := next((node.rest for node in nodes if node.rest), ""):
+            raise self._unavailable(rest)
         if self._nodes.several and kept and told:
             # Nodes are not equally quick: who hears of an entry by a stream shall find it where it is kept.
             answers = await self._nodes.all(kept, _WRITE_S) + await self._nodes.all(told, _WRITE_S)
         else:
             answers = await self._nodes.all([*kept, *told], _WRITE_S)
+        for node in nodes:
+            node.wrote()
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 
 class StoreUnavailable(Exception):
-    """The store did not do it. `reason` is a stable word for spans and metrics: timeout, refused, full, open, ..."""
+    """The store did not do it. `reason` is a stable word for spans and metrics: timeout, refused, full, disk, ..."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -16,6 +16,11 @@ from gateway.wishes import known_headers
 
 router = APIRouter()
 
+_REFUSALS: Final = {
+    "full": "refuses writes, its memory is full (full): new answers are not kept",
+    "disk": "refuses writes, it cannot save to its disk (disk): new answers are not kept",
+}
+
 
 @router.get("/healthz")
 @router.get("/health")
@@ -26,7 +31,11 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """200 while at least one tier can answer (degraded parts are named), 503 when none can or the process stops."""
+    """503 while the process starts or stops, and where no tier is configured; else 200, with what is degraded.
+
+    Tiers that fail, or that ask for a pause, are no reason for a 503: every replica has the same backends, so all of
+    them would leave the balancer, and with them the cached answers and the errors that say when to come back.
+    """
     services: Services = request.app.state.services
     report = readiness(services)
     status_code = 503 if report["status"] in ("unavailable", "draining") else 200
@@ -66,7 +75,9 @@ def readiness(services: Services) -> dict[str, Any]:
         if not policy.ladder
     ]
     if store.status != "ok":
-        degraded.append(f"store: {store.reason or store.status}")
+        degraded.append(f"store: {_REFUSALS.get(store.reason) or store.reason or store.status}")
+    if services.telemetry.failing and store.status != "unconfigured":
+        degraded.append(f"traces: not recorded ({services.telemetry.failing})")
     index = services.cache.index.state()
     if index.reason and store.status == "ok":
         degraded.append(f"semantic index: {index.reason}")
@@ -78,8 +89,8 @@ def readiness(services: Services) -> dict[str, Any]:
         for surface, state in learned.items()
         if state.breached
     ]
-    usable = any(tier["state"] == "ready" for tier in tiers.values())
-    status = "unavailable" if not usable else "degraded" if degraded else "ready"
+    configured = any(tier.configured for tier in services.deployment.tiers)
+    status = "unavailable" if not configured else "degraded" if degraded else "ready"
     return {
         "status": "draining" if services.gate.draining else status,
         "degraded": degraded,

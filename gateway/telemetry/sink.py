@@ -72,6 +72,8 @@ class Telemetry:
         `log_request` writes a request's line into the log; it must not block.
         """
         self.metrics = metrics
+        self.failing = ""
+        """Why the store did not take the last traces; '' when it did."""
         self._store = store
         self._keep = keep
         self._exporter = exporter
@@ -143,7 +145,9 @@ class Telemetry:
         append = Command((b"EVAL", _APPEND, b"1", STREAM.encode(), b"%d" % self._keep, *records))
         try:
             await self._store.apply([append])
+            self.failing = ""
         except StoreUnavailable as down:
+            self.failing = down.reason
             self.metrics.telemetry_dropped(f"store_{down.reason}", len(records))
         except asyncio.CancelledError:
             self.metrics.telemetry_dropped("shutdown", len(records))

