@@ -42,6 +42,8 @@ READ_S = 0.02
 _REST_S = 30.0
 _MAX_CONNECTIONS = 256
 _MAX_BLOCKING = 16
+MOST_SOCKETS = _MAX_CONNECTIONS + _MAX_BLOCKING
+"""Of one server."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (AllInUse, "busy"),

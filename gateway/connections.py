@@ -7,14 +7,20 @@ one has so long for the head of its request, and as long again for each 64 KiB o
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from typing import Final, Protocol
+
+log = logging.getLogger("tierline.connections")
 
 SILENT_S: Final = 10.0
 SLOW_S: Final = 10.0
 IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
 """So many bytes of a request in SLOW_S are no slow ones."""
+
+_MOST_LEAVING: Final = 64
+_SAY_EVERY_S: Final = 10.0
 
 
 class Connection(Protocol):
@@ -23,6 +29,9 @@ class Connection(Protocol):
     def give_way(self) -> None:
         """Closes it: there is no room for it, or it has been idle for too long."""
 
+    def turn_away(self, *, patient: bool) -> None:
+        """Refuses it before it has asked anything. `patient` leaves its client a moment to read why."""
+
     def too_slow(self) -> None:
         """Refuses the request that does not come, and closes it."""
 
@@ -30,7 +39,7 @@ class Connection(Protocol):
 class Connections:
     """Not thread-safe: it belongs to one event loop. Times are the loop's."""
 
-    __slots__ = ("_idle", "_most", "_open", "_silent", "_silent_s", "_slow")
+    __slots__ = ("_idle", "_leaving", "_most", "_open", "_say_at", "_silent", "_silent_s", "_slow", "_turned_away")
 
     def __init__(self, most: int, silent_s: float = SILENT_S) -> None:
         """At most `most` connections; one that says nothing is closed after `silent_s` seconds."""
@@ -38,20 +47,33 @@ class Connections:
         self._silent_s = silent_s
         self._silent: OrderedDict[Connection, float] = OrderedDict()
         self._open: set[Connection] = set()
+        self._leaving: set[Connection] = set()
+        """Those that are turned away and not closed yet."""
+        self._turned_away = 0
+        """Since that was last said in the log."""
+        self._say_at = 0.0
         self._idle: OrderedDict[Connection, float] = OrderedDict()
         self._slow: OrderedDict[Connection, float] = OrderedDict()
 
-    def opened(self, connection: Connection, now: float) -> None:
-        """A newcomer. One too many takes the place of the oldest silent or idle one, which may be itself."""
+    def opened(self, connection: Connection, now: float, *, room: bool = True) -> None:
+        """Take a newcomer in. One too many takes the place of the oldest that says nothing; without one, it is turned
+        away itself.
+
+        `room` is whether the process has descriptors left for it, however many connections there may be.
+        """
+        if len(self._open) >= self._most or not room:
+            waiting = [next(iter(some.items())) for some in (self._silent, self._idle) if some]
+            if not waiting:
+                self._turn_away(connection, now, room=room)
+                return
+            self._dismiss(min(waiting, key=lambda item: item[1])[0])
         self._open.add(connection)
         self._silent[connection] = now
-        if len(self._open) > self._most:
-            oldest = (next(iter(waiting.items())) for waiting in (self._silent, self._idle) if waiting)
-            self._dismiss(min(oldest, key=lambda item: item[1])[0])
 
     def closed(self, connection: Connection) -> None:
         """It is gone."""
         self._open.discard(connection)
+        self._leaving.discard(connection)
         self._silent.pop(connection, None)
         self._idle.pop(connection, None)
         self._slow.pop(connection, None)
@@ -83,6 +105,19 @@ class Connections:
         for waiting, limit_s in ((self._silent, self._silent_s), (self._idle, IDLE_S)):
             while waiting and now - next(iter(waiting.values())) >= limit_s:
                 self._dismiss(next(iter(waiting)))
+
+    def _turn_away(self, connection: Connection, now: float, *, room: bool) -> None:
+        self._turned_away += 1
+        if now >= self._say_at:
+            why = f"none idle, limits.connections is {self._most}" if room else "no file descriptors left (ulimit -n)"
+            log.warning(
+                "newcomers turned away: %d; %d connections are open, %s", self._turned_away, len(self._open), why
+            )
+            self._turned_away, self._say_at = 0, now + _SAY_EVERY_S
+        patient = room and len(self._leaving) < _MOST_LEAVING
+        if patient:
+            self._leaving.add(connection)
+        connection.turn_away(patient=patient)
 
     def _dismiss(self, connection: Connection) -> None:
         # Its end is told a turn of the loop later; until then it is not to be counted, nor dismissed again.

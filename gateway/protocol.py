@@ -14,6 +14,7 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.connections import PROGRESS, SLOW_S, Connections
+from gateway.descriptors import few_left
 from gateway.errors import envelope
 from gateway.gate import Gate
 from gateway.middleware import request_id_of
@@ -35,7 +36,7 @@ _VERSION: Final[_Refusal] = (505, "http_version_not_supported", "Send HTTP/1.1; 
 _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MAX_URL} bytes.")
 _MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
 _LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
-
+_CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway has as many connections as it may have.")
 _SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not come within {SLOW_S:g} seconds.")
 
 
@@ -73,7 +74,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._connections.opened(self, self.loop.time())
+        room = not few_left(transport.get_extra_info("socket").fileno())
+        self._connections.opened(self, self.loop.time(), room=room)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.closed(self)
@@ -113,6 +115,16 @@ class HttpProtocol(HttpToolsProtocol):
     def give_way(self) -> None:
         """See `connections.Connection`."""
         self.transport.close()
+
+    def turn_away(self, *, patient: bool) -> None:
+        """See `connections.Connection`."""
+        self._refusal = _CROWDED
+        if patient:
+            self.send_400_response(_CROWDED[2])
+        else:
+            self._refused = True
+            self.transport.write(self._refusing())
+            self.transport.close()
 
     def too_slow(self) -> None:
         """See `connections.Connection`."""
@@ -189,9 +201,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refusing(self) -> bytes:
         status, code, message = self._refusal
-        body = envelope(message, "invalid_request_error", None, code)
+        type_ = "service_unavailable_error" if status == 503 else "invalid_request_error"
+        body = envelope(message, type_, None, code)
+        retry = "retry-after: 1\r\n" if status == 503 else ""
         head = (
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"x-request-id: {request_id_of({})}\r\nopenai-processing-ms: 0\r\nconnection: close\r\n\r\n"
+            f"x-request-id: {request_id_of({})}\r\nopenai-processing-ms: 0\r\n{retry}connection: close\r\n\r\n"
         )
         return STATUS_LINE[status] + head.encode() + body

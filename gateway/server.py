@@ -10,7 +10,6 @@ import gc
 import logging
 import math
 import os
-import resource
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ from uvicorn.supervisors import multiprocess
 
 from gateway.app import App
 from gateway.assembly import build
+from gateway.descriptors import fitted, raise_limit
 from gateway.exit_codes import Exit
 from gateway.launch import CannotServe, Launch
 from gateway.services import Services
@@ -53,7 +53,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     Raises CannotServe, and ConfigError for policies that are wrong.
     """
     _configure_logging(deployment)
-    _take_all_descriptors()
+    raise_limit(deployment)
     listening = [listen(deployment.host, deployment.port)]
     if deployment.admin is not None:
         listening.append(listen(deployment.admin.host, deployment.admin.port))
@@ -156,13 +156,6 @@ def worker() -> App:
         sys.exit(STARTUP_FAILURE)
 
 
-def _take_all_descriptors() -> None:
-    """As many connections as the process may ask for: the usual limit to begin with, 1,024, is less than it serves."""
-    with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not grant
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def _settle() -> None:
     """Takes what was built out of the garbage collector's sight, and has it look less often.
 
@@ -176,6 +169,7 @@ def _settle() -> None:
 
 def built(launch: Launch, deployment: Deployment) -> Services:
     """The services, settled in. Raises CannotServe and ConfigError."""
+    deployment = fitted(deployment)
     try:
         services = build(deployment, launch.policy_source(deployment))
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:

@@ -12,6 +12,7 @@ import orjson
 from cache.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.commands._flags import add_config_flags, launch_of
 from gateway.deployment import default_config
+from gateway.descriptors import why_too_few
 from gateway.doubts import doubts_about
 from gateway.exit_codes import Exit
 from gateway.settings import Deployment
@@ -83,6 +84,9 @@ def _check(args: argparse.Namespace) -> _Findings:
     problems += impossible
     if deployment is not None and deployment.warnings:
         warnings = [*deployment.warnings, *warnings]
+    if deployment is not None and (doubt := why_too_few(deployment)):
+        written = read_yaml(args.config or default_config())
+        warnings.append(written.problem(("limits", "connections"), doubt))
     cross_encoder = ""
     if deployment is not None and deployment.cross_encoder is not None:
         try:

@@ -200,14 +200,15 @@ def descriptors(rig: Rig, left: int) -> Iterator[None]:
 
 
 def test_o7_without_descriptors_no_one_is_harmed_who_is_here(rig: Rig, local_upstream: Upstream) -> None:
-    """When no more connections can be had those that there are go on, nothing crashes, and later there are more."""
+    """When no more connections can be had those that there are go on, newcomers are told, and later there are more."""
     local_upstream.default = Reply(text=WORDS, between_s=0.1)
     with streams(rig, 8) as begun:
         with ExitStack() as waiting, descriptors(rig, 4):
-            for _ in range(100):
-                waiting.enter_context(socket.create_connection(("127.0.0.1", rig.gateway.port), 5))
-            time.sleep(0.5)  # during which the gateway has every reason to spin, or to fall over
+            address = ("127.0.0.1", rig.gateway.port)
+            newcomers = [waiting.enter_context(socket.create_connection(address, 5)) for _ in range(100)]
+            said = [newcomer.recv(4096) for newcomer in newcomers]
             assert rig.gateway.process.poll() is None
+        assert all(one.startswith(b"HTTP/1.1 503 ") and b'"code":"server_is_overloaded"' in one for one in said)
         answers = [stream.result() for stream in begun]
     assert [(answer.text, answer.ended) for answer in answers] == [(WORDS, True)] * 8
     local_upstream.default = Reply()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.connections import IDLE_S, SILENT_S, SLOW_S, Connections
 
 
@@ -12,6 +14,9 @@ class Scripted:
 
     def give_way(self) -> None:
         self.end = "gave way"
+
+    def turn_away(self, *, patient: bool) -> None:
+        self.end = "turned away" if patient else "turned away at once"
 
     def too_slow(self) -> None:
         self.end = "too slow"
@@ -36,17 +41,47 @@ def test_the_oldest_idle_one_makes_room() -> None:
     assert ends(a, b, d, e) == ["", "gave way", "", ""]
 
 
-def test_when_all_are_at_work_the_newcomer_gives_way() -> None:
+def test_when_all_are_at_work_the_newcomer_is_turned_away() -> None:
     """Nobody's answer is cut off for somebody who has not asked yet."""
     connections = Connections(1)
     a, b, c = Scripted(), Scripted(), Scripted()
     connections.opened(a, 0)
     connections.begins(a)
     connections.opened(b, 1)
-    assert ends(a, b) == ["", "gave way"]
+    assert ends(a, b) == ["", "turned away"]
     connections.closed(a)
     connections.opened(c, 2)
     assert c.end == ""
+
+
+def test_without_a_descriptor_left_an_idle_one_makes_room_too() -> None:
+    """However few connections there are; without an idle one the newcomer goes, and at once, for it holds the last."""
+    connections = Connections(100)
+    a, b, c = Scripted(), Scripted(), Scripted()
+    connections.opened(a, 0)
+    connections.opened(b, 1, room=False)
+    assert ends(a, b) == ["gave way", ""]
+    connections.begins(b)
+    connections.opened(c, 2, room=False)
+    assert ends(b, c) == ["", "turned away at once"]
+
+
+def test_what_is_turned_away_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    """At once, and then every ten seconds, with how many they were; only so many are left time to read why."""
+    connections = Connections(1)
+    connections.opened(a := Scripted(), 0)
+    connections.begins(a)
+    crowd = [Scripted() for _ in range(100)]
+    for number, one in enumerate(crowd):
+        connections.opened(one, number / 10)
+    assert ends(*crowd) == ["turned away"] * 64 + ["turned away at once"] * 36
+    connections.closed(crowd[0])
+    connections.opened(last := Scripted(), 10)
+    assert last.end == "turned away"
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "newcomers turned away: 1",
+        "newcomers turned away: 100",
+    ]
 
 
 def test_slow_ones_are_waited_for_so_long() -> None:
