@@ -9,6 +9,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+MAX_CONNECTIONS = 256
+"""To one server, for exchanges that end at once."""
+MAX_BLOCKING = 16
+"""Beside them, for commands that may wait."""
 _MAX_DIALLING = 16
 """A cold burst would otherwise spend its time on hundreds of handshakes at once, and fail them all."""
 

@@ -32,7 +32,7 @@ from redis.backoff import NoBackoff
 
 from cache import resp
 from cache.breaker import Breaker
-from cache.connections import AllInUse, Connections
+from cache.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, Connections
 from cache.deadline import Deadline
 from cache.store import StoreState, StoreUnavailable
 
@@ -40,10 +40,6 @@ SOCKET_S = 0.05
 READ_S = 0.02
 """What a request may wait for a read, and so what a probe may take: a store that always needs longer is of no use."""
 _REST_S = 30.0
-_MAX_CONNECTIONS = 256
-_MAX_BLOCKING = 16
-MOST_SOCKETS = _MAX_CONNECTIONS + _MAX_BLOCKING
-"""Of one server."""
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (AllInUse, "busy"),
@@ -94,8 +90,8 @@ class Node:
         self._clock = clock
         self._on_trouble = on_trouble
         self._breaker = Breaker(clock=clock)
-        self._connections = Connections(dial, _MAX_CONNECTIONS)
-        self._blocking = Connections(dial, _MAX_BLOCKING)
+        self._connections = Connections(dial, MAX_CONNECTIONS)
+        self._blocking = Connections(dial, MAX_BLOCKING)
         self._probe: asyncio.Task[None] | None = None
         self._reason = ""
         self._refuses_writes = ""

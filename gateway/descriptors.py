@@ -7,7 +7,7 @@ import logging
 import resource
 from typing import Final
 
-from cache.redis_node import MOST_SOCKETS
+from cache.connections import MAX_BLOCKING, MAX_CONNECTIONS
 from gateway.launch import CannotServe
 from gateway.settings import Deployment
 
@@ -75,7 +75,7 @@ def _needed(deployment: Deployment) -> int:
 def _beside(deployment: Deployment) -> int:
     """Files of one worker beside its clients' connections. A request in hand may have two calls, one beside another."""
     calls = sum(backend.max_in_flight for tier in deployment.tiers for backend in tier.backends if backend.configured)
-    store = MOST_SOCKETS if deployment.store.url else 0
+    store = MAX_CONNECTIONS + MAX_BLOCKING if deployment.store.url else 0
     return min(calls, 2 * deployment.limits.in_flight) + store + _FILES + _RESERVE
 
 

@@ -66,6 +66,18 @@ def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.
     assert "surface  chat " in out
 
 
+def test_connections_that_cannot_be_had_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More than the process may have files open: that is this machine's, and no error of the config."""
+    config = shutil.copy(default_config(), tmp_path / "tierline.yaml")
+    edit(config, "connections: 8192", "connections: 3000000000")
+    assert main(["check", "--config", str(config)]) == 0
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(warning)")]
+    assert warning.startswith(
+        f"{config}:{line_of(config, 'connections: 3')}: limits.connections: 3000000000 connections"
+    )
+    assert "this process may have open" in warning
+
+
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """file:line: key: message, as editors and people read it, and exit code 1."""
     edit(policies / "chat.yaml", "deadline: 60s", "dedline: 60s")

@@ -36,7 +36,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def test_what_cannot_be_had_is_lowered_and_said(deployment: Deployment, caplog: pytest.LogCaptureFixture) -> None:
-    """With room for all of them nothing is; with less, a warning says how many connections there are, and what to do."""
+    """With room for all of them nothing is; with less, a warning says how many there are, and what to do."""
     with files(1000 + 64 + 272 + 160):
         assert fitted(deployment) is deployment
     with files(1000):
