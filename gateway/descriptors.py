@@ -24,7 +24,7 @@ _RAISE_IT: Final = "raise the limit (ulimit -n; LimitNOFILE= in systemd; nofile 
 def raise_limit(deployment: Deployment) -> None:
     """Has this process and its workers open as many files as they may; the usual limit to begin with is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for wanted in (hard, min(_needed(deployment), _number(hard))):
+    for wanted in (hard, max(soft, min(_needed(deployment), _number(hard)))):
         if wanted == soft:
             return
         with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not grant

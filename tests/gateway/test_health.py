@@ -22,7 +22,7 @@ async def readyz(folder: Path, environ: dict[str, str]) -> httpx2.Response:
     launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
     loaded = launch.deployment(environ)
     app = App(build(loaded, launch.policy_source(loaded)))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as client:
         return await client.get("/readyz")
 
 
