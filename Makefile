@@ -14,7 +14,6 @@ BIN := $(VENV)/bin
 NODE_TEST := tests/integration/node
 EXPORT_VENV := build/export-venv
 WHEEL_VENV := build/wheel-venv
-FRESH := build/fresh
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1

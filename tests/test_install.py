@@ -1,8 +1,11 @@
-"""The locks hold what every promised Python on every promised platform needs, not only what resolved here."""
+"""What `make run` and `make test` install: enough for every promised Python and platform, or a clear refusal."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -114,3 +117,26 @@ def test_the_makefile_takes_the_pythons_that_are_promised() -> None:
     found = re.search(r"\((\d+), (\d+)\) <= sys.version_info < \((\d+), (\d+)\)", (ROOT / "Makefile").read_text())
     assert found is not None
     assert PROJECT["project"]["requires-python"] == ">={}.{},<{}.{}".format(*found.groups())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("lacks", "says"),
+    [("ensurepip", "apt install python3-venv"), ("version_info", "Tierline needs Python 3.11 to 3.14")],
+)
+def test_an_interpreter_that_will_not_do_is_refused(tmp_path: Path, lacks: str, says: str) -> None:
+    """With what to do about it: Debian's Python comes without python3-venv, and others are too old or too new."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *{lacks}*) exit 1;; esac\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "run", f"PYTHON={python}", f"VENV={tmp_path}/venv"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "venv").exists()
