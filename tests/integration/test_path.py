@@ -18,7 +18,7 @@ from gateway.telemetry import reader
 from policies.loader import SHIPPED
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import LocalStore, local_store
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
 HARD = (
@@ -283,10 +283,19 @@ def test_a_pinned_weak_answer_is_not_served_to_others(
     assert (text_of(open_to_all), open_to_all.headers["x-tierline-path"]) == ("Paris.", "escalated")
 
 
-def test_an_answer_refused_at_the_deadline_leaves_no_call_behind(local_upstream: Upstream, tmp_path: Path) -> None:
-    """A stream that is judged, found poor, and not served for lack of time is closed: its slot is free again."""
+def test_an_answer_refused_at_the_deadline_leaves_no_call_behind(
+    local_upstream: Upstream, hosted_upstream: Upstream, tmp_path: Path
+) -> None:
+    """A stream that is judged, found poor, and not served for lack of time is closed: its slot is free again.
+
+    With time enough it goes out, as degraded: the stronger tier is configured and asks for a pause.
+    """
     policy = SHIPPED_POLICIES["chat"].replace("on_miss: serve_best", "on_miss: fail")
-    with serve(tmp_path, local_upstream.url, policies={"chat": policy}) as gateway:
+    with serve(tmp_path, local_upstream.url, hosted_upstream.url, policies={"chat": policy}) as gateway:
+        hosted_upstream.default = error_reply(429, headers={"retry-after": "60"})
+        assert ask(gateway, "Pause.", model="tier:hosted").status_code == 429
+        hard = ask(gateway, HARD)
+        assert (hard.headers["x-tierline-path"], hard.headers["x-tierline-tier"]) == ("degraded", "local")
         local_upstream.default = Reply(text="um er ah oh hm well so", logprob=-3.0, between_s=0.05)
         late = ask(gateway, "Say it slowly.", stream=True, headers={"x-tierline-deadline-ms": "120"})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
@@ -304,7 +313,7 @@ def test_a_client_that_does_not_read_frees_its_backend_at_the_deadline(
         body = json.dumps(
             {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "Say x for ever."}]}
         ).encode()
-        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-tierline-deadline-ms: 1500\r\n"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-tierline-deadline-ms: 1500\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
             connection.sendall(head.encode() + body)
