@@ -34,9 +34,9 @@ _EXAMPLES = """examples:
 
 It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. When a purge has ended,
 no worker of any gateway on this store gives what it names to a request that comes from then on, and what such requests
-are answered is kept again. An answer that was being made meanwhile goes with its surface or its tag, but to its own
-client; an entry is one that is stored, which an answer is a moment after its reply. Exit code 2: there is no such
-entry, or the store does not answer."""
+are answered is kept again. An answer that was being made reaches only those who had asked for it by then. An answer is
+stored, and so can be purged as an entry, a moment after its reply. Exit code 2: there is no such entry, or the store
+does not answer."""
 
 _TIMEOUT_S = 2.0
 
