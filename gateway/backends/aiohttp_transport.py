@@ -12,9 +12,11 @@ from yarl import URL
 
 from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
 from gateway.backends.drain import drain
+from gateway.backends.wording import in_words
 
 _KEEPALIVE_S = 30.0
 _TOO_LARGE = "the reply is larger than max_reply"
+_CUT_SHORT = "the connection ended before the reply did"
 
 
 class AiohttpTransport:
@@ -34,12 +36,14 @@ class AiohttpTransport:
         try:
             response = await self._post(headers, body)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerTimeoutError) as error:
-            raise TimedOut(type(error).__name__) from error
+            raise TimedOut("no connection in time") from error
+        except aiohttp.ServerDisconnectedError as error:
+            raise Unreachable("the connection was closed before a reply") from error
         except (aiohttp.ClientConnectionError, aiohttp.ClientSSLError) as error:
-            raise Unreachable(type(error).__name__) from error
-        except (aiohttp.ClientError, ValueError) as error:
+            raise Unreachable(in_words(error, "no connection could be made")) from error
+        except (aiohttp.ClientError, ValueError):
             # Cut off from its cause, which holds the request's headers and so our key.
-            raise InvalidReply(type(error).__name__) from None
+            raise InvalidReply("the reply is not valid HTTP") from None
         return _AiohttpResponse(response, self._max_reply)
 
     async def aclose(self) -> None:
@@ -115,7 +119,7 @@ class _AiohttpResponse:
             try:
                 return await self._response.read()
             except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-                raise Unreachable(type(error).__name__) from error
+                raise Unreachable(in_words(error, _CUT_SHORT)) from error
         parts: list[bytes] = []
         while part := await self.chunk():
             parts.append(part)
@@ -125,7 +129,7 @@ class _AiohttpResponse:
         try:
             part = await self._response.content.readany()
         except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-            raise Unreachable(type(error).__name__) from error
+            raise Unreachable(in_words(error, _CUT_SHORT)) from error
         self._left -= len(part)
         if self._left < 0:
             raise InvalidReply(_TOO_LARGE)

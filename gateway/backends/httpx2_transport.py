@@ -11,6 +11,7 @@ import httpx2
 
 from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
 from gateway.backends.drain import drain
+from gateway.backends.wording import in_words
 
 
 class Httpx2Transport:
@@ -47,9 +48,13 @@ class Httpx2Transport:
         try:
             response = await self._post(headers, body)
         except httpx2.TimeoutException as error:
-            raise TimedOut(type(error).__name__) from error
+            raise TimedOut("no connection in time") from error
+        except httpx2.RemoteProtocolError as error:
+            ended = _ended_without_a_word(error)
+            words = "the connection was closed before a reply" if ended else "the reply is not valid HTTP"
+            raise Unreachable(words) from error
         except httpx2.TransportError as error:
-            raise Unreachable(type(error).__name__) from error
+            raise Unreachable(in_words(error, "no connection could be made")) from error
         return _Httpx2Response(response, self._max_reply)
 
     async def aclose(self) -> None:
@@ -129,7 +134,7 @@ class _Httpx2Response:
         try:
             return await anext(self._bytes, b"")
         except httpx2.TransportError as error:
-            raise Unreachable(type(error).__name__) from error
+            raise Unreachable(in_words(error, "the connection ended before the reply did")) from error
 
     def close(self, *, end_is_due: bool = False) -> None:
         if self._closed:
