@@ -22,7 +22,7 @@ from gateway.completions import assemble, chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, UpstreamTimeout
 from gateway.reply import Reply
-from gateway.streaming import DONE_EVENT, error_event
+from gateway.streaming import DONE_EVENT, error_event, is_error
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 
@@ -154,6 +154,7 @@ class Reading:
 
     async def _events(self) -> AsyncGenerator[bytes]:
         seat, follows, counted = self._seat, self._hop is not None, wants_usage(self._ctx.body)
+        event = b""
         while await seat.more():
             for event in seat.take():
                 if is_usage(event):
@@ -165,9 +166,10 @@ class Reading:
                 yield _own_last(event) if follows and event.startswith(_LAST) else event
                 self._sending = 0.0
         landing = self._flight.landing
-        if landing is not None and landing.end in ("done", "broken"):
+        if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
+        # Whoever made the answer has not said how it ended, which is for each reader's own client to hear.
         broken: BackendError = DeadlinePassed("the deadline has passed")
         if landing is not None:
             broken = Truncated("whoever made it is gone")

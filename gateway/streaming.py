@@ -280,6 +280,11 @@ def error_event(error: BackendError) -> bytes:
     return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
 
 
+def is_error(event: bytes) -> bool:
+    """Whether this event is one that `error_event` made: no chunk begins like it."""
+    return event.startswith(b'data: {"error":')
+
+
 def _added_up(*parts: Usage) -> dict[str, Any]:
     tokens_in, tokens_out = sum(part.tokens_in for part in parts), sum(part.tokens_out for part in parts)
     counted: dict[str, Any] = {
