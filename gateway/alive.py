@@ -94,11 +94,11 @@ class Alive:
             await events.aclose()
 
     async def fail(self, error: ApiError) -> None:
-        """The error as an event, with what can be said of its request; nothing ends cleanly after it."""
+        """Sends the error as the last event, with what can be said of its request, and ends the response."""
         ledger = self._ctx.ledger
         said = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
         data = self._said_late() + said.encode() + b"data: " + error.body() + b"\n\n"
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send({"type": "http.response.body", "body": data})
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="tierline.alive")

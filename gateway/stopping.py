@@ -3,7 +3,7 @@
     SIGTERM      /readyz says 503 at once, but for `limits.drain` newcomers are still taken, since those who send them
                  learn of it late. Then as SIGINT.
     SIGINT       No newcomers. What is in flight has `limits.finish` to end by itself; what has not by then is told
-                 `draining`: a stream in an error event, with no clean end.
+                 `draining`: a stream in an error event, its last.
     once more    The same signal again: what is in flight is told so at once, and the exit code is 130.
 
 A terminal's Ctrl-C reaches every process of a group, and a parent may say the same again in its own words (SIGTERM): so

@@ -65,6 +65,8 @@ class _Exchange:
         self._send = send
         self._headers = known_headers(scope["headers"])
         self._started = False
+        self._events_open = False
+        """Whether the head of a stream is out and its end is not: an error can only be an event then."""
         self._client = Client(receive, services.deployment.limits.stall)
         self._alive: Alive | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
@@ -148,16 +150,16 @@ class _Exchange:
             events = self._alive.events(events, reply.extra)
         else:
             await start_events(send, headers)
-        self._started = True
+        self._started = self._events_open = True
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
         async with contextlib.aclosing(events):
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-        if reply.stream is None or reply.stream.end == "done":
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            # A broken stream is not ended: the server drops the connection, and no client takes it for whole.
+        if reply.stream is not None and reply.stream.end != "done":
             self.ledger.error = reply.stream.end
+        # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be a second one.
+        self._events_open = False
+        await send({"type": "http.response.body", "body": b""})
 
     def _explained(self) -> list[Header]:
         headers = explain(self.trace, self.ledger)
@@ -167,6 +169,9 @@ class _Exchange:
 
     async def _fail(self, error: ApiError) -> None:
         self.ledger.error = error.code or error.type
+        if self._events_open:
+            self._events_open = False
+            await self._send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\n"})
         if self._started:
             return
         if self._alive is not None and await self._alive.stopped():
@@ -181,13 +186,9 @@ class _Exchange:
     async def _cut_off(self) -> None:
         """The gateway stops, and the time that this request had to end is over: its client is told, if it listens."""
         error = Draining("The gateway is stopping. Send the request again.", headers=retry_after(1))
-        begun = self._started
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
                 await self._fail(error)
-                if begun and self.ledger.stream:
-                    event = b"data: " + error.body() + b"\n\n"
-                    await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     def _client_left(self) -> None:
         self.ledger.status = CLIENT_GONE

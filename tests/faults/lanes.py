@@ -19,6 +19,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +45,8 @@ TIERS = {
     "other": ("weak", "strong"),
 }
 ENDPOINTS = {"pair": 2, "quad": 4}
+CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+[A-Z]\w*|\b\w+Error\b")
+"""What only a Python class is called."""
 POLICY = """
 surface: {name}
 slo: {{ttft: {{p99: 800ms}}, total: {{p99: 800ms}}, deadline: {deadline}}}
@@ -144,16 +147,18 @@ class Answer:
 
     @property
     def broken(self) -> dict[str, Any]:
-        """The error of a stream that broke: the last event, with no [DONE] after it and no clean end."""
+        """The error of a stream that broke: its one error is the last event, no [DONE] follows, and the body ends."""
         assert self.status == 200
-        assert not self.ended, "a broken stream must not end cleanly"
+        assert self.ended, "the body of a broken stream must end as HTTP, or clients meet a second error"
         assert "[DONE]" not in self.events
+        assert ["error" in event for event in self.events] == [False] * (len(self.events) - 1) + [True]
         return checked(self.events[-1]["error"])
 
 
 def checked(error: dict[str, Any]) -> dict[str, Any]:
-    """The error object itself: four keys, and a code that is text or null."""
+    """The error object itself: four keys, a message in plain words, and a code that is text or null."""
     assert list(error) == ["message", "type", "param", "code"]
+    assert not CLASS_NAME.search(error["message"]), error["message"]
     assert error["code"] is None or isinstance(error["code"], str)
     return error
 
@@ -214,6 +219,8 @@ class Rig:
     def hops(self, answer: Answer, name: str = "attempt") -> list[dict[str, Any]]:
         """The hops of this name in an answer's record."""
         hops = self.record(answer.headers["x-request-id"])["hops"]
+        for hop in hops:
+            assert not CLASS_NAME.search(hop["attributes"].get("tierline.reason", "")), hop
         return [hop for hop in hops if hop["name"] == name]
 
     async def _find(self, request_id: str) -> Any:

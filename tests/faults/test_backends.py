@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.lanes import Answer, Rig, concurrently
+from tests.faults.lanes import Answer, Rig, concurrently, received
 from tests.support.openai_wire import completion
 from tests.support.raw_upstream import RawUpstream
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
@@ -370,7 +370,7 @@ def test_b11_the_slot_is_free_at_once(rig: Rig, local_upstream: Upstream) -> Non
 def test_after_the_commit_a_break_is_told(
     rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream, fault: Fault, code: str, kind: str
 ) -> None:
-    """A stream that breaks once the client has part of it ends in an error event, unclean, retried by nobody."""
+    """A stream that breaks once the client has part of it ends in one error event, retried by nobody."""
     lane = rig.take(kind)
     local_upstream.default = Reply(text=LONG, fault=fault, fault_after=7, between_s=0.005)
     answer = rig.stream(lane)
@@ -385,6 +385,22 @@ def test_after_the_commit_a_break_is_told(
     assert record["ledger"]["error"] == code
     assert record["ledger"]["tokens_out"] >= 7
     assert not rig.cached(lane, stream=True)
+
+
+def test_b20_the_connection_of_a_broken_stream_goes_on(rig: Rig, local_upstream: Upstream) -> None:
+    """After the error event the body has its end, so that the client's next request takes the same connection."""
+    lane = rig.take("lone")
+    local_upstream.queue(Reply(text=LONG, fault=Fault.RESET_MID_STREAM, fault_after=7, between_s=0.005), Reply())
+    body = {"model": lane, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    connection = rig.connect()
+    answers = []
+    for _ in range(2):
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+        answers.append(received(connection.getresponse()))
+        assert connection.sock is not None, "the gateway has closed the connection"
+    connection.close()
+    assert answers[0].broken["message"] == "The answer broke off: the connection ended before the reply did."
+    assert answers[1].events[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,12 @@ def test_an_escalation_behind_it(alive: Gateway, local_upstream: Upstream, hoste
 def test_an_error_is_an_event(
     alive: Gateway, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore, surface: str
 ) -> None:
-    """When nobody answers after all, the error is an event, and the stream does not end cleanly."""
+    """When nobody answers after all, the error is the last event of a body that ends as HTTP, and no [DONE] follows."""
     local_upstream.default = Reply(status=400, body=error_reply(400, "no").body, before_headers_s=0.3)
     answer = Answer(alive, surface)
     assert answer.status == 200
     assert json.loads(answer.data[-1])["error"]["message"] == "no"
-    assert not answer.ended
+    assert answer.ended
     assert "x-tierline-attempts=1" in answer.comments[-1]
     ledger = traced(store, answer)["ledger"]
     assert (ledger["status"], ledger["error"]) == (200, "server_error")

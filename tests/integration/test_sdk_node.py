@@ -91,9 +91,11 @@ def test_no_retry_where_it_cannot_help(
 
 
 def test_broken_streams_raise(gateway: Gateway, local_upstream: Upstream) -> None:
-    """A stream that the backend broke raises: this SDK reads a silent end as success."""
-    local_upstream.default = Reply(text="one two three four five six seven", fault=Fault.EOF_MID_STREAM, fault_after=6)
-    assert node(gateway, "broken")["class"] == "APIError"
+    """A stream that the backend broke raises the error event: this SDK reads a silent end as success."""
+    for fault in (Fault.EOF_MID_STREAM, Fault.RESET_MID_STREAM):
+        local_upstream.default = Reply(text="one two three four five six seven", fault=fault, fault_after=6)
+        got = node(gateway, "broken")
+        assert (got["class"], got["code"]) == ("APIError", "upstream_truncated")
 
 
 def test_leaving_cancels_the_backend(gateway: Gateway, local_upstream: Upstream) -> None:

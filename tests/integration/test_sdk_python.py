@@ -167,9 +167,12 @@ def test_no_retry_where_it_cannot_help(
 def test_broken_streams_raise(client: openai.OpenAI, local_upstream: Upstream, fault: Fault) -> None:
     """A stream that the backend broke after the commit raises in the client: it never reads as a whole answer."""
     local_upstream.default = Reply(text="one two three four five six seven eight", fault=fault, fault_after=6)
-    with pytest.raises((openai.APIError, openai.APIConnectionError)) as caught:
-        list(client.chat.completions.create(**ASK, stream=True))
-    assert getattr(caught.value, "code", None) == "upstream_truncated"
+    stream = client.chat.completions.create(**ASK, stream=True)
+    with pytest.raises(openai.APIError) as caught:
+        list(stream)
+    assert caught.value.code == "upstream_truncated"
+    assert caught.value.message.startswith("The answer broke off: ")
+    assert caught.value.__context__ is None, "there is one error, not two"
 
 
 def test_leaving_cancels_the_backend(client: openai.OpenAI, local_upstream: Upstream) -> None:
