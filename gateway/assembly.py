@@ -38,6 +38,7 @@ from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
+from gateway.tiers.endpoint import OnRefusal
 from gateway.tiers.peers import PeerExchange
 from gateway.tiers.warmth import Warmth
 from policies.errors import ConfigError
@@ -70,7 +71,7 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
         metrics=metrics,
         log_request=log_request if deployment.log.requests else None,
     )
-    tiers = _tiers(deployment)
+    tiers = _tiers(deployment, _refusals_told(metrics))
     cache = _cache(deployment, store, embedder, AuditJudge(_endpoints(tiers), metrics.judged))
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
@@ -178,9 +179,30 @@ def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Pol
     return PolicyWatcher(source, policies, reloaded, refused)
 
 
-def _tiers(deployment: Deployment) -> dict[str, Tier]:
+def _refusals_told(metrics: Metrics) -> OnRefusal:
+    """An alarm in the log and in the metrics while a backend refuses our key or account."""
+
+    def told(config: BackendConfig, reason: str, own: bool) -> None:
+        metrics.backend_refuses(config.name, bool(reason))
+        if own and reason:
+            log.error(
+                "backend %s is %s. Its key comes from %s. Other backends answer in its place where there are any; "
+                "it is tried again every 30 s.",
+                config.name, reason, config.key_env or config.key_file or "nowhere: set its key_env",
+            )  # fmt: skip
+        elif own:
+            log.warning("backend %s answers again", config.name)
+
+    return told
+
+
+def _tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
-    return {config.name: _tier(config, waiting) for config in deployment.tiers}
+    tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
+    for endpoint in _endpoints(tiers).values():
+        endpoint.on_refusal = on_refusal
+        on_refusal(endpoint.config, "", False)  # so that the metric is there, and 0
+    return tiers
 
 
 def _endpoints(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import orjson
-
-from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, TimedOut, Truncated, Unreachable
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    InvalidReply,
+    Refusal,
+    Saturated,
+    TimedOut,
+    Truncated,
+    Unreachable,
+)
 from gateway.errors import (
     ApiError,
     Headers,
@@ -25,38 +31,53 @@ from routing.decide import NoTierError
 
 _NO_RETRY: Headers = ((b"x-should-retry", b"false"),)
 _MAX_RETRY_AFTER = 60
+_BUSY = "Every model that could answer is busy."
+_OUT_OF_QUOTA = (
+    "The gateway's account with the model's provider is out of quota or credit. Trying again does not help: "
+    "whoever runs the gateway has to raise its limit or pay."
+)
 _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
-    """No attempt could be made at all."""
+    """No attempt could be made at all. A client is told what it would have been told by the call that began the rest.
+
+    As after attempts the last, strongest, tier decides.
+    """
     if not error.capable:
         return InvalidRequest(f"{_sentence(str(error))}", code="unsupported_value", param="messages")
+    tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
+    rests = [rest for tier in tiers for one in tier.endpoints if (rest := one.breaker.rest) is not None]
     if pauses:
-        return RateLimited(_sentence(str(error)), headers=retry_after(min(pauses)))
+        asked = next((rest.status for rest in reversed(rests) if rest.cause == "pause"), 429)
+        return _pause(min(pauses), overloaded=asked != 429)
+    for rest in reversed(rests):
+        if rest.refusal:
+            return _refused(rest.refusal, rest.status)
     return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
 
 
 def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float = 0.0) -> ApiError:
-    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides.
+    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides; one that lasts
+    until somebody acts (a refused key, no quota) only if all are such, for else another try may be answered.
 
     `full_s`: none was made, for the wait in line alone would have been so long.
     """
     if full_s and not errors:
-        return Overloaded("Every model that could answer is busy.", headers=retry_after(full_s))
-    error = errors[-1] if errors else None
+        return Overloaded(_BUSY, headers=retry_after(full_s))
+    passing = [one for one in errors if not (isinstance(one, BadStatus) and one.refusal)]
+    error = (passing or errors)[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
     if isinstance(error, Saturated):
         waits = [one.retry_after_s for one in errors if isinstance(one, Saturated) and one.retry_after_s is not None]
-        return Overloaded("Every model that could answer is busy.", headers=retry_after(min(waits, default=1.0)))
+        return Overloaded(_BUSY, headers=retry_after(min(waits, default=1.0)))
     if isinstance(error, TimedOut):
         return UpstreamTimeout("No model answered in time.")
-    if isinstance(error, BadStatus) and error.status == 429:
-        pauses = [_pause_s(error) for error in errors if isinstance(error, BadStatus) and error.status == 429]
-        message = "Every model that could answer asks for a pause."
-        return RateLimited(message, headers=retry_after(min(pauses)))
+    if isinstance(error, BadStatus) and error.asks_for_pause and not error.refusal:
+        pauses = [one for one in passing if isinstance(one, BadStatus) and one.asks_for_pause]
+        return _pause(min(map(_pause_s, pauses)), overloaded=error.status != 429)
     if isinstance(error, BadStatus):
         return _status(error)
     if isinstance(error, Unreachable):
@@ -66,8 +87,24 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
     return UpstreamFailed("No model gave an answer.")
 
 
+def _pause(seconds: float, *, overloaded: bool) -> ApiError:
+    """Every backend is to be left alone for a while: a 503 of theirs is a 503 of ours, and a 429 a 429."""
+    if overloaded:
+        return Overloaded(_BUSY, headers=retry_after(seconds))
+    return RateLimited("Every model that could answer asks for a pause.", headers=retry_after(seconds))
+
+
 def _pause_s(error: BadStatus) -> float:
     return 1.0 if error.retry_after_s is None else error.retry_after_s
+
+
+def _refused(refusal: Refusal, status: int) -> ApiError:
+    """Nothing changes until somebody acts: SDKs are told not to try again, and never when they might."""
+    if refusal == "quota" and status == 429:
+        return RateLimited(_OUT_OF_QUOTA, code="insufficient_quota", headers=_NO_RETRY)
+    # Our key, not the client's: a 401 would send it looking for a fault of its own.
+    message = _OUT_OF_QUOTA if refusal == "quota" else "The model's endpoint refused the gateway's own key."
+    return UpstreamFailed(message, headers=_NO_RETRY)
 
 
 def retry_after(seconds: float) -> Headers:
@@ -78,14 +115,13 @@ def retry_after(seconds: float) -> Headers:
 def _status(error: BadStatus) -> ApiError:
     if error.callers_fault:
         return _passed_through(error)
-    if error.status in (401, 402, 403):
-        # Our key, not the client's: a 401 would send it looking for a fault of its own.
-        return UpstreamFailed("The model's endpoint refused the gateway's own key.", headers=_NO_RETRY)
+    if error.refusal:
+        return _refused(error.refusal, error.status)
     return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
 
 
 def _passed_through(error: BadStatus) -> ApiError:
-    told = _error_object(error.body)
+    told = error.told
     message = told.get("message")
     return PassedThrough(
         error.status,
@@ -94,17 +130,6 @@ def _passed_through(error: BadStatus) -> ApiError:
         _word(told.get("param")),
         _word(told.get("code")),
     )
-
-
-def _error_object(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    error = value.get("error") if isinstance(value, dict) else None
-    if isinstance(error, str):
-        return {"message": error}
-    return error if isinstance(error, dict) else {}
 
 
 def _word(value: object) -> str | None:

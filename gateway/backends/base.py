@@ -7,6 +7,7 @@
     ├── RetriesSpent        too many retries have failed lately                       retryable
     ├── BadStatus           an HTTP status that is not 200
     │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
+    │     any 4xx whose code says that our account is out of quota                    retryable
     │     any other 4xx: the caller's fault                                           passed on
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     ├── Truncated           a stream that broke before its end                        retryable before the commit
@@ -19,9 +20,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
+
+import orjson
 
 _RETRYABLE_4XX: Final = frozenset({401, 402, 403, 408, 409, 425, 429})
+_OUT_OF_QUOTA: Final = frozenset(
+    {
+        "insufficient_quota",  # OpenAI and most that follow it
+        "billing_not_active",
+        "billing_hard_limit_reached",
+        "organization_spend_limit_exceeded",
+        "project_spend_limit_exceeded",
+        "billing_error",  # Anthropic
+        "blocked_api_access",  # Groq: the spend limit, as a 400
+        "exceeded_current_quota_error",  # Moonshot
+    }
+)
+"""Codes and types of errors that last until somebody pays or raises a limit, whatever the status beside them."""
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+Refusal = Literal["", "key", "quota"]
 
 
 class BackendError(Exception):
@@ -86,11 +105,37 @@ class BadStatus(BackendError):
         self.status = status
         self.body = body
         self.retry_after_s = retry_after_s
+        self.told = _error_object(body)
+        """The error object of the reply; empty where there is none."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """What of ours it refuses, until somebody acts: our "key", or our account for being out of "quota"."""
+        codes = {code for code in (self.told.get("code"), self.told.get("type")) if isinstance(code, str)}
+        if self.status == 402 or (400 <= self.status < 500 and codes & _OUT_OF_QUOTA):
+            return "quota"
+        return "key" if self.status in (401, 403) else ""
+
+    @property
+    def asks_for_pause(self) -> bool:
+        """Whether it names a time after which to try again, or would if it kept to the rules (429)."""
+        return self.status == 429 or (self.status in (503, 529) and self.retry_after_s is not None)
 
     @property
     def callers_fault(self) -> bool:
         """Whether another endpoint would say the same of this request."""
-        return 400 <= self.status < 500 and self.status not in _RETRYABLE_4XX
+        return 400 <= self.status < 500 and self.status not in _RETRYABLE_4XX and not self.refusal
+
+
+def _error_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body.removeprefix(BYTE_ORDER_MARK))
+    except orjson.JSONDecodeError:
+        return {}
+    error = value.get("error") if isinstance(value, dict) else None
+    if isinstance(error, str):
+        return {"message": error}
+    return error if isinstance(error, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

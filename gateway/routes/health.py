@@ -15,8 +15,8 @@ from gateway.tiers import Endpoint
 from gateway.wishes import known_headers
 
 router = APIRouter()
-
-_REFUSALS: Final = {
+_BACKEND_REFUSALS: Final = {"key": "it refuses our key", "quota": "our account is out of quota or credit"}
+_STORE_REFUSALS: Final = {
     "full": "refuses writes, its memory is full (full): new answers are not kept",
     "disk": "refuses writes, it cannot save to its disk (disk): new answers are not kept",
 }
@@ -74,8 +74,14 @@ def readiness(services: Services) -> dict[str, Any]:
         for name, policy in policies.items()
         if not policy.ladder
     ]
+    degraded += [
+        f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused]}"
+        for tier in services.tiers.values()
+        for endpoint in tier.endpoints
+        if endpoint.refused
+    ]
     if store.status != "ok":
-        degraded.append(f"store: {_REFUSALS.get(store.reason) or store.reason or store.status}")
+        degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
     if services.telemetry.failing and store.status != "unconfigured":
         degraded.append(f"traces: not recorded ({services.telemetry.failing})")
     index = services.cache.index.state()

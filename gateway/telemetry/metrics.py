@@ -125,6 +125,7 @@ class Metrics:
         self.lag = gauge("loop_lag_seconds", "How late the event loop is, again and again.", "livemax")
         self.memory = gauge("memory_share", "Of the memory that the process may have, how much is in use.", "livemax")
         self.store = gauge("store_state", "1 for the state the store is in.", "livemax", "state")
+        self.refusing = gauge("backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend")
         self.threshold = gauge(
             "cache_threshold", "The score from which the semantic cache serves.", "livemax", "surface"
         )
@@ -182,6 +183,10 @@ class Metrics:
     def warmed(self, backend: str, outcome: str) -> None:
         """A request that was to keep a backend warm has ended."""
         self.warmings.labels(backend, outcome).inc()
+
+    def backend_refuses(self, backend: str, refuses: bool) -> None:
+        """A backend has begun to refuse our key or account, or answers again."""
+        self.refusing.labels(backend).set(refuses)
 
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
         """A judge was asked to compare two answers of this surface, which cost so much."""

@@ -1,6 +1,6 @@
 """When an endpoint rests, for how long, and how it comes back. Pure: the clock is passed in, in seconds.
 
-    closed ──── trip, pause, refused key ───> open ──── its time is over ───> half_open
+    closed ──── trip, pause, refusal ───────> open ──── its time is over ───> half_open
       ^                                        ^                                  │
       │                                        └── the call that tries it fails ──┤
       └─────────────── a call made since the rest began is answered ──────────────┘
@@ -17,11 +17,15 @@ at most, for recovery must not wait for us; with siblings 30 s, doubling up to 3
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
+
+from gateway.backends.base import Refusal
 
 State = Literal["closed", "open", "half_open"]
-Cause = Literal["pause", "key", "failing"]
+Cause = Literal["pause", "key", "quota", "failing"]
+_REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota"}
 
 _IN_A_ROW = 5
 _WINDOW_S = 10
@@ -32,13 +36,22 @@ _EJECTED_S, _EJECTED_MOST_S = 30.0, 300.0
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Why and until when an endpoint rests. `heard_from` is the worker that found out, empty for this one."""
+    """Why and until when an endpoint rests. `heard_from` is the worker that found out, empty for this one.
+
+    `status` is the HTTP status that began it; 0 where none did.
+    """
 
     cause: Cause
     reason: str
     began: float
     until: float
     heard_from: str = ""
+    status: int = 0
+
+    @property
+    def refusal(self) -> Refusal:
+        """What of ours the endpoint refuses; empty for a rest of another kind."""
+        return _REFUSALS.get(self.cause, "")
 
 
 class Breaker:
@@ -112,14 +125,14 @@ class Breaker:
         elif ended >= _ENOUGH_CALLS and 2 * failed >= ended:
             self._eject(f"failing ({error}, {failed} of {ended} calls)", now, alone=alone)
 
-    def pause(self, seconds: float, reason: str, now: float) -> None:
+    def pause(self, seconds: float, reason: str, now: float, status: int = 429) -> None:
         """The endpoint asked for a pause."""
         self._paused_until = max(self._paused_until, now + seconds)
-        self._begin("pause", seconds, reason, now)
+        self._begin("pause", seconds, reason, now, status)
 
-    def refuse(self, seconds: float, reason: str, now: float) -> None:
-        """The endpoint refused our key."""
-        self._begin("key", seconds, reason, now)
+    def refuse(self, what: Literal["key", "quota"], seconds: float, reason: str, now: float, status: int) -> None:
+        """The endpoint refused our key, or our account for being out of quota."""
+        self._begin(what, seconds, reason, now, status)
 
     def hear(self, worker: str, rest: Rest | None, now: float) -> None:
         """What a sibling worker found counts like our own; when it finds the endpoint well again, that does too."""
@@ -152,13 +165,14 @@ class Breaker:
         self._level = min(self._level + 1, 16)
         self._begin("failing", self._rested_s, reason, now)
 
-    def _begin(self, cause: Cause, seconds: float, reason: str, now: float) -> None:
+    def _begin(self, cause: Cause, seconds: float, reason: str, now: float, status: int = 0) -> None:
         """The longer of two rests prevails; `began` stays that of the rest which is under way."""
         rest = self.rest
         if rest is not None and now + seconds <= rest.until:
             return
         under_way = rest is not None and now < rest.until
-        self.rest = Rest(cause, reason, rest.began if rest and under_way else now, now + seconds)
+        began = rest.began if rest and under_way else now
+        self.rest = Rest(cause, reason, began, now + seconds, status=status)
 
 
 class _Ended:

@@ -1,9 +1,9 @@
 """One backend and its live state: what it carries, who waits for it, how fast it is, and whether it rests.
 
-It rests when it asked to (429, 503 with Retry-After: exactly that long, a minute at most), when it refuses our key, or
-when its breaker trips (see `breaker`). When it begins to rest, those in line are turned away at once, so that they can
-go elsewhere. How many calls it carries at most is the config's `max_in_flight`, this worker's share of it, and less
-while its latency says so.
+It rests when it asked to (429, 503 with Retry-After: exactly that long, a minute at most), when it refuses our key or
+our account, or when its breaker trips (see `breaker`). When it begins to rest, those in line are turned away at once,
+so that they can go elsewhere. How many calls it carries at most is the config's `max_in_flight`, this worker's share of
+it, and less while its latency says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.backends.base import Backend, BackendError, BadStatus, Saturated, TimedOut
+from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
 from gateway.settings import BackendConfig
 from gateway.tiers.baseline import Baseline
@@ -31,9 +31,8 @@ from routing.latency import Forecast, LatencyModel
 from routing.limit import AdaptiveLimit
 
 _MAX_REST_S = 60.0
-_KEY_REFUSED_REST_S = 30.0
+_REFUSED_REST_S = 30.0
 _MAX_BACKOFF_S = 30.0
-_OUR_KEY = frozenset({401, 402, 403})
 _PAUSES = frozenset({429, 503, 529})
 _LOWERED_S = 10.0
 _LOWEST = 0.125
@@ -43,6 +42,9 @@ _BATCH_SURE = 0.75
 _NOTHING_ASKED = Ask()
 
 Clock = Callable[[], float]
+OnRefusal = Callable[[BackendConfig, str, bool], None]
+"""Hears that a backend begins to refuse our key or account, and why, or, with an empty reason, that it answers again.
+The flag says whether this worker's own call has shown it, not a sibling's."""
 
 
 class Endpoint:
@@ -64,6 +66,9 @@ class Endpoint:
         self.batch_in_flight = 0
         self.well = True
         """Whether its last call went well."""
+        self.refused: Refusal = ""
+        """What of ours it refuses, from when it first does until a call is answered again."""
+        self.on_refusal: OnRefusal = _unheard
         self.latency = LatencyModel()
         self.breaker = Breaker()
         self.line = Line(config.queue.length, Counter() if waiting is None else waiting)
@@ -219,6 +224,7 @@ class Endpoint:
             before = self.breaker.rest
             self.breaker.hear(worker, rest, now)
             self._rested(before is None, now)
+            self._note_refusal(own=False)
         idle_s = state.get("idle_s")
         if isinstance(idle_s, int | float):
             self._forecasts.answered(now - idle_s)
@@ -236,6 +242,8 @@ class Endpoint:
         self.well = True
         self._forecasts.answered(now)
         self.breaker.answered(called_at, now)
+        if self.refused:
+            self._note_refusal(own=True)
         self.latency.observe_ttft(tokens_in, now - called_at, now)
         self._observe(self._ttft, tokens_in, now - called_at, now)
 
@@ -252,6 +260,8 @@ class Endpoint:
         self._forecasts.answered(now)
         self._pauses = 0 if self.breaker.pause_s(now) is None else self._pauses
         self.breaker.succeeded(called_at, now)
+        if self.refused:
+            self._note_refusal(own=True)
 
     def failed(self, error: BackendError, called_at: float, now: float, *, retry: bool) -> None:
         """A call failed by the endpoint's fault. Decides whether, and how long, it rests."""
@@ -266,16 +276,20 @@ class Endpoint:
             self._resize()
         if status in (503, 529):
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
-        if status in _OUR_KEY:
-            self.breaker.refuse(_KEY_REFUSED_REST_S, f"refusing our key (status {status})", now)
-        elif status == 429 or (asked is not None and status in _PAUSES):
-            self.breaker.pause(self._pause(asked, now), f"asking for a pause (status {status})", now)
+        if isinstance(error, BadStatus) and error.refusal:
+            what = "our key" if error.refusal == "key" else "our account, which is out of quota or credit"
+            reason = f"refusing {what} (status {error.status})"
+            self.breaker.refuse(error.refusal, _REFUSED_REST_S, reason, now, error.status)
+        elif isinstance(error, BadStatus) and error.asks_for_pause:
+            reason = f"asking for a pause (status {error.status})"
+            self.breaker.pause(self._pause(asked, now), reason, now, error.status)
         else:
             alone = not any(not other.unavailable() for other in self.siblings)
             self.breaker.failed(error.error_type, called_at, now, alone=alone)
             if alone and self.breaker.rest is not None:
                 for other in self.siblings:
                     other.breaker.cut(self.breaker.rest.until)
+        self._note_refusal(own=True)
         self._rested(closed, now)
 
     def leave(self, called_at: float, now: float, *, batch: bool, probe: bool) -> None:
@@ -288,6 +302,14 @@ class Endpoint:
         self._reserve.calls_take(self._hold_s)
         if self.line.size:
             self._admit(now)
+
+    def _note_refusal(self, *, own: bool) -> None:
+        """Tells of a refusal when it begins and when it ends, once. A failure of another kind ends none."""
+        rest = self.breaker.rest
+        refused = "" if rest is None else rest.refusal or self.refused
+        if refused != self.refused:
+            self.refused = refused
+            self.on_refusal(self.config, rest.reason if rest is not None else "", own)
 
     def _pause(self, asked: float | None, now: float) -> float:
         if asked is not None:
@@ -355,3 +377,7 @@ class Endpoint:
             kept = self._reserve.kept(interactive, self.now())
             places = max(floor_of(places), places - interactive - kept)
         return self._hold_s / places
+
+
+def _unheard(config: BackendConfig, reason: str, own: bool) -> None:
+    """Nobody listens."""

@@ -49,7 +49,8 @@ def rest_told(rest: Rest | None, now: float) -> dict[str, Any] | None:
     """
     if rest is None or rest.heard_from:
         return None
-    return {"cause": rest.cause, "reason": rest.reason, "left_s": max(0.0, rest.until - now)}
+    left_s = max(0.0, rest.until - now)
+    return {"cause": rest.cause, "reason": rest.reason, "left_s": left_s, "status": rest.status}
 
 
 def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
@@ -60,4 +61,5 @@ def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
     cause, reason, left = _CAUSES.get(told.get("cause")), told.get("reason"), told.get("left_s")
     if cause is None or not isinstance(reason, str) or not isinstance(left, int | float) or not left >= 0:
         return None
-    return Rest(cause, reason, now, now + min(left, _LONGEST_REST_S))
+    status = told.get("status")
+    return Rest(cause, reason, now, now + min(left, _LONGEST_REST_S), status=status if type(status) is int else 0)

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.faults.conftest import KEY
 from tests.faults.lanes import Answer, Rig, concurrently, received
+from tests.gateway.telemetry.metric_text import value_of
 from tests.support.openai_wire import completion
 from tests.support.raw_upstream import RawUpstream
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
@@ -290,6 +292,90 @@ def test_b7_a_503_with_retry_after_is_a_pause(rig: Rig, local_upstream: Upstream
     assert rig.states(other)["weak"] == "ready"
 
 
+@pytest.mark.parametrize("status", [503, 529])
+def test_b7_a_pause_reaches_every_client(rig: Rig, local_upstream: Upstream, status: int) -> None:
+    """The client whose call began the pause and those that come during it are told the same: 503, and when to come."""
+    lane = rig.take("lone")
+    local_upstream.default = error_reply(status, SECRET, headers={"Retry-After": "7"})
+    for attempts in ("1", "0"):
+        answer = rig.ask(lane)
+        assert (answer.status, answer.error["code"]) == (503, "server_is_overloaded")
+        assert answer.error["type"] == "service_unavailable_error"
+        assert 6 <= int(answer.headers["retry-after"]) <= 7
+        assert "x-should-retry" not in answer.headers
+        assert answer.headers["x-tierline-attempts"] == attempts
+        assert SECRET not in answer.body.decode()
+
+
+def test_b7_the_shortest_pause_of_all_tiers(rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """With every tier overloaded the shortest of their pauses counts, a minute at most."""
+    lane, alone = rig.take("lane"), rig.take("lone")
+    local_upstream.default = error_reply(503, headers={"Retry-After": "7200"})
+    hosted_upstream.default = error_reply(503, headers={"Retry-After": "20"})
+    for _ in range(2):
+        assert 19 <= int(rig.ask(lane).headers["retry-after"]) <= 20
+        assert rig.ask(alone).headers["retry-after"] == "60"
+
+
+OUT_OF_QUOTA = [
+    error_reply(429, SECRET, "insufficient_quota", "insufficient_quota", {"Retry-After": "1"}),
+    error_reply(429, SECRET, "invalid_request_error", "billing_not_active"),
+    error_reply(429, SECRET, "exceeded_current_quota_error"),
+]
+
+
+@pytest.mark.parametrize("reply", OUT_OF_QUOTA, ids=["openai", "billing", "by-type"])
+def test_b4_out_of_quota_is_no_pause(rig: Rig, local_upstream: Upstream, reply: Reply) -> None:
+    """An account that is out of quota is not tried again by the SDK: no Retry-After, and a word against it."""
+    lane = rig.take("lone")
+    local_upstream.default = reply
+    for attempts in ("1", "0"):
+        answer = rig.ask(lane)
+        assert (answer.status, answer.error["code"]) == (429, "insufficient_quota")
+        assert answer.headers["x-should-retry"] == "false"
+        assert "retry-after" not in answer.headers
+        assert answer.headers["x-tierline-attempts"] == attempts
+        assert SECRET not in answer.body.decode()
+    assert f"backend {lane}.weak: our account is out of quota or credit" in rig.readyz()["degraded"]
+
+
+@pytest.mark.parametrize(
+    "reply", [*OUT_OF_QUOTA, error_reply(400, SECRET, "invalid_request_error", "blocked_api_access")]
+)
+def test_b4_out_of_quota_is_the_next_tiers_turn(rig: Rig, local_upstream: Upstream, reply: Reply) -> None:
+    """Whatever status an empty account is told by, it is no fault of the caller's."""
+    local_upstream.default = reply
+    assert_fell_back(rig, rig.ask(rig.take("lane")), "upstream_http_error")
+
+
+def test_b4_out_of_quota_beside_a_passing_fault(rig: Rig, local_upstream: Upstream, hosted_upstream: Upstream) -> None:
+    """Where another tier failed for once, trying again may help, and nothing is said against it."""
+    local_upstream.default = error_reply(500)
+    hosted_upstream.default = OUT_OF_QUOTA[0]
+    answer = rig.ask(rig.take("lane"))
+    assert (answer.status, answer.error["code"]) == (502, "upstream_http_error")
+    assert "x-should-retry" not in answer.headers
+
+
+def test_b8_a_refused_key_is_an_alarm(rig: Rig, local_upstream: Upstream) -> None:
+    """The log names backend and variable once, never the key; /readyz and a metric say so while it lasts."""
+    lane = rig.take("pair")
+    local_upstream.on(lambda request: True).reply(error_reply(401, f"Incorrect API key: {KEY}"))
+    for number in range(4):
+        assert rig.ask(lane, seed=number).status == 502
+    degraded = rig.readyz()["degraded"]
+    alarms = [line for line in rig.gateway.log().splitlines() if f"{lane}.pair" in line]
+    metrics = rig.request("GET", "/metrics").body
+    for name in (f"{lane}.pair-1", f"{lane}.pair-2"):
+        (alarm,) = (line for line in alarms if f"backend {name} " in line)
+        assert "ERROR" in alarm and "refusing our key (status 401)" in alarm and "HOSTED_KEY" in alarm
+        assert f"backend {name}: it refuses our key" in degraded
+        assert value_of(metrics, "tierline_backend_refuses", backend=name) == 1
+    assert len(alarms) == 2
+    assert value_of(metrics, "tierline_backend_refuses", backend="lone-0.weak") == 0
+    assert KEY not in rig.gateway.log()
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_b8_our_key_is_refused(rig: Rig, local_upstream: Upstream, status: int) -> None:
     """A key of ours that is refused is a 502, with no retry by the SDK either, and the endpoint is left alone."""
@@ -297,7 +383,7 @@ def test_b8_our_key_is_refused(rig: Rig, local_upstream: Upstream, status: int) 
     local_upstream.default = error_reply(status, SECRET)
     for attempts in ("1", "0"):
         answer = rig.ask(lane)
-        assert answer.status == 502
+        assert (answer.status, answer.error["code"]) == (502, "upstream_http_error")
         assert answer.headers["x-should-retry"] == "false"
         assert answer.headers["x-tierline-attempts"] == attempts
         assert SECRET not in answer.body.decode()

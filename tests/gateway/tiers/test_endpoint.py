@@ -97,6 +97,38 @@ def test_our_key_is_refused(clock: Clock, endpoint: Endpoint) -> None:
     assert endpoint.unavailable() == ""
 
 
+def test_a_refusal_is_told_when_it_begins_and_when_it_ends(clock: Clock, endpoint: Endpoint) -> None:
+    """Once each, however often it is met; a failure of another kind meanwhile does not end it, an answer does."""
+    told: list[tuple[str, str, bool]] = []
+    endpoint.on_refusal = lambda config, reason, own: told.append((config.name, reason, own))
+    for error in (BadStatus(401), BadStatus(401), Unreachable(), BadStatus(401)):
+        fail(endpoint, error)
+        clock.now += 31
+    assert told == [("local-1", "refusing our key (status 401)", True)]
+    fail(endpoint, BadStatus(402))
+    assert told[1:] == [("local-1", "refusing our account, which is out of quota or credit (status 402)", True)]
+    clock.now += 31
+    assert endpoint.refused == "quota"
+    endpoint.take().succeeded()
+    assert told[2:] == [("local-1", "", True)]
+    assert not endpoint.refused
+
+
+def test_a_refusal_is_heard_of(clock: Clock, endpoint: Endpoint) -> None:
+    """A sibling worker's endpoint knows of it too, until it hears that it is over."""
+    told: list[tuple[str, bool]] = []
+    sibling = endpoint_of(clock)
+    sibling.on_refusal = lambda _, reason, own: told.append((reason, own))
+    fail(endpoint, BadStatus(403))
+    sibling.heard("w", endpoint.state(clock.now), clock.now)
+    assert (sibling.refused, told) == ("key", [("refusing our key (status 403)", False)])
+    assert sibling.breaker.rest is not None and sibling.breaker.rest.status == 403
+    clock.now += 31
+    endpoint.take().succeeded()
+    sibling.heard("w", endpoint.state(clock.now), clock.now)
+    assert (sibling.refused, told[1:]) == ("", [("", False)])
+
+
 def test_one_call_tries_a_rested_endpoint(clock: Clock, endpoint: Endpoint) -> None:
     """After its rest one call at a time tries it, until one succeeds; other calls' ends change nothing."""
     before = endpoint.take()
