@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
 import orjson
 
-from gateway.completions import wants_usage
+from gateway.completions import new_completion_id, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import ApiError
 from gateway.reply import Header, explain, start_events
@@ -53,7 +52,7 @@ class Alive:
         self._named: dict[str, Any] = {}
         if ctx.policy.escalate.stream.alive == "role":
             self._named = {
-                "id": f"chatcmpl-{uuid.uuid4().hex}",
+                "id": new_completion_id(),
                 "object": "chat.completion.chunk",
                 "created": int(time.time()),
                 "model": ctx.policy.surface,

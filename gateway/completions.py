@@ -6,11 +6,14 @@ replays as JSON, and one stored from JSON replays as a stream.
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _MAX_TOOL_CALLS = 1024
+_NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
 _NAMES = frozenset({"id", "role", "type"})  # told whole, be it more than once
@@ -74,6 +77,49 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def fill_in(completion: dict[str, Any], model: str) -> bool:
+    """Gives a completion, in place, the members that clients rely on and that can be made up without harm; whether it
+    lacked any. A `finish_reason` is none of them: without one nobody knows whether the answer is whole. What is there
+    stays, of whatever type: an answer with an id that is no text is not to be made to look sound.
+    """
+    lacks: list[tuple[dict[str, Any], str, Any]] = []
+    if completion.get("id") in _NOTHING:
+        lacks.append((completion, "id", new_completion_id()))
+    if completion.get("object") in _NOTHING:
+        lacks.append((completion, "object", "chat.completion"))
+    if completion.get("created") is None:
+        lacks.append((completion, "created", int(time.time())))
+    if completion.get("model") in _NOTHING:
+        lacks.append((completion, "model", model))
+    for position, choice in enumerate(completion["choices"]):
+        message = choice["message"]
+        if choice.get("index") is None:
+            lacks.append((choice, "index", position))
+        if message.get("role") is None:
+            lacks.append((message, "role", "assistant"))
+        if "content" not in message:
+            lacks.append((message, "content", None))
+        if "refusal" not in message:
+            lacks.append((message, "refusal", None))
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            nameless = (call for call in calls if isinstance(call, dict) and call.get("id") in _NOTHING)
+            lacks += [(call, "id", new_call_id()) for call in nameless]
+    for holder, name, value in lacks:
+        holder[name] = value
+    return bool(lacks)
+
+
+def new_completion_id() -> str:
+    """An id for an answer that has none."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
+
+
+def new_call_id() -> str:
+    """An id for a tool call that has none."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 def strip_logprobs(value: Mapping[str, Any]) -> None:
     """Takes out, in place, the log-probabilities that the client did not ask for."""
     for choice in value["choices"]:
@@ -106,8 +152,8 @@ def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known.
 
     As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
-    (`wants_usage`) may see. The other chunks have no `usage: null` beside it, no more than a live stream has whose
-    backend sends none: to every client measured the two are the same.
+    (`wants_usage`) may see. The `usage: null` that they expect in all others is added on the way out, in
+    `gateway.reply`.
     """
     head = {key: completion[key] for key in completion if key not in _OWN_CHUNK_KEYS}
     head["object"] = "chat.completion.chunk"

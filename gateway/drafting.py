@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.accounts import charge, estimate
 from gateway.backends.base import Call, Truncated
-from gateway.completions import Assembler, Progress, Usage, usage_of
+from gateway.completions import Assembler, Progress, Usage, fill_in, usage_of
 from gateway.context import RequestContext
 from gateway.evidence import StreamEvidence
 from gateway.judging import alternatives_for, judge
@@ -51,7 +51,9 @@ async def read_draft(
         if not draft.progress.finished:
             raise Truncated("the stream ended before its answer")
         whole = True
-        return draft.answer.completion()
+        completion = draft.answer.completion()
+        fill_in(completion, slot.endpoint.config.model)
+        return completion
     finally:
         source.close()
         if not whole:

@@ -21,8 +21,8 @@ from gateway.blame import DeadlinePassed
 from gateway.completions import assemble, chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, UpstreamTimeout
-from gateway.reply import Reply
-from gateway.streaming import DONE_EVENT, error_event, is_error
+from gateway.reply import Reply, is_error
+from gateway.streaming import DONE_EVENT, error_event
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 

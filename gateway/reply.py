@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import orjson
+
 from cache.keeping import Keeping
 from gateway.errors import ApiError
 from gateway.telemetry import names
@@ -19,6 +21,9 @@ _EVENTS: Final = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+
+_CHUNK: Final = b"data: {"
+_NULL_USAGE: Final = b'"usage":null}\n\n'
 
 Header = tuple[bytes, bytes]
 
@@ -102,6 +107,11 @@ def overhead_ms(trace: Trace) -> float:
     return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6
 
 
+def is_error(event: bytes) -> bool:
+    """Whether this event of a stream is an error: no chunk begins like it."""
+    return event.startswith(b'data: {"error":')
+
+
 async def send_json(
     send: Any,
     status: int,
@@ -132,3 +142,17 @@ async def start_events(send: Any, headers: list[Header]) -> None:
     """The head of a stream; every event follows in a write of its own."""
     headers.extend(_EVENTS)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def with_null_usage(event: bytes) -> bytes:
+    """An event for a client that asked for its stream's totals: every chunk but the one that has them says
+    `"usage":null`, added here where the backend left it out.
+    """
+    if event.endswith(_NULL_USAGE) or not event.startswith(_CHUNK) or is_error(event):
+        return event
+    if b'"usage"' not in event and event.endswith(b"}\n\n"):
+        return event[:-3] + b"," + _NULL_USAGE
+    value = orjson.loads(event[len(b"data: ") :])
+    if "usage" in value:
+        return event
+    return b"data: " + orjson.dumps({**value, "usage": None}) + b"\n\n"

@@ -111,7 +111,7 @@ class LiveStream:
         self._first: Leg | None = None
         self._seam: Seam | None = None
         self._continued_by = ""
-        self._identity = Identity(event.value for event in held.events)
+        self._identity = Identity((event.value for event in held.events), slot.endpoint.config.model)
         self._said = Said(looking=ctx.policy.escalate.when.repetition)
         self._progress = Progress()
         self._broken: BackendError | None = None
@@ -278,11 +278,6 @@ def error_event(error: BackendError) -> bytes:
     """The last event of a stream that breaks off."""
     message = f"The answer broke off: {error}."
     return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
-
-
-def is_error(event: bytes) -> bool:
-    """Whether this event is one that `error_event` made: no chunk begins like it."""
-    return event.startswith(b'data: {"error":')
 
 
 def _added_up(*parts: Usage) -> dict[str, Any]:

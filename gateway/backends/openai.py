@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from gateway.backends.base import (
+    BYTE_ORDER_MARK,
     BackendError,
     BadStatus,
     Call,
@@ -29,13 +30,16 @@ from gateway.backends.base import (
 )
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
-from gateway.completions import Assembler, Progress, chunks_of, usage_of
+from gateway.backends.tool_calls import ToolCallDeltas
+from gateway.completions import Assembler, Progress, chunks_of, fill_in, usage_of
 from gateway.off_loop import off_loop
 
 _ERROR_BODY_LIMIT = 64 << 10
 _ERROR_BODY_S = 1.0
 _PIECE_CHARS = 256 << 10
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
+_INDEX = (int, NoneType)
+_NO_CHOICES = "an event whose choices are no choices"
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -62,14 +66,14 @@ class OpenAIBackend:
         """See `Backend.complete`."""
         response = await self._send(call, stream=False)
         if _is_type(response, "text/event-stream"):
-            return await _assembled(_ServerSentEvents(response))
+            return await _assembled(_ServerSentEvents(response), self._model)
         try:
             if not _is_type(response, "application/json"):
                 raise _wrong_type(response)
             raw = await response.read()
         finally:
             response.close()
-        return _completion(raw)
+        return _completion(raw, self._model)
 
     async def stream(self, call: Call) -> EventStream:
         """See `Backend.stream`. An endpoint that answers with plain JSON is streamed from that."""
@@ -79,7 +83,7 @@ class OpenAIBackend:
         try:
             if not _is_type(response, "application/json"):
                 raise _wrong_type(response)
-            return _Replayed(_completion(await response.read()))
+            return _Replayed(_completion(await response.read(), self._model))
         finally:
             response.close()
 
@@ -142,6 +146,7 @@ class _ServerSentEvents:
         self._response = response
         self._parser = EventParser()
         self._invalid: InvalidReply | None = None
+        self._tool_calls: ToolCallDeltas | None = None
         self.done_seen = False
 
     async def read(self) -> list[Event]:
@@ -166,10 +171,44 @@ class _ServerSentEvents:
                 if data == DONE:
                     self.done_seen = True
                     break
-                events.append(_event(data))
+                events.append(self._event(data))
         except InvalidReply as error:
             self._invalid = error
         return events
+
+    def _event(self, data: bytes) -> Event:
+        """The event, as its bytes came unless something has to be mended. Raises InvalidReply."""
+        try:
+            value = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise InvalidReply("an event that is not JSON") from None
+        if not isinstance(value, dict):
+            raise InvalidReply("an event that is not an object")
+        if value.get("error"):
+            raise _error_in_200(value["error"])
+        choices = value.get("choices")
+        if choices is None:
+            # A bare usage chunk: clients want the list, be it empty.
+            value["choices"] = []
+            return Event(orjson.dumps(value), value)
+        if not isinstance(choices, list):
+            raise InvalidReply(_NO_CHOICES)
+        calls_tools = False
+        for choice in choices:
+            if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:
+                raise InvalidReply(_NO_CHOICES)
+            delta = choice.get("delta")
+            if type(delta) is dict:
+                calls_tools = calls_tools or "tool_calls" in delta
+            elif delta is not None:
+                raise InvalidReply(_NO_CHOICES)
+        # JSON over several lines would need a `data:` on each; on one line it needs none.
+        changed = b"\n" in data
+        if calls_tools:
+            if self._tool_calls is None:
+                self._tool_calls = ToolCallDeltas()
+            changed = self._tool_calls.mend(choices) or changed
+        return Event(orjson.dumps(value) if changed else data, value)
 
     def close(self) -> None:
         self._response.close(end_is_due=self.done_seen)
@@ -190,7 +229,7 @@ class _Replayed:
         """Nothing is open."""
 
 
-async def _assembled(stream: _ServerSentEvents) -> Completion:
+async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
     """The whole answer out of a stream that nobody asked for."""
     answer = Assembler()
     progress = Progress()
@@ -204,36 +243,13 @@ async def _assembled(stream: _ServerSentEvents) -> Completion:
     if not progress.finished:
         raise Truncated("the stream ended before its answer")
     value = answer.completion()
+    fill_in(value, model)
     return Completion(orjson.dumps(value), value)
 
 
-def _event(data: bytes) -> Event:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raise InvalidReply("an event that is not JSON") from None
-    if not isinstance(value, dict):
-        raise InvalidReply("an event that is not an object")
-    if value.get("error"):
-        raise _error_in_200(value["error"])
-    choices = value.get("choices")
-    if choices is None:
-        # A bare usage chunk: clients want the list, be it empty.
-        value["choices"] = []
-        return Event(orjson.dumps(value), value)
-    if not isinstance(choices, list) or not all(map(_is_part, choices)):
-        raise InvalidReply("an event whose choices are no choices")
-    # JSON over several lines would need a `data:` on each; on one line it needs none.
-    return Event(orjson.dumps(value) if b"\n" in data else data, value)
-
-
-def _is_part(choice: object) -> bool:
-    if not isinstance(choice, dict) or type(choice.get("index")) not in (int, NoneType):
-        return False
-    return type(choice.get("delta")) in (dict, NoneType)
-
-
-def _completion(raw: bytes) -> Completion:
+def _completion(raw: bytes, model: str) -> Completion:
+    """The completion, with what it lacks filled in; its bytes stay as they came where it lacks nothing."""
+    raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
@@ -245,11 +261,14 @@ def _completion(raw: bytes) -> Completion:
     choices = value.get("choices")
     if not isinstance(choices, list) or not choices or not all(map(_is_choice, choices)):
         raise InvalidReply("a reply without choices")
+    if not all(isinstance(finish := choice.get("finish_reason"), str) and finish for choice in choices):
+        raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
+    changed, sound = fill_in(value, model), True
     if value.get("usage") is not None and usage_of(value) is None:
         # Counts that cannot be are no counts: clients add them up.
         value["usage"] = None
-        return Completion(orjson.dumps(value), value, sound=False)
-    return Completion(raw, value)
+        changed, sound = True, False
+    return Completion(orjson.dumps(value) if changed else raw, value, sound)
 
 
 def _is_choice(choice: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.backends.base import InvalidReply
+from gateway.backends.base import BYTE_ORDER_MARK, InvalidReply
 
 DONE: Final = b"[DONE]"
 _MAX_EVENT = 4 << 20
@@ -56,5 +56,6 @@ class EventParser:
 def _data(block: bytes) -> bytes:
     if block.startswith(b"data: ") and b"\n" not in block:
         return block[6:]
+    block = block.removeprefix(BYTE_ORDER_MARK)  # it may stand before the first event
     lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)

@@ -14,11 +14,22 @@ from gateway.admission import admit
 from gateway.afterwards import Finished
 from gateway.alive import Alive
 from gateway.client import Client, ClientGone
+from gateway.completions import wants_usage
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge
 from gateway.failures import retry_after
 from gateway.middleware import linger, read_body, request_id_of
 from gateway.pipeline import answer
-from gateway.reply import Header, Reply, explain, overhead_ms, reasons, send_error, send_json, start_events
+from gateway.reply import (
+    Header,
+    Reply,
+    explain,
+    overhead_ms,
+    reasons,
+    send_error,
+    send_json,
+    start_events,
+    with_null_usage,
+)
 from gateway.request_body import ChatBodies
 from gateway.services import Services
 from gateway.telemetry import names
@@ -67,6 +78,8 @@ class _Exchange:
         self._started = False
         self._events_open = False
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
+        self._counted = False
+        """Whether the client asked for its stream's totals."""
         self._client = Client(receive, services.deployment.limits.stall)
         self._alive: Alive | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
@@ -118,6 +131,7 @@ class _Exchange:
         raw = await read_body(self._receive, headers, services.deployment.limits.body, typed=services.guard.active)
         body, large = await self._bodies.read(raw)
         self.ledger.requested_model = body["model"]
+        self._counted = wants_usage(body)
         ctx = admit(services, headers, body, self.trace, self.ledger, self._client, large=large)
         if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
             self._alive = Alive(ctx, self._send)
@@ -154,7 +168,8 @@ class _Exchange:
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
         async with contextlib.aclosing(events):
             async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                sent = with_null_usage(event) if self._counted else event
+                await send({"type": "http.response.body", "body": sent, "more_body": True})
         if reply.stream is not None and reply.stream.end != "done":
             self.ledger.error = reply.stream.end
         # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be a second one.

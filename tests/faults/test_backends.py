@@ -649,6 +649,38 @@ def test_b25_totals_in_every_form(rig: Rig, raw: RawUpstream, end: tuple[str, ..
     assert (ledger["tokens_in"], ledger["tokens_out"], ledger["usage_estimated"]) == (1, 1, False)
 
 
+@pytest.mark.parametrize("kind", ["none", "null", "spaced"])
+def test_b25_null_usage_until_the_totals(rig: Rig, local_upstream: Upstream, kind: str) -> None:
+    """Who asked for totals sees `usage` in every chunk, null in all but the last, live and from the cache; nobody else
+    sees more of it than the backend sends.
+    """
+    member = {"none": "", "null": ',"usage":null', "spaced": ', "usage": null '}[kind]
+    part = PART.replace("word", "usage")[:-1] + member + "}"
+    events = (part, LAST[:-1] + member + "}", '{"choices":[],' + USAGE)
+    body = "".join(f"data: {one}\n\n" for one in [*events, "[DONE]"]).encode()
+    local_upstream.default = Reply(body=body, headers={"Content-Type": "text/event-stream"})
+    lane = rig.take("lone")
+    for path in ("direct", "cache-exact"):
+        asked = rig.stream(lane, stream_options={"include_usage": True})
+        assert (asked.headers["x-tierline-path"], asked.text) == (path, "usage")
+        *parts, totals, done = asked.events
+        assert [chunk["usage"] for chunk in parts] == [None] * len(parts)
+        assert (totals["choices"], totals["usage"]["total_tokens"], done) == ([], 2, "[DONE]")
+        until(lambda: rig.cached(lane, stream=True), 15, "the answer in the cache")
+    assert not any(event.get("usage") for event in rig.stream(lane, seed=1).events[:-1])
+    assert any("usage" in event for event in rig.stream(lane, seed=2).events[:-1]) is (kind != "none")
+
+
+@json_and_stream
+def test_b24_an_answer_without_a_finish_is_none(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
+    """A JSON reply that does not say that it is finished is the next tier's turn, and with none a 502."""
+    body = completion(Reply(text=LONG), {"model": "weak"})
+    body["choices"][0]["finish_reason"] = None
+    local_upstream.default = Reply(body=json.dumps(body).encode())
+    assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_invalid_response")
+    assert_failed(rig, ask(rig, rig.take("lone"), stream), *INVALID[1:], INVALID[0])
+
+
 @json_and_stream
 def test_b28_a_stale_connection_is_no_attempt(rig: Rig, raw: RawUpstream, stream: bool) -> None:
     """An endpoint whose connections end before ours do costs nobody an answer, an attempt or an endpoint's rest."""

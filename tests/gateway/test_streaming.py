@@ -277,6 +277,20 @@ async def test_one_id_and_model_in_all(begin: Begin, upstream: Upstream) -> None
     assert chunks(writes)[-1]["usage"]["estimated"] is True
 
 
+async def test_a_stream_that_does_not_say_who_it_is(begin: Begin) -> None:
+    """One without id, kind, model or time gets them, the same in all its chunks and in what is kept of it."""
+    events = ['{"choices":[{"index":0,"delta":{"content":"a"}}]}', '{"choices":[{"index":0,"finish_reason":"stop"}]}']
+    with raw_upstream(sse(*events, "[DONE]")) as server:
+        stream = await begin(server.url, stream_options={"include_usage": True}).committed(judged=False)
+        remembered = stream.remember()
+        seen = {(c["id"], c["model"], c["created"], c["object"]) for c in chunks(await written(stream))}
+    ((ident, model, created, kind),) = seen
+    assert ident.startswith("chatcmpl-")
+    assert (model, type(created), kind) == ("small", int, "chat.completion.chunk")
+    whole = remembered()
+    assert whole is not None and (whole["id"], whole["model"], whole["created"]) == (ident, model, created)
+
+
 async def test_chunks_add_up(begin: Begin, upstream: Upstream) -> None:
     """What is kept of a finished stream is the completion that it spelled out, usage included, asked for or not."""
     upstream.default = Reply(text=LONG)
@@ -432,7 +446,8 @@ async def test_the_identity_never_changes(begin: Begin, named: list[str]) -> Non
 
 async def test_an_unchanged_chunk_is_passed_byte_for_byte(begin: Begin) -> None:
     """What needs no change is sent as it came, its odd spacing and all."""
-    odd = '{"id" : "x",  "choices": [{"index":0, "delta":{"content":"a"}}]}'
+    named = '"object" : "chat.completion.chunk", "created":1,  "model":"m"'
+    odd = '{"id" : "x", %s, "choices": [{"index":0, "delta":{"content":"a"}}]}' % named  # noqa: UP031
     with raw_upstream(sse(odd, finish(0), "[DONE]")) as server:
         writes = await written(await begin(server.url).committed(judged=False))
     assert writes[0] == f"data: {odd}\n\n".encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -108,6 +109,19 @@ def test_calls_tools(client: openai.OpenAI, local_upstream: Upstream) -> None:
     with client.chat.completions.stream(**ASK, tools=[WEATHER]) as stream:
         final = stream.get_final_completion().choices[0]
     assert final.message.tool_calls[0].function.arguments == '{"city":"Utrecht"}'
+
+
+def test_tool_calls_that_lack_index_and_id(client: openai.OpenAI, local_upstream: Upstream) -> None:
+    """A backend that leaves both out of its deltas is no trouble to the SDK's stream helper."""
+    deltas = ({"function": {"name": "weather", "arguments": ""}, "type": "function"}, {"function": {"arguments": "{}"}})
+    chunks: list[Any] = [{"delta": {"tool_calls": [delta]}} for delta in deltas]
+    chunks.append({"delta": {}, "finish_reason": "tool_calls"})
+    events = "".join(f"data: {json.dumps({'choices': [{'index': 0, **chunk}]})}\n\n" for chunk in chunks)
+    local_upstream.default = Reply(body=events.encode(), headers={"Content-Type": "text/event-stream"})
+    with client.chat.completions.stream(**ASK, tools=[WEATHER]) as stream:
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or ()
+    assert (call.function.name, call.function.arguments) == ("weather", "{}")
+    assert call.id.startswith("call_")
 
 
 def test_lists_models(client: openai.OpenAI) -> None:
