@@ -18,11 +18,11 @@ from gateway.backends.base import BackendError, Call, TimedOut
 from gateway.completions import Usage, usage_of
 from gateway.tiers import Ask, Endpoint
 from policies.caching import AuditJudge as Rule
+from routing.tokens import estimated_tokens
 
 _AT_A_TIME: Final = 2
 _LIMIT_S: Final = 30.0
 _READ_CHARS: Final = 4_000
-_CHARS_PER_TOKEN: Final = 4
 _WORDS: Final = {"same": True, "different": False}
 _TASK: Final = """You compare two answers to one question. You get them as JSON: `question`, `answer_1`, `answer_2`.
 Say SAME if whoever asked would learn the same from both: the same facts, the same advice, the same conclusion. Other
@@ -57,7 +57,7 @@ class AuditJudge:
         return said
 
     async def _asked(self, surface: str, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[bool | None, str, float]:
-        tokens_in = sum(len(message["content"]) for message in body["messages"]) // _CHARS_PER_TOKEN
+        tokens_in = int(sum(estimated_tokens(message["content"]) for message in body["messages"]))
         slot = endpoint.take(Ask(surface, "batch", tokens_in=tokens_in))
         try:
             async with asyncio.timeout(self._limit_s):

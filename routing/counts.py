@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from routing.features import Features
 from routing.lexicon import Reading
+from routing.tokens import estimated_tokens
 
 COUNTS: Final = (
     "log_chars",
@@ -41,7 +42,6 @@ _CHOICE = re.compile(r"\n\(?[A-J][.):] ([^\n]*)")
 _DIGIT = re.compile(r"\d")
 # Plain substrings: looking for eight of them takes a tenth of the time of one expression that means the same.
 _CODE = ("```", "#include", "def ", "import ", "function ", "return ", "SELECT ", "public static ")
-_CHARS_PER_TOKEN = 4
 # Of the range's width. In five folds each, 99.6% of routellm_mmlu's held-out prompts stay within it, 99.3% of
 # routellm_gsm8k's and 99.4% of mmlu_pro's; a twentieth leaves 99.0% of GSM8K's.
 _MARGIN = 0.1
@@ -105,7 +105,7 @@ def counts_of(features: Features, reading: Reading) -> NDArray[np.float32]:
     ).tolist()
     size = max(len(data), 1)
     choices, mean, spread, with_digits = _choices_in(text[reading.choices_at :])
-    context = max(0, features.approx_tokens - len(features.text) // _CHARS_PER_TOKEN - 4)
+    context = max(0, features.approx_tokens - int(estimated_tokens(features.text)) - 4)
     logs = np.log1p(
         [
             len(features.text),

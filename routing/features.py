@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_CHARS_PER_TOKEN = 4
+from routing.tokens import estimated_tokens, text_of
+
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One request, seen from outside. `text` is the last user message's text; `approx_tokens` counts all messages."""
+    """One request, seen from outside. `text` is the last user message's; `approx_tokens` estimates all messages."""
 
     text: str
     turns: int
@@ -25,18 +26,18 @@ class Features:
 
 def features_of_text(text: str) -> Features:
     """The features of a request with this one message, as a prompt of labelled data is taken."""
-    return Features(text=text, turns=1, approx_tokens=len(text) // _CHARS_PER_TOKEN + 4)
+    return Features(text=text, turns=1, approx_tokens=int(estimated_tokens(text)) + 4)
 
 
 def features_of(body: Mapping[str, Any]) -> Features:
     """The features of a checked chat-completions body (`messages` is a list of objects, each with a `role`)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
-    text, chars, images = "", 0, False
+    text, tokens, images = "", 0.0, 0
     turns = 0
     for message in messages:
-        part, has_image = _text_of(message.get("content"))
-        chars += len(part)
-        images = images or has_image
+        part, shown = text_of(message.get("content"))
+        tokens += estimated_tokens(part)
+        images += shown
         if message["role"] == "user":
             turns += 1
             text = part
@@ -44,25 +45,9 @@ def features_of(body: Mapping[str, Any]) -> Features:
     return Features(
         text=text,
         turns=turns,
-        approx_tokens=chars // _CHARS_PER_TOKEN + 4 * len(messages),
+        approx_tokens=int(tokens) + 4 * len(messages),
         has_tools=bool(body.get("tools") or body.get("functions")),
         wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
-        has_images=images,
+        has_images=images > 0,
         stream=bool(body.get("stream")),
     )
-
-
-def _text_of(content: object) -> tuple[str, bool]:
-    """A message's text, and whether it carries an image. Content is a string, a list of typed parts, or null."""
-    if isinstance(content, str):
-        return content, False
-    if not isinstance(content, list):
-        return "", False
-    texts: list[str] = []
-    has_image = False
-    for part in content:
-        if isinstance(part, dict):
-            if isinstance(part.get("text"), str):
-                texts.append(part["text"])
-            has_image = has_image or part.get("type") in ("image_url", "input_image", "image")
-    return "\n".join(texts), has_image

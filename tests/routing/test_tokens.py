@@ -1,0 +1,129 @@
+"""How many tokens a request takes, by the kinds of its bytes."""
+
+from __future__ import annotations
+
+import timeit
+from typing import Any
+
+import pytest
+
+from routing.features import features_of
+from routing.tokens import estimated_tokens, most_tokens, room_needed
+
+# Article 1 of the Universal Declaration of Human Rights, and its tokens by the tokenizer of SmolLM2-135M-Instruct, as
+# llama.cpp's /tokenize counts them.
+COUNTED = {
+    "english": (
+        "All human beings are born free and equal in dignity and rights. They are endowed with reason and conscience "
+        "and should act towards one another in a spirit of brotherhood.",
+        32,
+    ),
+    "german": (
+        "Alle Menschen sind frei und gleich an Würde und Rechten geboren. Sie sind mit Vernunft und Gewissen begabt "
+        "und sollen einander im Geist der Brüderlichkeit begegnen.",
+        60,
+    ),
+    "polish": (
+        "Wszyscy ludzie rodzą się wolni i równi pod względem swej godności i swych praw. Są oni obdarzeni rozumem i "
+        "sumieniem i powinni postępować wobec innych w duchu braterstwa.",
+        81,
+    ),
+    "swahili": (
+        "Watu wote wamezaliwa huru, hadhi na haki zao ni sawa. Wote wamejaliwa akili na dhamiri, hivyo yapasa "
+        "watendeane kindugu.",
+        50,
+    ),
+    "vietnamese": (
+        "Tất cả mọi người sinh ra đều được tự do và bình đẳng về nhân phẩm và quyền lợi. Mọi con người đều được tạo "
+        "hoá ban cho lý trí và lương tâm và cần phải đối xử với nhau trong tình anh em.",
+        151,
+    ),
+    "russian": (
+        "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом и совестью и "
+        "должны поступать в отношении друг друга в духе братства.",
+        116,
+    ),
+    "arabic": (
+        "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق. وقد وهبوا عقلا وضميرا وعليهم أن يعامل بعضهم بعضا بروح "
+        "الإخاء.",
+        101,
+    ),
+    "hindi": (
+        "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। उन्हें बुद्धि और अन्तरात्मा की देन "
+        "प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव करना चाहिए।",
+        199,
+    ),
+    "chinese": ("人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心,并应以兄弟关系的精神相对待。", 74),
+    "japanese": (
+        "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。人間は、理性と良心とを"
+        "授けられており、互いに同胞の精神をもって行動しなければならない。",
+        151,
+    ),
+    "korean": (
+        "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다. 인간은 천부적으로 이성과 양심을 "
+        "부여받았으며 서로 형제애의 정신으로 행동하여야 한다.",
+        192,
+    ),
+    "digits": ("3141592653589793238462643383279502884197169399375105820974944592", 64),
+}
+
+
+def body(text: str = "hi", **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.mark.parametrize("script", COUNTED)
+def test_the_bound_holds_in_every_script(script: str) -> None:
+    """It is never less than what a small model's tokenizer counts, and for prose less than two and a half times it."""
+    text, counted = COUNTED[script]
+    assert counted <= most_tokens(text) < 2.5 * counted
+
+
+@pytest.mark.parametrize("script", COUNTED)
+def test_a_prompt_that_fills_the_context_does_not_fit(script: str) -> None:
+    """Four thousand tokens of any script, with room for a reply, are more than a context of 4,096."""
+    text, counted = COUNTED[script]
+    assert room_needed(body(text * (4000 // counted))) > 4096
+
+
+def test_the_estimate_knows_scripts() -> None:
+    """English has a token in four characters, Chinese one a character; a rule on tokens_in sees the difference."""
+    assert estimated_tokens("word" * 100) == 100
+    assert estimated_tokens("人" * 100) == 100
+    assert features_of(body("人" * 100)).approx_tokens == 104
+    assert features_of(body("word" * 100)).approx_tokens == 104
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_tokens": 1256},
+        {"max_completion_tokens": 1256},
+        {"max_tokens": 3, "max_completion_tokens": 1256},
+        {"tools": [{"type": "function", "function": {"name": "f", "description": "1" * 1000}}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n" * 3000}}},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "1" * 1000}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"function": {"arguments": "1" * 1000}}]}]},
+        {"messages": [{"role": "user", "content": ""}] * 150},
+    ],
+    ids=["max_tokens", "completion", "the larger", "tools", "schema", "parts", "image", "tool calls", "messages"],
+)
+def test_what_takes_room(more: dict[str, Any]) -> None:
+    """The reply, the tools, a schema, parts, images, tool calls and every further message add what they may take."""
+    assert room_needed(body() | more) >= room_needed(body()) + 990
+
+
+def test_a_reply_of_no_tokens_needs_no_room() -> None:
+    """A limit of 0 is a limit, and none is given a reply of usual length."""
+    assert room_needed(body(max_tokens=0)) + 256 == room_needed(body())
+
+
+@pytest.mark.parametrize("text", ["The quick brown fox jumps over it. " * 229, "昨天晚上我们沿着河边散步了很久" * 534])
+def test_no_character_is_looked_at_one_by_one(text: str) -> None:
+    """Counting is cheaper than the cheapest loop of Python's over a text, several times."""
+    counted, looped = (
+        min(timeit.repeat(one, number=5, repeat=20))
+        for one in (lambda: room_needed(body(text)), lambda: sum(not one.isascii() for one in text))
+    )
+    assert counted < looped
