@@ -2,6 +2,7 @@
 
 never called (every endpoint was full)       nobody's
 a 4xx of the caller's making                 the caller's: the endpoint is well
+more than the model can hold                 nobody's: the endpoint is well
 a text that goes round in circles            nobody's: it is how the model writes
 the request's deadline, tokens still coming  the request's
 the time we gave it ran out                  the endpoint's, if it was silent for longer than its own `patience`;
@@ -11,7 +12,7 @@ anything else                                the endpoint's
 
 from __future__ import annotations
 
-from gateway.backends.base import BackendError, BadStatus, Degenerate, Saturated, TimedOut
+from gateway.backends.base import BackendError, BadStatus, ContextExceeded, Degenerate, Saturated, TimedOut
 
 
 class BudgetSpent(TimedOut):
@@ -30,7 +31,7 @@ class DeadlinePassed(TimedOut):
 
 def is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
     """Whether the endpoint that gave this error is to blame for it; see the module's docstring."""
-    if isinstance(error, Saturated | DeadlinePassed | Degenerate):
+    if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded):
         return False
     if isinstance(error, BadStatus):
         return not error.callers_fault

@@ -14,7 +14,7 @@ import orjson
 
 from cache.deadline import Deadline
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Completion, RetriesSpent
+from gateway.backends.base import BackendError, BadStatus, Call, Completion, ContextExceeded, RetriesSpent
 from gateway.blame import BudgetSpent
 from gateway.completions import strip_logprobs, usage_of
 from gateway.context import RequestContext
@@ -297,6 +297,8 @@ async def _stream(
 
 
 def _outcome_of(error: BackendError) -> Outcome:
+    if isinstance(error, ContextExceeded):
+        return Outcome("too_long", str(error))
     if isinstance(error, BadStatus) and error.callers_fault:
         return Outcome("caller_fault", str(error))
     return Outcome("retryable", f"{error.error_type}: {error}")

@@ -56,7 +56,9 @@ def envelope(message: str, type_: str, param: str | None, code: str | None) -> b
 
 
 class InvalidRequest(ApiError):
-    """400: codes invalid_json, invalid_utf8, invalid_type, missing_required_parameter, unsupported_value."""
+    """400: codes invalid_json, invalid_utf8, invalid_type, missing_required_parameter, unsupported_value,
+    context_length_exceeded.
+    """
 
     status = 400
     type = "invalid_request_error"

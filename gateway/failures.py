@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from gateway.backends.base import (
     BackendError,
     BadStatus,
+    ContextExceeded,
     InvalidReply,
     Refusal,
     Saturated,
@@ -66,8 +67,10 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
     """
     if full_s and not errors:
         return Overloaded(_BUSY, headers=retry_after(full_s))
-    passing = [one for one in errors if not (isinstance(one, BadStatus) and one.refusal)]
-    error = (passing or errors)[-1] if errors else None
+    # A model that could hold the request, and takes our key, may answer the next time: it decides, if there is one.
+    holding = [one for one in errors if not isinstance(one, ContextExceeded)]
+    passing = [one for one in holding if not (isinstance(one, BadStatus) and one.refusal)]
+    error = (passing or holding or errors)[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
     if isinstance(error, Saturated):
@@ -113,11 +116,21 @@ def retry_after(seconds: float) -> Headers:
 
 
 def _status(error: BadStatus) -> ApiError:
+    if isinstance(error, ContextExceeded):
+        return _too_long(error)
     if error.callers_fault:
         return _passed_through(error)
     if error.refusal:
         return _refused(error.refusal, error.status)
     return UpstreamFailed(f"The model's endpoint answered with status {error.status}.")
+
+
+def _too_long(error: ContextExceeded) -> ApiError:
+    """The backend's own message, which has its count and its limit, under the code that clients look for."""
+    message = error.told.get("message")
+    ours = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
+    said = message if isinstance(message, str) and message else ours
+    return InvalidRequest(said, code=ContextExceeded.error_type, param="messages")
 
 
 def _passed_through(error: BadStatus) -> ApiError:

@@ -12,15 +12,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.backends.base import BackendError, RetriesSpent
+from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
 from gateway.context import RequestContext
 from gateway.dispatch import Tried, try_attempt
-from gateway.failures import exhausted
+from gateway.errors import ApiError
+from gateway.failures import exhausted, no_tier
 from gateway.services import Services
 from gateway.streaming import LiveStream
 from gateway.tiers import Endpoint, Slot
-from routing.cascade import Attempt, Cascade, Racing, Serve, Wait
-from routing.decide import Decision, TierHealth
+from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
+from routing.decide import Decision, NoTierError, TierHealth
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _LOSERS_S = 0.05
@@ -66,6 +67,7 @@ class Run:
     ) -> None:
         """`both`: the next tier is asked at once too."""
         self.first_tier = decision.tiers[0]
+        self._missing = decision.missing
         self._ctx = ctx
         self._services = services
         racing = _racing(ctx, services, both=both)
@@ -99,7 +101,7 @@ class Run:
                 self._served = self._tried[step.number]
                 return self._served
             else:
-                raise exhausted(self._errors(), timed_out=step.timed_out, full_s=step.full_s)
+                raise self._failure(step)
 
     def takes_over(self) -> bool:
         """Whether a stronger tier would take over, were a draft turned down now."""
@@ -150,6 +152,17 @@ class Run:
     def _ended(self, tried: Tried) -> None:
         self._tried[tried.attempt.number] = tried
         self._cascade.observe(tried.outcome, tried.attempt.number)
+
+    def _failure(self, failed: Fail) -> ApiError:
+        """What the client is told. A request that is too long for the tiers that were there is not its fault while one
+        that may hold it is down.
+        """
+        errors, tiers = self._errors(), [self._services.tiers[name] for name in self._missing]
+        down = [tier for tier in tiers if any(endpoint.config.configured for endpoint in tier.endpoints)]
+        if down and errors and all(isinstance(error, ContextExceeded) for error in errors):
+            reason = f"the request is too long for the tiers that can answer now; {down[0].name} cannot"
+            return no_tier(NoTierError(reason, capable=True), down)
+        return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
 
     def _errors(self) -> list[BackendError]:
         """What went wrong, in order. That no retry was allowed is no news to the client; the failure before it is."""

@@ -10,11 +10,13 @@ The rules, in the order they are asked:
     caller_fault      another tier would say the same: out at once, unless a draft shows that one tier takes it
     low_confidence    the next stronger tier takes over, if it is expected to answer in what is left of the budget; else
                       `on_miss` decides: the best answer so far goes out, as degraded, or none does
+    too_long          the tier cannot hold the request: the next stronger tier takes over, then weaker ones
     retryable         another endpoint of the tier, then the next stronger tier, then the best answer so far, then
                       weaker tiers, a tier whose draft was thrown away among them
-At most `max_attempts` in all, and none that could not answer in time. A hedge (the first tier is slower than it should
-be) or a speculative second attempt runs beside the first. JSON and streams are driven alike; what differs is that a
-stream's rejected draft is gone (`Outcome.kept` is False), so it cannot be served later.
+At most `max_attempts` in all (one that found the request too long has done no work, and does not count), and none that
+could not answer in time. A hedge (the first tier is slower than it should be) or a speculative second attempt runs
+beside the first. JSON and streams are driven alike; what differs is that a stream's rejected draft is gone
+(`Outcome.kept` is False), so it cannot be served later.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Literal
 from policies.model import Policy
 from routing.decide import Decision, TierHealth
 
-OutcomeKind = Literal["accepted", "low_confidence", "retryable", "caller_fault"]
+OutcomeKind = Literal["accepted", "low_confidence", "retryable", "too_long", "caller_fault"]
 Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]
 Role = Literal["", "hedge", "speculative"]
 
@@ -153,6 +155,7 @@ class Cascade:
         self._last: Outcome | None = None
         self._winner = 0
         self._hedge_after_s: float | None = None
+        self._too_long = 0
         self._missing = bool(decision.missing)
         self._stands_in = bool(decision.stand_in)
         self._degraded = self._stands_in and decision.weaker
@@ -207,6 +210,13 @@ class Cascade:
             if not outcome.kept:
                 self._dropped.append(tier)
             self._escalated = self._escalated or not beside
+        elif outcome.kind == "too_long":
+            self._too_long += 1
+            if self._above(tier) is None:
+                self._failed_over = self._failed_over or not beside
+            else:
+                self._escalated = self._escalated or not beside
+            self._leave(tier)
         elif outcome.kind == "retryable" and self._tried[tier] >= self._health[tier].endpoints:
             self._leave(tier)
             self._failed_over = self._failed_over or not beside
@@ -222,7 +232,11 @@ class Cascade:
         return tier is not None and self._may_attempt() and self._fits(tier, left)
 
     def _may_attempt(self) -> bool:
-        return len(self._attempts) < self._policy.escalate.max_attempts
+        return self._counted() < self._policy.escalate.max_attempts
+
+    def _counted(self) -> int:
+        """How many attempts have been made, of those that count."""
+        return len(self._attempts) - self._too_long
 
     def _current(self) -> str | None:
         """The tier whose turn it is; None when only an answer in hand, or nothing, is left."""
@@ -279,7 +293,7 @@ class Cascade:
 
     def _attempt(self, tier: str, left: Left, role: Role = "") -> Attempt:
         number = len(self._attempts) + 1
-        can_escalate = number < self._policy.escalate.max_attempts and self._above(tier) is not None
+        can_escalate = self._counted() + 1 < self._policy.escalate.max_attempts and self._above(tier) is not None
         if not self._stronger and self._dropped:
             self._degraded = True
         # With every stronger tier out of reach the answer goes out as it is, but not without saying so.

@@ -9,6 +9,7 @@
     │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
     │     any 4xx whose code says that our account is out of quota                    retryable
     │     any other 4xx: the caller's fault                                           passed on
+    │   └── ContextExceeded the model cannot hold the request                         the next tier may
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     ├── Truncated           a stream that broke before its end                        retryable before the commit
     └── Degenerate          a stream that goes round in circles, seen after the commit
@@ -136,6 +137,17 @@ def _error_object(body: bytes) -> dict[str, Any]:
     if isinstance(error, str):
         return {"message": error}
     return error if isinstance(error, dict) else {}
+
+
+class ContextExceeded(BadStatus):
+    """The prompt, or the prompt and the reply it asks for, is longer than the model can hold."""
+
+    error_type = "context_length_exceeded"
+
+    @property
+    def callers_fault(self) -> bool:
+        """No: a model that holds more may take it."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)

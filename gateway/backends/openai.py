@@ -20,6 +20,7 @@ from gateway.backends.base import (
     BadStatus,
     Call,
     Completion,
+    ContextExceeded,
     Event,
     EventStream,
     InvalidReply,
@@ -28,6 +29,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
+from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
 from gateway.backends.tool_calls import ToolCallDeltas
@@ -112,6 +114,8 @@ class OpenAIBackend:
         if self._key:
             # Some endpoints quote the key they refuse.
             body = body.replace(self._key, b"***")
+        if says_too_long(response.status, body):
+            raise ContextExceeded(response.status, body)
         raise BadStatus(response.status, body, _retry_after(response))
 
     def _payload(self, call: Call, *, stream: bool) -> bytes:
@@ -145,7 +149,7 @@ class _ServerSentEvents:
     def __init__(self, response: Response) -> None:
         self._response = response
         self._parser = EventParser()
-        self._invalid: InvalidReply | None = None
+        self._invalid: BackendError | None = None
         self._tool_calls: ToolCallDeltas | None = None
         self.done_seen = False
 
@@ -172,7 +176,7 @@ class _ServerSentEvents:
                     self.done_seen = True
                     break
                 events.append(self._event(data))
-        except InvalidReply as error:
+        except (InvalidReply, ContextExceeded) as error:
             self._invalid = error
         return events
 
@@ -185,7 +189,7 @@ class _ServerSentEvents:
         if not isinstance(value, dict):
             raise InvalidReply("an event that is not an object")
         if value.get("error"):
-            raise _error_in_200(value["error"])
+            raise _error_in_200(value["error"], data)
         choices = value.get("choices")
         if choices is None:
             # A bare usage chunk: clients want the list, be it empty.
@@ -257,7 +261,7 @@ def _completion(raw: bytes, model: str) -> Completion:
     if not isinstance(value, dict):
         raise InvalidReply("a reply that is not an object")
     if value.get("error"):
-        raise _error_in_200(value["error"])
+        raise _error_in_200(value["error"], raw)
     choices = value.get("choices")
     if not isinstance(choices, list) or not choices or not all(map(_is_choice, choices)):
         raise InvalidReply("a reply without choices")
@@ -275,8 +279,13 @@ def _is_choice(choice: object) -> bool:
     return isinstance(choice, dict) and isinstance(choice.get("message"), dict)
 
 
-def _error_in_200(error: object) -> InvalidReply:
-    """Its code, or its type, and never its message: that may quote the prompt, and ends up in spans."""
+def _error_in_200(error: object, raw: bytes) -> BackendError:
+    """Its code, or its type, and never its message: that may quote the prompt, and ends up in spans.
+
+    As ContextExceeded it is what it would be with a status of its own, a 400.
+    """
+    if says_too_long(400, raw):
+        return ContextExceeded(400, raw[:_ERROR_BODY_LIMIT])
     named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
     word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
     return InvalidReply(f"an error in a 200{word}")

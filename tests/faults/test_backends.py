@@ -405,15 +405,15 @@ def test_b9_the_callers_own_fault(
 ) -> None:
     """A backend's 4xx is passed on in our envelope, asked of nobody else, and held against no endpoint."""
     lane = rig.take("lane")
-    local_upstream.default = error_reply(status, "too long", "invalid_request_error", "context_length_exceeded")
+    local_upstream.default = error_reply(status, "no such field", "invalid_request_error", "unknown_field")
     for _ in range(6):
         answer = ask(rig, lane, stream)
         assert answer.status == status
         assert answer.error == {
-            "message": "too long",
+            "message": "no such field",
             "type": "invalid_request_error",
             "param": None,
-            "code": "context_length_exceeded",
+            "code": "unknown_field",
         }
         assert answer.headers["x-tierline-attempts"] == "1"
     assert rig.states(lane)["weak"] == "ready"

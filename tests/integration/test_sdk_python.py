@@ -155,10 +155,10 @@ def test_bad_request(client: openai.OpenAI, local_upstream: Upstream) -> None:
 
 def test_the_callers_fault_found_by_the_backend(client: openai.OpenAI, local_upstream: Upstream) -> None:
     """A backend's 400 comes back as the SDK's BadRequestError with the backend's own code, and is not retried."""
-    local_upstream.default = error_reply(400, "too long", "invalid_request_error", "context_length_exceeded")
+    local_upstream.default = error_reply(400, "no such field", "invalid_request_error", "unknown_field")
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**ASK)
-    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.code == "unknown_field"
     assert len(local_upstream.requests) == 1
 
 

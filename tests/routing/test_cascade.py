@@ -444,3 +444,49 @@ def test_a_line_that_takes_too_long_is_told_from_a_backend_that_does() -> None:
     assert forecasting({"hosted": full}, "hosted").next(Left(2.0)) == Fail(full_s=5.0)
     slow = Forecast(5.1, 5.2, 5.1, queue_s=1.0, known=True, least_s=5.05)
     assert forecasting({"hosted": slow}, "hosted").next(Left(2.0)) == Fail(timed_out=True)
+
+
+TOO_LONG = Outcome("too_long", "status 400")
+
+
+def test_a_tier_that_cannot_hold_the_request_is_left() -> None:
+    """The next one takes over, as an escalation, whatever else the tier's endpoints are; nothing is left after all."""
+    run = cascade("local", "hosted", endpoints=3)
+    attempt(run)
+    run.observe(TOO_LONG)
+    second = attempt(run)
+    assert (second.tier, second.retry) == ("hosted", False)
+    run.observe(ACCEPTED)
+    assert (run.next(Left(5)), run.path) == (Serve(2), "escalated")
+    run = cascade("local", "hosted")
+    for _ in range(2):
+        attempt(run)
+        run.observe(TOO_LONG)
+    assert run.next(Left(5)) == Fail()
+
+
+def test_a_request_that_was_too_long_has_used_up_no_attempt() -> None:
+    """A policy of one attempt still gets its one answer."""
+    run = cascade("local", "middle", "hosted", escalate={"max_attempts": 1})
+    for tier in ("local", "middle"):
+        assert attempt(run).tier == tier
+        run.observe(TOO_LONG)
+    assert attempt(run).tier == "hosted"
+    run.observe(RETRYABLE)
+    assert run.next(Left(5)) == Fail()
+
+
+def test_a_draft_in_hand_goes_out_where_the_next_tier_cannot_hold_it() -> None:
+    """The best answer so far is served, as degraded; a weaker tier that takes over is a fallback."""
+    run = cascade("local", "hosted")
+    attempt(run)
+    run.observe(low(0.4))
+    attempt(run)
+    run.observe(TOO_LONG)
+    assert (run.next(Left(5)), run.path) == (Serve(1), "degraded")
+    run = cascade("hosted", fallbacks=("local",))
+    attempt(run)
+    run.observe(TOO_LONG)
+    assert attempt(run).tier == "local"
+    run.observe(ACCEPTED)
+    assert (run.next(Left(5)), run.path) == (Serve(2), "fallback")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.aiohttp_transport import AiohttpTransport
-from gateway.backends.base import BadStatus, Call, Completion, InvalidReply, Truncated
+from gateway.backends.base import BadStatus, Call, Completion, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from tests.support.raw_upstream import raw_upstream
@@ -460,6 +460,46 @@ async def test_whose_fault_a_status_is(backend: OpenAIBackend, upstream: Upstrea
     error = await refused(backend)
     assert (error.status, error.callers_fault) == (status, status in CALLERS)
     assert b"scripted" in error.body
+
+
+SAID_TOO_LONG = [
+    (400, "request (8720 tokens) exceeds the available context size (4096 tokens), try increasing it"),
+    (500, "Context size has been exceeded."),
+    (400, "This model's maximum context length is 4097 tokens. However, you requested 5000 tokens."),
+    (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
+    (400, "The input (5000 tokens) is longer than the model's context length (4096 tokens)."),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000"),
+    (422, "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000"),
+    (400, "the input length exceeds the context length"),
+    (400, "prompt too long; exceeded max context length by 4 tokens"),
+    (400, "The number of tokens to keep from the initial prompt is greater than the context length."),
+    (400, "prompt is too long: 208310 tokens > 200000 maximum"),
+    (400, "input length and `max_tokens` exceed context limit: 199211 + 20000 > 200000"),
+    (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."),
+    (400, "Input is too long for requested model."),
+    (400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"),
+    (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+    (413, "Prompt is too long"),
+]
+SAID_OTHERWISE = [
+    (400, "messages[0].content must be a string"),
+    (400, "max_tokens must be at least 1"),
+    (413, "Request Entity Too Large"),
+    (429, "Rate limit reached for tokens per min; the maximum context length is not the matter"),
+    (500, "the server had an error"),
+]
+
+
+@pytest.mark.parametrize(("status", "message"), SAID_TOO_LONG + SAID_OTHERWISE)
+async def test_a_request_too_long_is_told_from_other_errors(
+    backend: OpenAIBackend, upstream: Upstream, status: int, message: str
+) -> None:
+    """In the words of each server: it is no fault of the caller's, for another model may hold it."""
+    upstream.default = error_reply(status, message)
+    error = await refused(backend)
+    assert isinstance(error, ContextExceeded) is ((status, message) in SAID_TOO_LONG)
+    assert error.status == status
+    assert not (isinstance(error, ContextExceeded) and error.callers_fault)
 
 
 async def test_a_quoted_key_is_taken_out(backend: OpenAIBackend, upstream: Upstream) -> None:
