@@ -7,7 +7,7 @@ What the policy wants (`escalate.stream.on_break`):
 A stream of which the client has no word yet (its role, at most) is simply asked for once more, of anybody.
 
 In order: another endpoint of the tier, the stronger tiers, the weaker ones. A model that goes round in circles would do
-so at another endpoint too, so after that its tier is left out.
+so at another endpoint too, and one whose context is full holds no more there, so after that its tier is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.accounts import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Degenerate, Event, EventStream, Saturated, Truncated
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    Call,
+    ContextExceeded,
+    Degenerate,
+    Event,
+    EventStream,
+    Saturated,
+    Truncated,
+)
 from gateway.blame import BudgetSpent, DeadlinePassed
 from gateway.context import RequestContext
 from gateway.handover import Way, handed_over, without_loop
@@ -29,6 +39,7 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Ask, Endpoint, Slot, Tier
 from routing.decide import needs
+from routing.tokens import room_needed
 
 CORRECTED: Final = "\n\n[corrected]\n\n"
 """What stands between an answer that broke off and the one that takes its place."""
@@ -101,7 +112,7 @@ class Successor:
         ladder = ctx.ladder()
         at = ladder.index(broken.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
-        same = () if isinstance(broken.error, Degenerate) else (broken.tier,)
+        same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
         if ctx.policy.escalate.stream.on_break == "correct" and broken.said.text:
             # A correction by the weaker would be none.
             return iter((*stronger, *same))
@@ -116,7 +127,7 @@ class Successor:
         forecast = health.forecast
         if forecast is not None and forecast.known and forecast.ttft_s > self._ctx.budget_s():
             return False
-        return needs(features) <= health.capabilities
+        return not health.unfit_for(needs(features), room_needed(self._ctx.body) if health.context else 0)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """A place at an endpoint of this tier that can go on, waited for no longer than any attempt would; or None."""

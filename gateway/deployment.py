@@ -23,6 +23,9 @@ _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 
 STORE_URL = "TIERLINE_STORE_URL"
 """Names the store wherever the config itself names none."""
+LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
+LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
+"""How many tokens the model at LOCAL_URL holds; set by `tierline up` for the model that it starts."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
@@ -122,7 +125,14 @@ class _Resolver:
         if key and urlsplit(backend.base_url).scheme == "http" and not _is_loopback(backend.base_url):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         head = self._head((*path, "confidence_head"), backend)
-        return backend.model_copy(update={"key": key, "unconfigured_reason": reason, "head": head})
+        context = backend.context if backend.context is not None else self._local_context(backend)
+        update = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
+        return backend.model_copy(update=update)
+
+    def _local_context(self, backend: BackendConfig) -> int | None:
+        """The context of the model that `tierline up` serves, where this backend is that model."""
+        context, url = self._environ.get(LOCAL_CONTEXT, ""), self._environ.get(LOCAL_URL, "").rstrip("/")
+        return int(context) if context.isdecimal() and url and url == backend.base_url else None
 
     def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
         wanted = backend.confidence_head

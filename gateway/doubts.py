@@ -15,7 +15,11 @@ from policies.validation import Finding
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
     """(where, what) for everything that is asked for and cannot be had, or is other than it seems."""
-    return [*_of_thresholds(policy, deployment), *_of_the_judge(policy, deployment)]
+    return [
+        *_of_thresholds(policy, deployment),
+        *_of_the_judge(policy, deployment),
+        *_of_contexts(policy, deployment),
+    ]
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
@@ -45,6 +49,23 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
                 f"backend {name!r} is unconfigured ({backend.unconfigured_reason or 'no base_url'}): it compares "
                 "nothing, and the threshold learns only from differences that the guards see",
             )
+
+
+def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Replies for which a model has no room, whatever the prompt is."""
+    for backend in _backends(policy, deployment):
+        most, context = policy.output.max_tokens, backend.context
+        if most is not None and context is not None and most >= context:
+            yield (
+                ("output", "max_tokens"),
+                f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so no request fits there "
+                "that does not ask for a shorter reply",
+            )
+
+
+def _backends(policy: Rules, deployment: Deployment) -> list[BackendConfig]:
+    """The backends of the policy's tiers."""
+    return [backend for tier in deployment.tiers if tier.name in policy.tiers for backend in tier.backends]
 
 
 def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty import Difficulty
+from routing.tokens import room_needed
 
 log = logging.getLogger("tierline.pipeline")
 
@@ -156,6 +157,7 @@ def _decided(
             ctx.clamp,
             ttft_s=left.ttft_s,
             holdout=_held_out(ctx, hop, health),
+            room=room_needed(ctx.body) if any(one.context for one in health.values()) else 0,
         )
     except NoTierError as error:
         hop.attributes[names.REASON] = str(error)

@@ -133,6 +133,9 @@ class BackendConfig(Section):
     as its own beginning (llama.cpp, Anthropic), `continue_final_message` is vLLM's field for it, and `prompt` asks for
     the rest in words (OpenAI)."""
     capabilities: frozenset[Capability] = frozenset()
+    context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
+    """How many tokens it holds, prompt and reply together; None where that is not known, and then nothing is kept from
+    it for its length. Of the model that `tierline up` starts it is known."""
     logprobs: bool = True
     """Whether it can give token log-probabilities. Where it cannot, a policy's `agreement` is the evidence there is."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"

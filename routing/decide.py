@@ -7,7 +7,7 @@ to the request, the next stronger one; tiers that cannot answer now are left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ class NoTierError(Exception):
 class TierHealth:
     """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer.
 
+    `context` is how many tokens its backends hold, prompt and reply together; None if that is not known.
     `failing`: it is unavailable only for having failed, and may be asked when nothing else can answer. `forecast` is
     how long its next call would take, for a prompt of this request's length.
     """
@@ -41,6 +42,15 @@ class TierHealth:
     unavailable: str = ""
     failing: bool = False
     forecast: Forecast | None = None
+    context: int | None = None
+
+    def unfit_for(self, needed: Set[str], room: int) -> str:
+        """Why it cannot take a request that needs these capabilities and so many tokens; empty if it can."""
+        if lacking := needed - self.capabilities:
+            return f"{self.name} cannot do {', '.join(sorted(lacking))}"
+        if self.context is not None and room > self.context:
+            return f"{self.name} holds {self.context} tokens, and this may take {room}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +104,25 @@ def decide(
     *,
     ttft_s: float | None = None,
     holdout: bool = False,
+    room: int = 0,
 ) -> Decision:
     """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds.
 
     `ttft_s` is what is left for the first token of a stream; None where nothing limits it. With `holdout` the strongest
-    tier starts, whatever the difficulty.
+    tier starts, whatever the difficulty. `room` is how many tokens the prompt and the reply may take together.
     """
-    capable = _capable(policy, clamp, features, health)
+    capable, unfit = _capable(policy, clamp, features, room, health)
     lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values())
     if len(capable) == 1:
-        return _with_health(capable[0], capable, health, f"{capable[0]} alone is open to it{lacks}")
+        reason = "; ".join([f"{capable[0]} alone is open to it", *unfit.values()])
+        return _with_health(capable[0], capable, health, f"{reason}{lacks}")
     if holdout:
         reason = f"{capable[-1]}: held out, to measure the others against{lacks}"
         return _with_health(capable[-1], capable, health, reason)
     wanted, reason = _wanted(policy, difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
     if start != wanted and wanted not in policy.unconfigured:
-        reason += f"; {wanted} is not open to this request"
+        reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
     reason += lacks
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
     quick = _in_time(capable[capable.index(start) :], health, features.stream, limit)
@@ -147,13 +159,21 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
 
 
 def _capable(
-    policy: Policy, clamp: Clamp | None, features: Features, health: Mapping[str, TierHealth]
-) -> tuple[str, ...]:
-    """The tiers that are open to this request; raises NoTierError, which names the keys that would open one."""
+    policy: Policy, clamp: Clamp | None, features: Features, room: int, health: Mapping[str, TierHealth]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The tiers that are open to this request, and why each of the others of its ladder is not.
+
+    `room` is a bound, no count. Where none of the tiers that surely hold it can answer now, the others are asked too:
+    their backends count. Raises NoTierError, which names the keys that would open a tier.
+    """
     ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(features)
-    capable = tuple(name for name in ladder if needed <= health[name].capabilities) if needed else ladder
+    unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, room))}
+    capable = tuple(name for name in ladder if name not in unfit)
+    if unfit and not any(not health[name].unavailable for name in capable):
+        capable = tuple(name for name in ladder if needed <= health[name].capabilities)
+        unfit = {name: why for name, why in unfit.items() if name not in capable}
     if capable:
-        return capable
+        return capable, unfit
     lacking = [tier.why_not for tier in (clamp or Clamp()).unconfigured(policy) if needed <= tier.capabilities]
     if lacking:
         raise NoTierError(f"no tier can answer this: {'; '.join(lacking)}", capable=True)

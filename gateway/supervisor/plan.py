@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from gateway.deployment import LOCAL_CONTEXT, LOCAL_URL
 from gateway.launch import Launch
 from gateway.settings import Deployment, TierConfig
 from gateway.supervisor import CannotStart
@@ -44,14 +45,15 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
         spec, found["TIERLINE_STORE_URL"] = store_child(state)
         specs.append(spec)
     if deployment.wants_local_model:
-        spec, found["TIERLINE_LOCAL_BASE_URL"] = local_child(deployment.local_model, state)
+        spec, found[LOCAL_URL] = local_child(deployment.local_model, state)
+        found[LOCAL_CONTEXT] = str(deployment.local_model.context)
         specs.append(spec)
         if not os.environ.get("TIERLINE_LOCAL_MODEL"):
             # Headers, confidence heads and stored answers go by this name, so it has to be the served model's.
             _, found["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
     specs.append(gateway_child(listen, launch.config, launch.policies, found, state))
     deployment = launch.deployment({**os.environ, **found})  # as the gateway will find it
-    store_url, local_base_url = deployment.store.url, found.get("TIERLINE_LOCAL_BASE_URL")
+    store_url, local_base_url = deployment.store.url, found.get(LOCAL_URL)
     if not store_url:
         raise AssertionError("the loader takes the store's URL from the environment, where it was just put")
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):

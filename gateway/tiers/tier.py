@@ -51,6 +51,7 @@ class Tier:
         self._capabilities: frozenset[str] = frozenset.intersection(*(frozenset[str](c.capabilities) for c in configs))
         self.configured = bool(self._configured)
         """Whether at least one of its backends is."""
+        self._context = min((c.context for c in configs if c.context is not None), default=None)
         self.free = all(config.price.input == 0 == config.price.output for config in configs)
         """Whether its calls cost nothing."""
         self.price = configs[0].price
@@ -135,9 +136,9 @@ class Tier:
             if best is None or _first_s(forecast) < _first_s(best):
                 best = forecast
         if best is not None:
-            return TierHealth(self.name, self._capabilities, count, forecast=best)
+            return TierHealth(self.name, self._capabilities, count, forecast=best, context=self._context)
         failing = any(endpoint.failing for endpoint in self.endpoints)
-        return TierHealth(self.name, self._capabilities, count, reason, failing)
+        return TierHealth(self.name, self._capabilities, count, reason, failing, context=self._context)
 
     def _usable(self, tokens_in: int) -> list[Endpoint]:
         """The available ones; where there is none, those that rest for their failures alone."""

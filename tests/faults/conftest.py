@@ -32,7 +32,7 @@ def _rig(
 ) -> Iterator[Rig]:
     local, hosted = _upstreams
     with never_connects() as deaf:
-        urls = dict.fromkeys(("weak", "pair", "quad"), local.url)
+        urls = dict.fromkeys(("weak", "small", "pair", "quad"), local.url)
         urls |= {"strong": hosted.url, "raw": _raw.url, "deaf": deaf}
         settings = {"tiers": lanes.tiers(urls), "limits": {"body": "64KiB"}, "default_surface": "lane-0"}
         with serve(

@@ -11,6 +11,8 @@ own: a surface whose tiers are its alone, though the same scripted upstreams sta
     deaf    a tier whose connections hang, then strong
     mute    such a tier alone
     other   as lane, over the other transport, httpx2
+    brief   a tier at the local upstream that holds 512 tokens, then strong
+    tight   such a tier alone
 """
 
 from __future__ import annotations
@@ -33,7 +35,18 @@ from gateway.telemetry.reader import find
 from tests.support.gateway import Gateway
 from tests.support.wait import until
 
-COUNTS = {"lane": 160, "lone": 120, "pair": 12, "quad": 2, "raw": 16, "deaf": 2, "mute": 2, "other": 24}
+COUNTS = {
+    "lane": 160,
+    "lone": 120,
+    "pair": 12,
+    "quad": 2,
+    "raw": 16,
+    "deaf": 2,
+    "mute": 2,
+    "other": 24,
+    "brief": 8,
+    "tight": 2,
+}
 TIERS = {
     "lane": ("weak", "strong"),
     "lone": ("weak",),
@@ -43,6 +56,8 @@ TIERS = {
     "deaf": ("deaf", "strong"),
     "mute": ("deaf",),
     "other": ("weak", "strong"),
+    "brief": ("small", "strong"),
+    "tight": ("small",),
 }
 ENDPOINTS = {"pair": 2, "quad": 4}
 CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+[A-Z]\w*|\b\w+Error\b")
@@ -95,6 +110,7 @@ def tiers(urls: Mapping[str, str]) -> list[dict[str, Any]]:
 
 def _backend(kind: str, role: str, url: str) -> dict[str, Any]:
     return {
+        **({"context": 512} if role == "small" else {}),
         "http": {"client": "httpx2" if kind == "other" else "aiohttp"},
         "base_url": url,
         "model": role,

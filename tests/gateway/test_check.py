@@ -217,6 +217,20 @@ def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"{config}:{line}: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
 
 
+def test_a_reply_for_which_a_model_has_no_room_is_said(
+    policies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A context no larger than the replies of a surface is never used by them."""
+    config = tmp_path / "my.yaml"
+    config.write_text(
+        default_config().read_text().replace("logprobs: true", "logprobs: true\n        context: 1024", 1)
+    )
+    assert main(["check", "--config", str(config), "--policies", str(policies)]) == 0
+    out = capsys.readouterr().out
+    line = line_of(policies / "batch.yaml", "max_tokens: 2048")
+    assert f"batch.yaml:{line}: output.max_tokens: backend 'local' holds 1024 tokens" in out
+
+
 def test_a_judge_that_cannot_be_asked_is_said(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unconfigured backend compares nothing, and an audit of nought leaves nothing to compare."""
     edit(policies / "chat.yaml", "semantic: {", "semantic: {audit_judge: {backend: hosted}, ")

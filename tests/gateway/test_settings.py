@@ -89,6 +89,20 @@ def test_the_shipped_config_takes_what_the_environment_gives() -> None:
     assert not deployment.wants_local_model
 
 
+def test_the_local_models_context_is_known_without_being_written_twice(load: Load) -> None:
+    """What `tierline up` says of the model it started holds for the backend at that URL, unless that says otherwise."""
+    text = CONFIG.replace('"http://127.0.0.1:9000/v1/"', '"${TIERLINE_LOCAL_BASE_URL}/"')
+    environ = {"TIERLINE_LOCAL_BASE_URL": "http://127.0.0.1:9000/v1", "TIERLINE_LOCAL_CONTEXT": "2048"}
+
+    def contexts(text: str, environ: Mapping[str, str]) -> list[int | None]:
+        return [backend.context for tier in load(text, environ).tiers for backend in tier.backends]
+
+    assert contexts(text, environ) == [2048, None, None]
+    assert contexts(text.replace("model: small", "model: small, context: 512"), environ) == [512, None, None]
+    assert contexts(text, environ | {"TIERLINE_LOCAL_CONTEXT": ""}) == [None, None, None]
+    assert contexts(CONFIG, environ | {"TIERLINE_LOCAL_BASE_URL": "http://127.0.0.1:1/v1"}) == [None, None, None]
+
+
 def test_the_environment_names_the_store_where_the_config_does_not(load: Load) -> None:
     """A config without a store section is served by TIERLINE_STORE_URL; one that names a store keeps its own."""
     environ = {"TIERLINE_STORE_URL": "redis://from-the-environment:6379/0"}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.deployment import default_config
 from gateway.launch import Launch
 from gateway.supervisor import CannotStart
 from gateway.supervisor.banner import Facts, Row, render
@@ -189,6 +190,21 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[subprocess.Popen[bytes], li
         return process, [int((tmp_path / f"{name}.pid").read_text()) for name in ("store", "model", "gateway")]
 
     return start
+
+
+def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands once in the config, and is what the model's slots and the backend's limit are made of."""
+    for name in ("TIERLINE_LOCAL_BASE_URL", "TIERLINE_LOCAL_CONTEXT", "TIERLINE_STORE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    config = tmp_path / "tierline.yaml"
+    config.write_text(default_config().read_text().replace("context: 4096", "context: 1536"))
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(config=config, port=free_port()), state)
+    backend = plan.deployment.tiers[0].backends[0]
+    assert (backend.context, backend.configured) == (1536, True)
+    argv = next(spec.argv for spec in plan.specs if "gateway.local_tier" in spec.argv)
+    assert argv[argv.index("--context") + 1] == "1536"
+    assert plan.specs[-1].env["TIERLINE_LOCAL_CONTEXT"] == "1536"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

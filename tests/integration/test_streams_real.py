@@ -67,6 +67,17 @@ def test_the_local_model_goes_on(real: str, local_upstream: Upstream) -> None:
     assert said not in rest
 
 
+def test_the_local_model_counts_for_itself(real: str) -> None:
+    """Asked alone, it refuses what it cannot hold, and its own count reaches the client under the usual code."""
+    client = openai.OpenAI(base_url=real, api_key="any", max_retries=0)
+    text = "人人生而自由,在尊严和权利上一律平等。" * 240
+    with pytest.raises(openai.BadRequestError, match="exceeds the available context size \\(4096 tokens\\)") as caught:
+        client.chat.completions.create(
+            model="tier:local", messages=[{"role": "user", "content": text}], max_tokens=8, stream=True
+        )
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+
+
 def test_the_local_model_finishes_json(real: str, local_upstream: Upstream) -> None:
     """JSON that broke off is JSON when it has gone on: the grammar is led through the beginning."""
     tokens = ('{"country"', ": ", '"France", ', '"capital"', ': "Par')

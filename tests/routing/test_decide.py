@@ -39,10 +39,13 @@ def health(**changes: Any) -> dict[str, TierHealth]:
     """Every tier can do everything and is well, unless `changes` says why not, or what it can."""
     everything = frozenset({"tools", "json", "vision"})
     found = {}
+    contexts: dict[str, int] = changes.pop("contexts", {})
     for name in TIERS:
         change = changes.get(name, "")
         well = not isinstance(change, str)
-        found[name] = TierHealth(name, frozenset(change) if well else everything, 1, "" if well else change)
+        found[name] = TierHealth(
+            name, frozenset(change) if well else everything, 1, "" if well else change, context=contexts.get(name)
+        )
     return found
 
 
@@ -317,3 +320,35 @@ def test_no_tier_is_configured_at_all() -> None:
     with pytest.raises(NoTierError, match=r"LOCAL_KEY is not set; .*MIDDLE_KEY is not set; .*HOSTED_KEY") as caught:
         decide(laddered(*TIERS), EASY, features(), {}, 10.0)
     assert caught.value.capable
+
+
+def of_room(room: int, clamp: Clamp = Clamp(), **changes: Any) -> Decision:
+    """The decision for an easy request that may take so many tokens; local holds 4,096, middle 8,192."""
+    known = health(contexts={"local": 4096, "middle": 8192}, **changes)
+    return decide(policy(), EASY, features(), known, 10.0, clamp, room=room)
+
+
+def test_a_tier_that_does_not_hold_the_request_is_not_asked() -> None:
+    """It starts at the next one that holds it, and the reason gives both numbers."""
+    assert of_room(4096).tiers == TIERS
+    decision = of_room(4097)
+    assert (decision.tiers, decision.fallbacks) == (("middle", "hosted"), ())
+    assert "local holds 4096 tokens, and this may take 4097" in decision.reason
+    alone = of_room(9000)
+    assert (alone.tiers, alone.fallbacks) == (("hosted",), ())
+    assert "middle holds 8192 tokens" in alone.reason
+
+
+def test_a_tier_that_may_hold_it_is_better_than_none() -> None:
+    """The room is a bound: where no tier that surely holds the request can answer, the smaller ones are asked."""
+    down = of_room(9000, hosted="failing")
+    assert down.tiers == ("local", "middle")
+    assert of_room(9000, Clamp("local", "local")).tiers == ("local",)
+
+
+def test_what_a_tier_cannot_do_is_not_made_up_for() -> None:
+    """A tier without the capability stays out, however large the request is."""
+    known = health(local=("json",), middle=("tools",), contexts={"middle": 8192, "hosted": 8192})
+    decision = decide(policy(), EASY, features(has_tools=True), known, 10.0, room=9000)
+    assert decision.tiers == ("middle", "hosted")
+    assert "local cannot do tools" in decision.reason
