@@ -1,7 +1,8 @@
 """What a policy asks of answers that this deployment's backends cannot give. `tierline check` prints it.
 
 `policies.lint` looks at a policy alone; this looks at it beside the backends: those whose answers it judges, of every
-tier but the last, which nothing can replace; and the one that is to judge answers of its cache.
+tier but the last, which nothing can replace; the one that is to judge answers of its cache; and those for which its
+requests wait.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
         *_of_contexts(policy, deployment),
+        *_of_lines(policy, deployment),
     ]
 
 
@@ -61,6 +63,35 @@ def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
                 f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so no request fits there "
                 "that does not ask for a shorter reply",
             )
+
+
+def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """What the policy itself says of waiting, and a cap of the config does not allow."""
+    load = policy.load
+    if "max_wait" in load.model_fields_set:
+        for backend in _backends(policy, deployment):
+            if backend.queue.wait is not None and backend.queue.wait < load.max_wait:
+                yield (
+                    ("load", "max_wait"),
+                    f"backend {backend.name!r} lets nobody wait for longer than {backend.queue.wait:g} s (its "
+                    "queue.wait in the config); raise or remove that, or wait for less here",
+                )
+    if "max_waiting" not in load.model_fields_set:
+        return
+    for tier in (tier for tier in deployment.tiers if tier.name in policy.tiers):
+        lengths = [backend.queue.length for backend in tier.backends if backend.queue.length is not None]
+        if len(lengths) == len(tier.backends) and sum(lengths) < load.max_waiting:
+            yield (
+                ("load", "max_waiting"),
+                f"tier {tier.name!r} lets no more than {sum(lengths)} requests wait (its backends' queue.length in the "
+                "config); raise or remove that, or let fewer wait here",
+            )
+    if deployment.limits.in_flight < load.max_waiting:
+        yield (
+            ("load", "max_waiting"),
+            f"a worker takes no more than {deployment.limits.in_flight} requests in hand (limits.in_flight in the "
+            "config), those that wait included; raise that, or let fewer wait here",
+        )
 
 
 def _backends(policy: Rules, deployment: Deployment) -> list[BackendConfig]:

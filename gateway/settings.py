@@ -91,10 +91,12 @@ class Http(Section):
 
 
 class Queue(Section):
-    """Who waits for a backend that carries all it may: so many requests per worker, and none longer than `wait`."""
+    """A hard cap on who waits for a backend that carries all it may: so many requests per worker, and none longer than
+    `wait`. What is not written caps nothing: each surface's policy says how many of its requests wait, and how long.
+    """
 
-    length: Annotated[Whole, Field(ge=0)] = 128
-    wait: Seconds = 2.0
+    length: Annotated[Whole, Field(ge=0)] | None = None
+    wait: Seconds | None = None
 
 
 class Warm(Section):

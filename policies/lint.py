@@ -163,6 +163,12 @@ def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
         yield ("escalate", "speculate", "during_lookup"), "there is no semantic cache, so there is no lookup"
 
 
+def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:
+    load = policy.load
+    if "max_wait" in load.model_fields_set and load.max_wait > policy.slo.deadline:
+        yield ("load", "max_wait"), "longer than slo.deadline, which ends the wait first"
+
+
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
     if policy.holdout > 0.1:
         yield (
@@ -212,6 +218,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _second_opinions_come_in_time,
     _races_have_a_rival,
     _holdout_is_a_sample,
+    _waits_end_in_time,
     _caches_build_on_each_other,
     _rollout_waits,
 )

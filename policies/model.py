@@ -216,6 +216,7 @@ class Load(Section):
 
     Interactive requests go ahead of batch ones, which keep a floor of one place in twenty. Nobody waits for longer than
     `max_wait`, and no more than `max_waiting` requests of the surface do so in one worker: the others are shed at once.
+    That is the whole rule, unless the config caps a backend's line for all surfaces together (its `queue`).
     """
 
     priority: Priority = "interactive"

@@ -167,11 +167,14 @@ class Endpoint:
         Safe to cancel: a place that was given to a request that has left goes to the next one.
         """
         predicted = self.predicted_wait_s(batch=ask.priority == "batch")
-        longest = min(ask.wait_s, self.config.queue.wait)
+        cap = self.config.queue.wait
+        longest = ask.wait_s if cap is None else min(ask.wait_s, cap)
         ahead_s = predicted - self._turn_s(batch=ask.priority == "batch")
         if longest <= 0 or ahead_s > (longest * _BATCH_SURE if ask.priority == "batch" else longest):
             raise Saturated(f"{self.config.name} is full, for {ahead_s * 1000:.0f} ms as it seems", predicted)
         waiter = self.line.join(ask, self.now(), predicted, retry=retry)
+        if self.line.batch == 1 and ask.priority == "batch":
+            self._grants.begin(self._batch_per_second(), self.now())
         timer = asyncio.get_running_loop().call_later(longest, self._overdue, waiter)
         try:
             return await waiter.future
@@ -300,6 +303,7 @@ class Endpoint:
         held = now - called_at
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
         self._reserve.calls_take(self._hold_s)
+        self._grants.calls_take(self._hold_s)
         if self.line.size:
             self._admit(now)
 
@@ -357,7 +361,7 @@ class Endpoint:
             if waiter is None:
                 return
             if waiter.ask.priority == "batch":
-                self._grants.granted(now)
+                self._grants.granted(self._batch_per_second(), now)
             waiter.future.set_result(self.place(waiter.ask, now, now - waiter.since, retry=waiter.retry))
 
     def _overdue(self, waiter: Waiter) -> None:
@@ -368,6 +372,11 @@ class Endpoint:
         """What a batch newcomer would wait at the rate at which those before it get their places."""
         least = floor_of(self.capacity) / self._hold_s if self._hold_s else math.inf
         return (self.line.batch + 1) / max(self._grants.per_second(self.now()), least)
+
+    def _batch_per_second(self) -> float:
+        """How many places a second should come free for batch requests, by the calls under way."""
+        turn_s = self._turn_s(batch=True)
+        return 1 / turn_s if turn_s else math.inf
 
     def _turn_s(self, *, batch: bool) -> float:
         """How long it takes until a place becomes free for those in line, of which some may be for batch alone."""

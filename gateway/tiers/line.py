@@ -1,13 +1,17 @@
 """The line in front of an endpoint that carries all it may: who waits, and who gets the place that becomes free.
 
 Interactive requests go ahead of batch ones, first come first served within each. A batch request gets at least every
-twentieth place that becomes free, unless batch calls hold their part of the places already (see `reserve`). A full line
-takes an interactive request in place of its youngest batch request, but for one place in line in twenty.
+twentieth place that becomes free, unless batch calls hold their part of the places already (see `reserve`).
+
+One rule says how many wait and for how long: each surface's policy, by `load.max_waiting` and `load.max_wait`. A
+backend's `queue` is a hard cap on all surfaces together, where the config has one. A line that is full by it takes an
+interactive request in place of its youngest batch request, but for one place in line in twenty.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -51,13 +55,13 @@ class Waiter:
 
 
 class Line:
-    """At most `length` waiters. `surfaces` counts those of each surface, in all lines of the worker together."""
+    """At most `length` waiters; None caps nothing. `surfaces` counts each surface's, in all lines of the worker."""
 
     __slots__ = ("_batch", "_interactive", "_kept", "_length", "_passed_over", "_surfaces", "size")
 
-    def __init__(self, length: int, surfaces: Counter[str]) -> None:
-        self._length = length
-        self._kept = length // EVERY
+    def __init__(self, length: int | None, surfaces: Counter[str]) -> None:
+        self._length = sys.maxsize if length is None else length
+        self._kept = self._length // EVERY
         self._surfaces = surfaces
         self._interactive: OrderedDict[Waiter, None] = OrderedDict()
         self._batch: OrderedDict[Waiter, None] = OrderedDict()

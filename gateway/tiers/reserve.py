@@ -55,22 +55,39 @@ class Reserve:
 
 
 class Grants:
-    """How many places a second batch requests in line have been given lately: what those behind them may expect."""
+    """How many places a second batch requests in line have been given lately: what those behind them may expect.
 
-    __slots__ = ("_at", "_rate")
+    While none waits none is given, which says nothing: the rate is only measured while some do, and begins with the one
+    that the calls under way let expect. It is remembered for the time of a few calls, for places come free in waves.
+    """
+
+    __slots__ = ("_at", "_rate", "_remembered_s")
 
     def __init__(self) -> None:
-        self._rate = 0.0
-        self._at = 0.0
+        self._rate = math.inf
+        self._at = -math.inf
+        self._remembered_s = _REMEMBERED_S
 
-    def granted(self, now: float) -> None:
+    def calls_take(self, seconds: float) -> None:
+        """How long a call holds its place, on average."""
+        self._remembered_s = max(_REMEMBERED_S, _CALLS * seconds)
+
+    def begin(self, expected: float, now: float) -> None:
+        """One waits where none did; so many places a second should come free. What was measured just before holds."""
+        if math.isinf(self._rate) or now - self._at > self._remembered_s:
+            self._rate = expected
+        self._at = now
+
+    def granted(self, expected: float, now: float) -> None:
         """One has got its place."""
-        self._rate = self.per_second(now) + 1 / _REMEMBERED_S
+        if math.isinf(self._rate):
+            self.begin(expected, now)
+        self._rate = self.per_second(now) + 1 / self._remembered_s
         self._at = now
 
     def per_second(self, now: float) -> float:
-        """The rate, each grant counting for less as it grows old."""
-        return self._rate * math.exp((self._at - now) / _REMEMBERED_S)
+        """The rate, each grant counting for less as it grows old; infinite until a call has ended."""
+        return self._rate if math.isinf(self._rate) else self._rate * math.exp((self._at - now) / self._remembered_s)
 
 
 def floor_of(capacity: int) -> int:

@@ -231,6 +231,29 @@ def test_a_reply_for_which_a_model_has_no_room_is_said(
     assert f"batch.yaml:{line}: output.max_tokens: backend 'local' holds 1024 tokens" in out
 
 
+@pytest.mark.parametrize(
+    ("written", "key", "says"),
+    [
+        ("        queue: {wait: 2s}\n", "load.max_wait", "backend 'local' lets nobody wait for longer than 2 s"),
+        ("        queue: {length: 128}\n", "load.max_waiting", "tier 'local' lets no more than 128 requests wait"),
+        ("", "load.max_waiting", "a worker takes no more than 512 requests in hand"),
+    ],
+)
+def test_a_cap_that_is_tighter_than_a_policy_is_said(
+    policies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str, key: str, says: str
+) -> None:
+    """Where the config lets fewer wait, or less long, than a policy writes, the policy's line is pointed out."""
+    config = tmp_path / "my.yaml"
+    text = default_config().read_text()
+    if not written:
+        text = text.replace("in_flight: 2048", "in_flight: 512")
+    config.write_text(text.replace("        continuation: prefill", f"{written}        continuation: prefill"))
+    assert main(["check", "--json", "--config", str(config), "--policies", str(policies)]) == 0
+    [warning] = [one for one in json.loads(capsys.readouterr().out)["warnings"] if one["file"].endswith("batch.yaml")]
+    assert (warning["key"], warning["line"]) == (key, line_of(policies / "batch.yaml", "max_waiting: 1024"))
+    assert says in warning["message"]
+
+
 def test_a_judge_that_cannot_be_asked_is_said(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unconfigured backend compares nothing, and an audit of nought leaves nothing to compare."""
     edit(policies / "chat.yaml", "semantic: {", "semantic: {audit_judge: {backend: hosted}, ")

@@ -42,6 +42,8 @@ EXACT = "exact: {ttl: 24h}"
         ([("invalid: [json]}", "invalid: [json]}, speculate: {during_lookup: true}")],
          "escalate.speculate.during_lookup", "no lookup"),
         ([("tiers: [local, hosted]", "tiers: [local, hosted]\nholdout: 50%")], "holdout", "50%"),
+        ([("tiers: [local, hosted]", "tiers: [local, hosted]\nload: {max_wait: 31s}")],
+         "load.max_wait", "slo.deadline"),
         ([("p95: 400ms", "p95: 950ms")], "slo.ttft.p95", "longer than p99"),
         ([("deadline: 30s", "deadline: 600ms")], "slo.ttft.p99", "longer than slo.deadline"),
     ],

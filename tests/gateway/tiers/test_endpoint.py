@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -300,15 +301,46 @@ async def test_a_hopeless_wait_is_refused_at_once(clock: Clock, endpoint: Endpoi
 
 
 async def test_a_wait_is_bounded_by_the_backends_own_queue(endpoint: Endpoint) -> None:
-    """`queue.wait` of the config holds whatever a surface would allow; a wait of nothing is none."""
+    """`queue.wait` of the config holds whatever a surface would allow, where it is written; a wait of 0 s is none."""
     endpoint.take(CHAT)
     endpoint.take(CHAT)
     with pytest.raises(Saturated):
         await endpoint.wait(Ask("chat", "interactive", 0.0, 10))
+    assert (endpoint.config.queue.wait, endpoint.config.queue.length) == (None, None)
+    waiters = [asyncio.create_task(endpoint.wait(CHAT)) for _ in range(CHAT.max_waiting)]
+    await asyncio.sleep(0)
+    assert endpoint.line.size == CHAT.max_waiting, "without a cap the surface's own bound is the only one"
+    with pytest.raises(Saturated, match="1000 requests of chat wait already"):
+        await endpoint.wait(CHAT)
+    for waiter in waiters:
+        waiter.cancel()
     hurried = endpoint_of(Clock(), queue={"wait": "10ms"}, max_in_flight=1)
     hurried.take(CHAT)
     with pytest.raises(Saturated):
         await asyncio.wait_for(hurried.wait(CHAT), 5)
+
+
+@pytest.mark.parametrize("pause_s", [0.6, 600.0])
+async def test_a_burst_of_batch_is_let_in_whatever_there_was_before(pause_s: float) -> None:
+    """That no batch request got a place while none waited says nothing of how long the next ones wait."""
+    clock = Clock()
+    endpoint = endpoint_of(clock, max_in_flight=16, adaptive=False)
+    patient = replace(BATCH, wait_s=30.0)
+    held(clock, endpoint, 0.5)
+    for _ in range(2):
+        slots = [endpoint.take(patient) for _ in range(16)]
+        waiters = [asyncio.create_task(endpoint.wait(patient)) for _ in range(284)]
+        await asyncio.sleep(0)
+        assert [waiter for waiter in waiters if waiter.done()] == [], "9 s of waiting are less than 30"
+        while slots:
+            clock.now += 0.5
+            for slot in slots:
+                slot.free()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            slots, waiters = [w.result() for w in waiters if w.done()], [w for w in waiters if not w.done()]
+        assert waiters == []
+        clock.now += pause_s
 
 
 async def test_a_rest_turns_those_in_line_away(endpoint: Endpoint) -> None:
