@@ -3,8 +3,8 @@
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
            day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and the
-           second one?`); nothing volatile (today, latest, price); no text to work on (`translate ...`, quotes,
-           code); not too long.
+           second one?`); nothing volatile (`cache.volatile`: today, latest, price); no text to work on
+           (`translate ...`, quotes, code); not too long.
 
 Which answers may be kept is the matter of `cache.answers`.
 """
@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from cache import payload, words
+from cache.volatile import is_volatile
 from policies.caching import CachePolicy
 
 LONGEST_QUESTION = 2_000
@@ -32,6 +33,7 @@ _LEANS = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_VOLATILE = "volatile"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
 """So many words with a meaning of their own let a pronoun refer to something in the same question."""
@@ -40,6 +42,8 @@ _STANDS_ALONE = 2
 class Facts(Protocol):
     """What the caller has already read off the request (the gateway's Features are such)."""
 
+    @property
+    def text(self) -> str: ...
     @property
     def turns(self) -> int: ...
     @property
@@ -55,7 +59,7 @@ class Facts(Protocol):
 
 
 def rule_values(body: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
-    """What `cache.never` rules can ask for; None where the request does not say."""
+    """What `cache.never` rules can ask for, but for `volatile`; None where the request does not say."""
     return {
         "tools": facts.has_tools,
         "images": facts.has_images,
@@ -78,6 +82,8 @@ def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: Facts) -> s
     if policy.never:
         values = rule_values(body, facts)
         for rule in policy.never:
+            if _VOLATILE in rule.names and _VOLATILE not in values:
+                values[_VOLATILE] = is_volatile(facts.text)
             if rule.holds(values):
                 return f"never: {rule.source}"
     return ""
@@ -129,6 +135,6 @@ def _why_not_asked(question: str, in_conversation: bool) -> str:
     if not said.isdisjoint(words.POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
         return "follow_up"
     pairs = frozenset(pairwise(found))
-    if not said.isdisjoint(words.VOLATILE) or not words.VOLATILE_PAIRS.isdisjoint(pairs):
+    if is_volatile(question):
         return "volatile"
     return "payload" if payload.carried(question, found, said, pairs) else ""

@@ -158,20 +158,6 @@ SYNONYMS: Final = {
 }
 
 
-VOLATILE: Final = word_set(
-    """today tonight tomorrow yesterday now nowadays currently current latest newest recent recently lately breaking
-    upcoming live news headline headlines price prices pricing stock stocks share shares inflation
-    score scores standings trending president ceo champion heute aktuell jetzt aujourd actuel maintenant hoy
-    ahora actual"""
-)
-"""A question with one of these may have another answer tomorrow."""
-VOLATILE_PAIRS: Final = pair_set(
-    """this morning; this afternoon; this evening; this week; this weekend; this month; this year;
-this quarter; this season; last night; last week; last weekend; last month; last year; next week; next weekend;
-next month; next year; the weather; weather in; weather like; weather forecast; weather for; forecast for; the traffic;
-traffic in; traffic on; traffic like; the moment; these days; so far; to date; cost of; exchange rate; exchange rates;
-interest rate; interest rates; temperature in; prime minister; what time; what day; what date; what year; how old"""
-)
 FOREIGN: Final = word_set(
     """der die das den dem des ein eine einer eines einem einen und oder ist sind wird wurde von zum zur mit auf bei
     nach aus wie kann ich mein meine wo wann warum wer el los las un una unos unas y es son fue de del en al con por

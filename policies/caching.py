@@ -24,8 +24,14 @@ CACHE_VALUES: Final[Ranges] = {
     "tokens_in": COUNT,
     "stream": FLAG,
     "json": FLAG,
+    "volatile": FLAG,
 }
-"""What a rule of `cache.never` may ask about, and the values it can have."""
+"""What a rule of `cache.never` may ask about, and the values it can have.
+
+A request that does not say what its `temperature` is leaves it to the model's provider (1 with OpenAI), and so do
+`top_p` and `seed`: no comparison with such a value holds, so `temperature > 1` is about those that say so. `n` is then
+1. `volatile`: the last user message asks for what depends on when it is asked (today, now, latest, news, price).
+"""
 TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
 """What the name of a source that answers are drawn from looks like."""
 TAGS_AT_MOST = 16
@@ -102,6 +108,8 @@ class CachePolicy(Section):
     exact: ExactCache | None = None
     semantic: SemanticCache | None = None
     never: tuple[CacheRule, ...] = ()
+    """Requests of which one of these rules holds are neither answered from the store, nor are their answers kept or
+    shared with equal requests under way."""
     store_tool_calls: bool = False
     """Whether answers that call tools are kept: what a call does may not be what it did before."""
     replay: Literal["at_once", "paced"] = "at_once"

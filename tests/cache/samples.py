@@ -13,6 +13,7 @@ from policies.model import Policy
 class Facts:
     """What the gateway would have read off a plain question."""
 
+    text: str = ""
     turns: int = 1
     approx_tokens: int = 10
     has_tools: bool = False

@@ -11,7 +11,7 @@ from tests.cache.samples import Facts, body, policy
 
 def test_rules_can_ask_for_what_a_policy_may_name() -> None:
     """The names that a policy file may use are the names that get a value here."""
-    assert set(rule_values({}, Facts())) == set(CACHE_VALUES)
+    assert {*rule_values({}, Facts()), "volatile"} == set(CACHE_VALUES)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,9 @@ def test_rules_can_ask_for_what_a_policy_may_name() -> None:
         ("temperature > 0.3", {}, Facts(), False),
         ("n > 1", {"n": 2}, Facts(), True),
         ("turns > 3 or tokens_in > 100", {}, Facts(turns=4), True),
+        ("volatile", {}, Facts(text="What is the price of gold today?"), True),
+        ("volatile", {}, Facts(text="What is gold made of?"), False),
+        ("volatile and turns == 1", {}, Facts(text="Any news?", turns=2), False),
     ],
 )
 def test_a_never_rule_that_holds_switches_both_caches_off(

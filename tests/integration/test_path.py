@@ -168,6 +168,55 @@ def test_a_client_can_keep_out_of_the_cache(gw: Gateway, directive: str, path: s
     assert fresh.headers["x-tierline-path"] == path
 
 
+@pytest.mark.parametrize(
+    ("question", "sampling", "rule"),
+    [
+        ("Write one line about the sea.", {"temperature": 2}, "temperature > 1"),
+        ("Name a colour of the sea.", {"n": 2}, "n > 1"),
+        ("What is the price of gold today?", {}, "volatile"),
+    ],
+)
+def test_who_asks_for_variety_or_for_the_moment_gets_an_answer_of_its_own(
+    gw: Gateway,
+    store: LocalStore,
+    local_upstream: Upstream,
+    hosted_upstream: Upstream,
+    question: str,
+    sampling: dict[str, Any],
+    rule: str,
+) -> None:
+    """A high temperature, several choices and what changes by the day: neither shared at the same moment, nor kept."""
+    local_upstream.default = hosted_upstream.default = Reply(text="Blue.", before_first_s=0.2)
+
+    async def at_once() -> list[httpx2.Response]:
+        return await asyncio.gather(*(asyncio.to_thread(ask, gw, question, **sampling) for _ in range(3)))
+
+    replies = asyncio.run(at_once())
+    assert [reply.headers["x-tierline-path"] for reply in replies] == ["direct"] * 3
+    assert len(local_upstream.requests) + len(hosted_upstream.requests) == 3
+    record = traced(store, replies[0])
+    assert record["hops"][1]["attributes"]["tierline.cache.reason"] == f"never: {rule}"
+    assert "cache.write" not in hops(record)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7}, {"temperature": 1}, {"n": 1}], ids=str)
+def test_an_ordinary_client_is_served_from_the_cache(
+    gw: Gateway, local_upstream: Upstream, sampling: dict[str, Any]
+) -> None:
+    """A request that names no temperature, or the usual one, is a hit the second time."""
+    question = f"Where do penguins live? {sampling}"
+    until(lambda: ask(gw, question, **sampling).headers["x-tierline-path"] == "cache-exact", 5, "a hit")
+
+
+def test_a_fresh_answer_takes_the_stored_ones_place(gw: Gateway, local_upstream: Upstream) -> None:
+    """With `Cache-Control: no-cache`, as a client's `regenerate` may send it, the next to ask get the new answer."""
+    local_upstream.default = Reply(text="The first answer.")
+    until(lambda: ask(gw, "Say who you are.").headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+    local_upstream.default = Reply(text="The second answer.")
+    assert text_of(ask(gw, "Say who you are.", headers={"cache-control": "no-cache"})) == "The second answer."
+    until(lambda: text_of(ask(gw, "Say who you are.")) == "The second answer.", 5, "the fresh answer, stored")
+
+
 def test_only_if_cached_never_calls_a_model(gw: Gateway, local_upstream: Upstream) -> None:
     """Without a stored answer it is an error, and no backend hears of it."""
     refused = ask(gw, "Say nothing yet.", headers={"x-tierline-cache": "only-if-cached"})
