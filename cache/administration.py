@@ -118,10 +118,15 @@ class Administration:
                 return read
         return None
 
-    async def remove(self, entry_id: str, within: Sequence[Listed] | None = None) -> Found | None:
-        """Removes an entry with its copies, and where it is a copy itself, what it was copied from; what it was."""
+    async def remove(
+        self, entry_id: str, within: Sequence[Listed] | None = None, created_at: float | None = None
+    ) -> Found | None:
+        """Removes an entry with its copies, and where it is a copy itself, what it was copied from; what it was.
+
+        Where `created_at` says which answer is meant, another one that has taken its place stays.
+        """
         found = await self.find(entry_id, within)
-        if found is None:
+        if found is None or created_at not in (None, found.entry.created_at):
             return None
         digests = [found.key.rpartition(ENTRY)[2], *found.copies]
         if origin := found.entry.origin:

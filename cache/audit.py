@@ -7,9 +7,11 @@ surface's controller. Nobody waits for any of this, and what fails here costs a 
 How two answers are compared stands in `cache.comparison`. Where a judge is to compare and says nothing, that is no
 label: what it stood for is owed, and the judge's next labels stand for it too, each for at most one more like itself.
 
+What clients say of hits afterwards (`complain`) goes the same way.
+
 The batches of all workers lie on one stream of the store per surface and kind of score, so that replicas have the same
-threshold and a restart keeps it. They hold scores and verdicts, no text, and no tenant. Without a store each worker
-learns for itself.
+thresholds and a restart keeps them. They hold scores and verdicts and no text; a tenant is named only where it has
+complained. Without a store each worker learns for itself.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from numpy.typing import NDArray
 
 from cache.codec import CorruptEntry, decode
 from cache.comparison import ALIKE, Judge, contradict, text_of
-from cache.risk import Batch, Label, RiskControl, decode_batch, encode_batch
+from cache.risk import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
 from cache.scope import SCHEMA
 from cache.store import Append, Command, Store, StoreUnavailable
 from policies.caching import AuditJudge, SemanticCache
@@ -84,19 +86,28 @@ class Surface:
     requests: int = 0
     scores: list[float] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
+    complaints: list[Complaint] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """The weights of samples below the threshold, and above it, of which the judge said nothing."""
     last: str = "0"
     quiet_s: float = 0.0
 
-    def state(self) -> SurfaceState:
-        """The threshold in force, and of how many labels."""
-        return SurfaceState(self.control.threshold, self.control.labels, self.control.breached)
+    def state(self, owner: str = "") -> SurfaceState:
+        """The threshold in force, for this owner if one is named, and of how many labels."""
+        return SurfaceState(self.control.threshold_for(owner), self.control.labels, self.control.breached)
+
+    def count(self, owner: str) -> None:
+        """Notes a request of this owner."""
+        self.requests += 1
+        if owner in self.control.own:
+            self.asked[owner] = self.asked.get(owner, 0) + 1
 
     def taken(self) -> Batch:
         """What has been seen since the last call."""
-        batch = Batch(self.requests, tuple(self.scores), tuple(self.labels))
-        self.requests, self.scores, self.labels, self.quiet_s = 0, [], [], 0.0
+        batch = Batch(self.requests, tuple(self.scores), tuple(self.labels), tuple(self.complaints), self.asked)
+        self.requests, self.scores, self.labels, self.complaints, self.asked = 0, [], [], [], {}
+        self.quiet_s = 0.0
         return batch
 
     def owe(self, sample: Sample) -> None:
@@ -164,10 +175,10 @@ class Audits:
         found.semantic = semantic
         return found
 
-    def in_force(self, name: str) -> SurfaceState | None:
-        """The state of the surface of this name; None before its first request."""
+    def in_force(self, name: str, owner: str = "") -> SurfaceState | None:
+        """The state of the surface of this name, for this owner; None before its first request."""
         found = self._surfaces.get(name)
-        return None if found is None else found.state()
+        return None if found is None else found.state(owner)
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
@@ -194,14 +205,12 @@ class Audits:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
-    def wrong(self, name: str, similarity: float) -> None:
-        """A hit that this surface served was wrong, someone says.
-
-        How similar the questions were is not their score; that was the threshold's at least.
-        """
-        del similarity
-        if surface := self._surfaces.get(name):
-            surface.labels.append(Label(surface.control.threshold, True, 1.0))
+    def complain(self, surface: Surface, complaint: Complaint) -> None:
+        """Takes in that a hit was wrong. One that tightens a threshold is shared with the other workers at once."""
+        if surface.control.has_heard(complaint.request):
+            return
+        surface.complaints.append(complaint)
+        if complaint.score >= surface.control.threshold_for(complaint.owner):
             self._wake.set()
 
     async def _compared(self, sample: Sample, fresh: Mapping[str, Any], question: str) -> None:
@@ -277,7 +286,8 @@ class Audits:
     async def _exchange(self, surface: Surface) -> None:
         """Appends this worker's batch to the stream, and folds what all have appended since."""
         surface.quiet_s += _EVERY_S
-        if surface.labels or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
+        told = surface.labels or surface.complaints
+        if told or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
             batch = surface.taken()
             try:
                 await self._store.apply([Append(surface.stream, encode_batch(batch), _LINES)])

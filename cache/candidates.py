@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from cache.administration import id_of
-from cache.audit import Audits
+from cache.audit import Audits, Surface
 from cache.cross_encoder import SecondOpinion, second
 from cache.decision import Verdict, Verifier, choose, decide_by, default_threshold
 from cache.entry import Lookup
@@ -60,16 +60,22 @@ class Candidates:
     def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
         return self._verifier if semantic.verify == "default" else None
 
+    def learned(self, label: str, semantic: SemanticCache) -> Surface | None:
+        """What is known of the surface of the policy with this label; None where nothing is learned."""
+        if self._audits is None:
+            return None
+        return self._audits.surface(label, semantic, default_threshold(semantic, self._verifier_of(semantic)))
+
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
     ) -> str:
         """Why this candidate is not served, or ''. A `certain` one is not drawn for comparison."""
-        threshold = default_threshold(semantic, self._verifier_of(semantic))
-        surface = None
-        if self._audits is not None:
-            surface = self._audits.surface(plan.surface, semantic, threshold)
-            surface.requests += 1
-            threshold = surface.control.threshold
+        surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
+        if surface is None:
+            threshold = default_threshold(semantic, self._verifier_of(semantic))
+        else:
+            surface.count(owner)
+            threshold = surface.control.threshold_for(owner)
         if verdict.refused or near is None:
             return verdict.refused
         compared = None
@@ -82,12 +88,18 @@ class Candidates:
         return "" if compared is None else "audit"
 
 
-def missed(reason: str, near: Neighbour | None) -> Lookup:
+def missed(reason: str, near: Neighbour | None, verdict: Verdict) -> Lookup:
     """A miss for that reason, with the neighbour that came nearest."""
     miss = Lookup("miss", reason=reason)
-    return miss if near is None else beside(near, miss)
+    return miss if near is None else beside(near, verdict, miss)
 
 
-def beside(near: Neighbour, lookup: Lookup) -> Lookup:
-    """How a lookup ended, with the neighbour that was looked at."""
-    return replace(lookup, neighbour=id_of(near.key), question=near.question, similarity=near.similarity)
+def beside(near: Neighbour, verdict: Verdict, lookup: Lookup) -> Lookup:
+    """How a lookup ended, with the neighbour that was looked at; its score counts where no veto spoke."""
+    return replace(
+        lookup,
+        neighbour=id_of(near.key),
+        question=near.question,
+        similarity=near.similarity,
+        score=None if verdict.refused else verdict.score,
+    )

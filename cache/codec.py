@@ -21,10 +21,10 @@ import orjson
 from cache.entry import CacheEntry
 
 _HEAD = struct.Struct(">3sBII")
-_VERSION = 2
+_VERSION = 3
 _ENTRY = b"TLC"
 _RECORD = b"TLI"
-_ENTRY_FIELDS = 17
+_ENTRY_FIELDS = 18
 _RECORD_FIELDS = 4
 _DEFLATE_FROM = 4 << 10
 _WORTH = 0.9
@@ -53,7 +53,7 @@ def encode(key: str, entry: CacheEntry) -> bytes:
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
         entry.created_at, entry.expires_at, entry.question, entry.cost_usd, entry.ttft_s, entry.tokens_per_s,
-        entry.similarity, entry.origin, entry.tags,
+        entry.similarity, entry.score, entry.origin, entry.tags,
     )  # fmt: skip
     return _frame(_ENTRY, meta, payload)
 

@@ -29,8 +29,9 @@ class Answer:
 class CacheEntry:
     """A kept answer. `body` is the completion as JSON; times are seconds since 1970; `question` is what it answers.
 
-    `similarity` is set where the answer was another question's, and a semantic hit put it under this key too; `origin`
-    is then that other entry's id. `tags` name the sources it was drawn from, each with the version it then had.
+    `similarity` is set where the answer was another question's, and a semantic hit put it under this key too; `score`
+    is then that hit's, and `origin` that other entry's id. `tags` name the sources it was drawn from, each with the
+    version it then had.
     """
 
     body: bytes
@@ -47,25 +48,30 @@ class CacheEntry:
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     similarity: float | None = None
+    score: float | None = None
     origin: str = ""
     tags: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans."""
+    """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans.
+
+    `score`: how surely another question's answer was right for this one; None for an answer to this very question.
+    """
 
     kind: Kind
     entry: CacheEntry
     entry_id: str
     age_s: float
     similarity: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """How one lookup ended. `reason` says why there is no hit; `neighbour` (an entry id), `question` (its text, which a
-    span may not show) and `similarity` are the nearest entry's.
+    span may not show), `similarity` and `score` are the nearest entry's; a score is None where a veto spoke.
     """
 
     outcome: Outcome
@@ -74,6 +80,7 @@ class Lookup:
     neighbour: str | None = None
     question: str | None = None
     similarity: float | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,10 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from cache import answers, eligibility
 from cache.administration import Administration, Found, id_of
@@ -34,6 +37,7 @@ from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.keeping import Keep, Keeper, Prepared
 from cache.pending import Pending
 from cache.plan import NO_DEMANDS, CachePlan, Demands, Planner
+from cache.risk import Complaint
 from cache.scope import SCHEMA
 from cache.shelf import ENTRY, Caps
 from cache.store import Store, StoreUnavailable
@@ -87,8 +91,6 @@ class Cache:
         self._candidates = Candidates(self.index, verifier, self._opinion, audits)
         self._chores: set[asyncio.Task[None]] = set()
         self._upkeep: list[asyncio.Task[None]] = []
-        self.on_wrong: Callable[[str, float], None] | None = None if audits is None else audits.wrong
-        """Told of every answer to another question that is said to be wrong: the surface, and the similarity."""
 
     async def start(self) -> None:
         """Finds out which index the store can carry, and begins to keep up with it."""
@@ -147,7 +149,7 @@ class Cache:
         found = await self._entries.under(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
         if isinstance(found, Lookup):
             return found
-        return Lookup("hit", self._hit("exact", plan.keys.key, found))
+        return Lookup("hit", self._hit("exact", plan.keys.key, found, score=found.score))
 
     async def semantic(
         self,
@@ -176,9 +178,9 @@ class Cache:
         certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
         refused = self._candidates.refused(plan, semantic, near, verdict, certain=certain)
         if near is None or refused:
-            return missed(refused, near)
+            return missed(refused, near, verdict)
         if near.similarity < plan.demands.min_similarity:
-            return missed("min-similarity", near)
+            return missed("min-similarity", near, verdict)
         found = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
         if isinstance(found, CacheEntry) and found.question != near.question:
             found = Lookup("miss", reason="index_disagrees")
@@ -186,12 +188,12 @@ class Cache:
             if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            return beside(near, found)
+            return beside(near, verdict, found)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # Otherwise the exact key may hold a better answer, which this request alone would not have.
-            self._later(self._back_fill(plan, near, found, semantic.ttl))
-        hit = self._hit("semantic", near.key, found, near.similarity)
-        return beside(near, Lookup("hit", hit))
+            self._later(self._back_fill(plan, near, verdict.score, found, semantic.ttl))
+        hit = self._hit("semantic", near.key, found, near.similarity, verdict.score)
+        return beside(near, verdict, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
         """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
@@ -247,7 +249,7 @@ class Cache:
                 self.index.kept(one.record)
         return ""
 
-    async def _back_fill(self, plan: CachePlan, near: Neighbour, entry: CacheEntry, ttl_s: float) -> None:
+    async def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:
         """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
         expires_at = min(entry.expires_at, entry.created_at + ttl_s)
         left = expires_at - self._clock()
@@ -257,24 +259,32 @@ class Cache:
                 entry,
                 expires_at=expires_at,
                 similarity=near.similarity,
+                score=score,
                 origin=near.key.rpartition(ENTRY)[2],
                 tags=tuple(sorted({**dict(own), **dict(entry.tags)}.items())),
             )
             await self._store.apply(self._keeper.shelved(plan, copy, left))
 
-    async def wrong(self, entry_id: str, tenant: str, surface: str, similarity: float | None = None) -> Found | None:
+    async def wrong(self, entry_id: str, tenant: str, surface: str, created_at: float | None = None) -> Found | None:
         """Takes an entry out of service that a tenant of this surface was wrongly given; what it was, if still there.
 
-        With it go its copies, and what it was copied from. Where it was another question's answer, of this `similarity`
-        (a copy knows its own), `on_wrong` is told. Raises StoreUnavailable.
+        With it go its copies, and what it was copied from. One of another `created_at` is another answer by now, and
+        stays. Raises StoreUnavailable.
         """
         within = await self.administration.scopes(surface, self._planner.scopes.owners(tenant))
-        found = await self.administration.remove(entry_id, within)
-        if similarity is None and found is not None:
-            similarity = found.entry.similarity
-        if similarity is not None and self.on_wrong is not None:
-            self.on_wrong(surface, similarity)
-        return found
+        return await self.administration.remove(entry_id, within, created_at)
+
+    def complain(self, policy: Policy, tenant: str, request_id: str, score: float) -> None:
+        """Takes in that another question's answer was wrong, that a tenant's request got at this score.
+
+        Said again of the same request, it changes nothing.
+        """
+        semantic = policy.cache.semantic
+        surface = None if semantic is None else self._candidates.learned(policy.surface, semantic)
+        if surface is not None and self.audits is not None:
+            request = blake2b(orjson.dumps((tenant, request_id)), digest_size=8).hexdigest()
+            owner = self._planner.scopes.of(tenant, policy).owner
+            self.audits.complain(surface, Complaint(score, owner, request))
 
     async def _tidied(self) -> None:
         while True:
@@ -295,5 +305,7 @@ class Cache:
         with contextlib.suppress(StoreUnavailable):
             await chore
 
-    def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None) -> Hit:
-        return Hit(kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity)
+    def _hit(
+        self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None, score: float | None = None
+    ) -> Hit:
+        return Hit(kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity, score)

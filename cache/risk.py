@@ -15,6 +15,12 @@ threshold that keeps it under `max_error` from labelled requests. Where the labe
   drift             Whatever the window misses shows in the labels of what was served: the level that is aimed for falls
                     with every excess and comes back slowly (adaptive conformal inference, Gibbs and Candes 2021). So
                     over a long run the bound holds for any order of requests, not only for exchangeable ones.
+  complaints        A client says that a hit was wrong. That is no sample, so it is no label: it counts as one wrong hit
+                    at its score, once per request. First for its own tenant (or the team that shares its answers): the
+                    threshold for that one rises above the score at once, and comes down again when `max_error` of the
+                    requests it has sent since allow for the complaint. For the surface as a whole, what one tenant
+                    complains of counts for half of what may be wrong there at most: alone it can move the threshold of
+                    others no further than half of `max_error` would.
 
 Everything that is known comes in batches, and the state is nothing but what was folded from them in order: replicas
 that read the same batches out of the store have the same threshold, and so has one that starts again.
@@ -24,7 +30,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import orjson
@@ -48,6 +56,8 @@ _FREE = 5.0  # candidates below it are drawn so many times as often: nobody wait
 _SURE = 1.28  # standard errors: an upper bound that holds nine times in ten
 _PACE = 0.01  # how much of a batch's excess, per hundred requests, the aim moves by
 _LOWEST_AIM = 0.25
+_ONE_OWNER = 0.5  # of what may be wrong on a surface, the part that one owner's complaints can make up
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +70,54 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Complaint:
+    """A client said that a hit was wrong. `score`: the hit's. `owner`: whose hits may be held back for it first.
+
+    `request` stands for the tenant and the id of the request, so that it counts once however often it is said.
+    """
+
+    score: float
+    owner: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Some requests of a surface: how many, the scores of those that had a candidate without a veto, and new labels."""
+    """Some requests of a surface: how many, the scores of those that had a candidate without a veto, and new labels.
+
+    `asked` says how many of the requests were of each owner that had complained before.
+    """
 
     requests: int
     scores: tuple[float, ...] = ()
     labels: tuple[Label, ...] = ()
+    complaints: tuple[Complaint, ...] = ()
+    asked: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """A batch as a line of the stream: JSON, scores to six digits."""
-    labels = [(round(label.score, 6), label.wrong, label.weight) for label in batch.labels]
-    return orjson.dumps((batch.requests, [round(score, 6) for score in batch.scores], labels))
+    """A batch as a line of the stream: JSON. Scores have six digits, but all where a threshold is to be just above."""
+    line: list[object] = [
+        batch.requests,
+        [round(score, 6) for score in batch.scores],
+        [(label.score, label.wrong, label.weight) for label in batch.labels],
+    ]
+    if batch.complaints or batch.asked:
+        line += [[(one.score, one.owner, one.request) for one in batch.complaints], batch.asked]
+    return orjson.dumps(line)
 
 
 def decode_batch(data: bytes) -> Batch:
     """The batch in a line of the stream; raises CorruptEntry."""
     try:
-        requests, scores, labels = orjson.loads(data)
+        requests, scores, labels, *rest = orjson.loads(data)
+        complaints, asked = rest or ((), _NOTHING)
         batch = Batch(
-            int(requests), tuple(map(float, scores)), tuple(Label(float(s), bool(w), float(h)) for s, w, h in labels)
+            int(requests),
+            tuple(map(float, scores)),
+            tuple(Label(float(s), bool(w), float(h)) for s, w, h in labels),
+            tuple(Complaint(float(s), str(o), str(r)) for s, o, r in complaints),
+            {str(owner): int(count) for owner, count in dict(asked).items()},
         )
     except (ValueError, TypeError) as error:
         raise CorruptEntry(f"batch: {error}") from None
@@ -87,6 +125,8 @@ def decode_batch(data: bytes) -> Batch:
         batch.requests < 0
         or not all(map(math.isfinite, batch.scores))
         or any(label.weight < 1 for label in batch.labels)
+        or not all(math.isfinite(one.score) for one in batch.complaints)
+        or any(count < 0 for count in batch.asked.values())
     ):
         raise CorruptEntry("batch: out of range")
     return batch
@@ -113,8 +153,8 @@ class RiskControl:
 
     `strict` is the threshold while little is known, `audit` the share of candidates above the threshold that is
     answered afresh once enough is (0: nothing is ever compared, and the strict threshold stays). `threshold` is in
-    force now; `breached` while by the labels more than `max_error` of the requests would have been answered wrongly at
-    the threshold that was in force before.
+    force now, for all but the owners in `own`; `breached` while more than `max_error` of the requests would have been
+    answered wrongly, by all that is known, at the threshold that was in force before.
     """
 
     max_error: float
@@ -127,6 +167,10 @@ class RiskControl:
     _requests: int = field(init=False, default=0)
     _above: int = field(init=False, default=0)
     _labels: int = field(init=False, default=0)
+    own: Mapping[str, float] = field(init=False, default_factory=dict)
+    """Of each owner with a complaint in the window the least score that it is served at, -inf where any will do."""
+    _complaints: dict[str, Complaint] = field(init=False, default_factory=dict)
+    """Those in the window, by their request."""
 
     def __post_init__(self) -> None:
         self.threshold = self.strict
@@ -136,6 +180,15 @@ class RiskControl:
     def labels(self) -> int:
         """How many labels count now."""
         return self._labels
+
+    def threshold_for(self, owner: str) -> float:
+        """The score from which on this owner's requests are served."""
+        own = self.own.get(owner)
+        return self.threshold if own is None else max(own, self.threshold)
+
+    def has_heard(self, request: str) -> bool:
+        """Whether a complaint about this request counts already."""
+        return request in self._complaints
 
     def weight(self, score: float, chance: float) -> float:
         """Whether a candidate without a veto is to be compared with a fresh answer: 0.0, or the weight of its label.
@@ -151,14 +204,23 @@ class RiskControl:
 
     def fold(self, batch: Batch) -> None:
         """Takes a batch in, and sets the threshold anew."""
-        if not batch.requests and not batch.labels:
+        if not batch.requests and not batch.labels and not batch.complaints:
             return
         self._adapt(batch)
+        if batch.complaints:
+            new = {one.request: one for one in batch.complaints if one.request not in self._complaints}
+            self._complaints.update(new)
+            batch = replace(batch, complaints=tuple(new.values()))
         self._batches.append(batch)
         self._requests += batch.requests
         while self._requests - self._batches[0].requests >= WINDOW:
-            self._requests -= self._batches.popleft().requests
-        self._set()
+            gone = self._batches.popleft()
+            self._requests -= gone.requests
+            for one in gone.complaints:
+                del self._complaints[one.request]
+        by_owner = self._by_owner()
+        self.own = self._own(by_owner)
+        self._set(by_owner)
 
     def _adapt(self, batch: Batch) -> None:
         """Moves the aim by what these labels say of the threshold that was in force."""
@@ -168,14 +230,41 @@ class RiskControl:
         moved = self._aim + _PACE / 100 * (self.max_error * batch.requests - lost)
         self._aim = min(self.max_error, max(_LOWEST_AIM * self.max_error, moved))
 
-    def _set(self) -> None:
+    def _by_owner(self) -> dict[str, list[float]]:
+        """The scores of the complaints in the window, the highest first, by owner."""
+        found: dict[str, list[float]] = {}
+        for one in self._complaints.values():
+            found.setdefault(one.owner, []).append(one.score)
+        for scores in found.values():
+            scores.sort(reverse=True)
+        return found
+
+    def _own(self, by_owner: Mapping[str, list[float]]) -> dict[str, float]:
+        """See `own`. The complaints at the highest scores are allowed for first."""
+        asked = dict.fromkeys(by_owner, 0)
+        for batch in self._batches if by_owner else ():
+            for owner, count in batch.asked.items():
+                if owner in asked:
+                    asked[owner] += count
+        found = {}
+        for owner, scores in by_owner.items():
+            allowed = math.floor(self.max_error * asked[owner])
+            found[owner] = math.nextafter(scores[allowed], math.inf) if allowed < len(scores) else -math.inf
+        return found
+
+    def _set(self, by_owner: Mapping[str, list[float]]) -> None:
         scores, wrong, weights = self._known()
         self._labels = len(scores)
-        order = np.argsort(-scores[wrong])
-        levels = np.concatenate([[math.inf], scores[wrong][order]])
-        lost = np.concatenate([[0.0], weights[wrong][order]])
+        # A complaint is a wrong hit for certain and stands for no other, so it is neither scaled nor uncertain.
+        most = _ONE_OWNER * self._aim * self._requests
+        heard = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
+        told, parts = np.array(heard).reshape(-1, 2).T
+        order = np.argsort(-np.concatenate([scores[wrong], told]))
+        levels = np.concatenate([[math.inf], np.concatenate([scores[wrong], told])[order]])
+        lost = np.concatenate([[0.0], np.concatenate([weights[wrong], np.zeros(len(told))])[order]])
+        complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
         growth = self._growth(levels) / max(1, self._requests)
-        estimate = np.cumsum(lost) * growth
+        estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
         few = self._labels < LEAST_LABELS
         if few:
             fits = estimate <= self.max_error

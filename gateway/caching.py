@@ -15,6 +15,7 @@ from gateway.embedding import Vector
 from gateway.evidence import evidence_of
 from gateway.off_loop import off_loop
 from gateway.racing import Run
+from gateway.replay import said_of
 from gateway.services import Services
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
@@ -58,6 +59,8 @@ async def semantic(
     finally:
         if run is not None and (found is None or found.hit is not None):
             await run.aclose()
+    if found.score is not None:
+        hop.attributes[names.CACHE_SCORE] = found.score
     if found.similarity is not None:
         hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
     if found.neighbour is not None:
@@ -65,7 +68,8 @@ async def semantic(
         hop.attributes[names.NEIGHBOUR] = shown
     if ctx.policy.cache.semantic is not None:
         hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
-    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.surface)):
+    owner = "" if plan.scope is None else plan.scope.owner
+    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.surface, owner)):
         hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
         hop.attributes[names.LABELS] = state.labels
         hop.attributes[names.BREACHED] = state.breached
@@ -77,8 +81,7 @@ def _looked_up(hop: Hop, found: Lookup) -> Hit | None:
     if found.reason:
         hop.attributes[names.CACHE_REASON] = found.reason
     if found.hit is not None:
-        hop.attributes[names.CACHE_ENTRY] = found.hit.entry_id
-        hop.attributes[names.CACHE_AGE] = round(found.hit.age_s, 1)
+        hop.attributes.update(said_of(found.hit))
     hop.end()
     return found.hit
 

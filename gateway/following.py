@@ -21,6 +21,7 @@ from gateway.blame import DeadlinePassed
 from gateway.completions import assemble, chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, UpstreamTimeout
+from gateway.replay import said_of
 from gateway.reply import Reply, is_error
 from gateway.streaming import DONE_EVENT, error_event
 from gateway.telemetry import names
@@ -103,11 +104,14 @@ class Reading:
     def _without_beginning(self, landing: Landing | None) -> Hit | None:
         """What becomes of a request whose flight brought no answer."""
         self.end = DeadlinePassed.error_type if landing is None else landing.end
+        hit = landing.found if landing is not None and isinstance(landing.found, Hit) else None
+        if hit is not None and self._hop is not None:
+            self._hop.attributes.update(said_of(hit))
         self.close()
         if landing is None:
             raise late()
-        if landing.end == "found" and isinstance(landing.found, Hit):
-            return landing.found
+        if hit is not None:
+            return hit
         error = landing.error
         if error is None:
             return None

@@ -20,6 +20,7 @@ from gateway.completions import chunks_of, wants_usage
 from gateway.context import RequestContext
 from gateway.reply import Header, Reply
 from gateway.streaming import DONE_EVENT
+from gateway.telemetry import names
 
 SLOWEST: Final = 100.0
 """Tokens a second: nobody reads faster, and a hit should not take longer than it must."""
@@ -48,6 +49,18 @@ def replay(ctx: RequestContext, hit: Hit) -> Reply:
         return Reply(events=_at_once(entry.body, include_usage=include_usage), extra=extra)
     ctx.client.watch()
     return Reply(events=_paced(entry, include_usage=include_usage), extra=extra)
+
+
+def said_of(hit: Hit) -> dict[str, Any]:
+    """What the hop of a hit says of it: enough for the client's feedback to find the answer and its score again."""
+    said: dict[str, Any] = {
+        names.CACHE_ENTRY: hit.entry_id,
+        names.CACHE_AGE: round(hit.age_s, 1),
+        names.CACHE_CREATED: hit.entry.created_at,
+    }
+    if hit.score is not None:
+        said[names.CACHE_SCORE] = hit.score
+    return said
 
 
 async def _at_once(body: bytes, *, include_usage: bool) -> AsyncGenerator[bytes]:

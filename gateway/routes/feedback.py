@@ -4,7 +4,8 @@
 
 and a `comment` of at most 500 characters, which is kept only where the config keeps prompts. A tenant speaks of its own
 requests alone, and only of those whose records are still kept; the last word on a request counts. A score below 0.5 for
-an answer that came from the cache takes the entry out, and tells its surface's bound on errors.
+an answer that came from the cache takes the entry out; where it was another question's answer, the tenant gets none on
+that surface for a while that is no surer than it was (see `cache.risk`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback,
         surface = record["ledger"]["surface"]
         kept = Feedback(said.request_id, tenant, surface, said.score, comment, time.time())
         await services.store.apply([Append(STREAM, kept.encode(), settings.keep)])
-        removed = await _removed(services, record, tenant) if said.score < _WRONG else ""
+        removed = await _removed(services, record, said.request_id, tenant) if said.score < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
             f"Feedback cannot be kept now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
@@ -115,15 +116,17 @@ async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback,
     return kept, removed
 
 
-async def _removed(services: Services, record: Mapping[str, Any], tenant: str) -> str:
+async def _removed(services: Services, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
     """Takes the stored answer away that a wrong reply was: its id, or '' where the reply was no stored answer."""
-    for hop in record["hops"]:
-        said = hop["attributes"]
-        if said.get(names.CACHE_OUTCOME) == "hit" and (entry := said.get(names.CACHE_ENTRY)):
-            similarity = said.get(names.SIMILARITY) if hop["name"] == names.CACHE_SEMANTIC else None
-            found = await services.cache.wrong(entry, tenant, record["ledger"]["surface"], similarity)
-            return found.id if found is not None else ""
-    return ""
+    hit = next((hop["attributes"] for hop in record["hops"] if names.CACHE_ENTRY in hop["attributes"]), None)
+    if hit is None:
+        return ""
+    surface, score = record["ledger"]["surface"], hit.get(names.CACHE_SCORE)
+    policy = services.policies.current.by_surface.get(surface)
+    if policy is not None and score is not None:
+        services.cache.complain(policy, tenant, request_id, score)
+    found = await services.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
+    return found.id if found is not None else ""
 
 
 def _checked(body: object) -> _Said:

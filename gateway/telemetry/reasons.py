@@ -62,6 +62,7 @@ def _cache(a: Attributes) -> Iterable[str]:
     outcome, reason = a.get(names.CACHE_OUTCOME, "no outcome"), a.get(names.CACHE_REASON)
     yield f"{outcome} ({reason})" if reason else str(outcome)
     yield _neighbour(a)
+    yield _score(a)
     yield _said(a, names.CACHE_ENTRY, "entry {}")
     yield _said(a, names.CACHE_AGE, "{:.0f} s old")
 
@@ -80,6 +81,13 @@ def _neighbour(a: Attributes) -> str:
     if minimum is None:
         return f"{who} at similarity {found:.3f}"
     return f"{who} at similarity {found:.3f} {_against(found, minimum)} minimum {minimum:.3f}"
+
+
+def _score(a: Attributes) -> str:
+    score, threshold = a.get(names.CACHE_SCORE), a.get(names.THRESHOLD)
+    if score is None or threshold is None:
+        return _said(a, names.CACHE_SCORE, "score {:.3f}")
+    return f"score {score:.3f} {_against(score, threshold)} threshold {threshold:.3f}"
 
 
 def _embed(a: Attributes) -> Iterable[str]:

@@ -313,23 +313,28 @@ async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_el
     assert await hit(cache, ITALY, f"{tenant}-quiet")
 
 
-async def test_who_says_that_a_hit_was_wrong_is_heard(cache: Cache, tenant: str) -> None:
-    """The bound on a surface's errors is told of wrong answers to other questions, by how similar they were."""
-    told: list[tuple[str, float]] = []
-    cache.on_wrong = lambda surface, similarity: told.append((surface, similarity))
+async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: Cache, tenant: str) -> None:
+    """Whoever calls an answer wrong means the one that it got, not the fresh one under the same key."""
+    await keep(cache, planned(cache, ITALY, tenant), answer("Milan."))
+    wrong = (await exact(cache, ITALY, tenant)).hit
+    assert wrong is not None
+    await keep(cache, planned(cache, ITALY, tenant), answer("Rome."))
+    assert await cache.wrong(wrong.entry_id, tenant, "chat", wrong.entry.created_at) is None
+    fresh = (await exact(cache, ITALY, tenant)).hit
+    assert fresh is not None
+    assert await cache.wrong(fresh.entry_id, tenant, "chat", fresh.entry.created_at) is not None
+
+
+async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: Cache, tenant: str) -> None:
+    """So that who calls either wrong is heard at that score; an answer to the very question has none."""
     await keep(cache, planned(cache, ITALY, tenant), answer(), vector())
     found = await answered(lambda: cache.semantic(planned(cache, SAME, tenant), vector(0.1)))
     assert found.hit is not None
     await _until_hit(cache, SAME, tenant)
-    copy = await exact(cache, SAME, tenant)
-    assert copy.hit is not None
-    await cache.wrong(copy.hit.entry_id, tenant, "chat")
-    assert told == [("chat", pytest.approx(np.cos(0.1), abs=1e-4))]
-    await keep(cache, planned(cache, ITALY, tenant), answer())
-    own = await exact(cache, ITALY, tenant)
-    assert own.hit is not None
-    assert await cache.wrong(own.hit.entry_id, tenant, "chat") is not None
-    assert len(told) == 1, "an answer to this very question says nothing of how alike questions must be"
+    copy, own = (await exact(cache, SAME, tenant)).hit, (await exact(cache, ITALY, tenant)).hit
+    assert copy is not None and own is not None
+    assert copy.score == found.hit.score == found.score == pytest.approx(np.cos(0.1), abs=1e-4)
+    assert own.score is None
 
 
 async def test_what_strangers_write_into_the_lists_is_passed_over(

@@ -19,7 +19,7 @@ from cache.entry import CacheEntry
 from cache.lookup import Cache
 from cache.no_store import NoStore
 from cache.redis_store import RedisStore
-from cache.risk import LEAST_LABELS, Batch, Label, decode_batch, encode_batch
+from cache.risk import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch
 from cache.store import Write
 from policies.caching import AuditJudge, SemanticCache
 from policies.model import Policy
@@ -236,7 +236,12 @@ def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
     """What is on a stream may be anything."""
     batch = Batch(7, (0.5, 0.25), (Label(0.5, True, 10.0),))
     assert decode_batch(encode_batch(batch)) == batch
-    for garbage in (b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0]]]"):
+    told = Batch(7, complaints=(Complaint(0.123456789, "tenant:acme", "ab"),), asked={"tenant:acme": 3})
+    assert decode_batch(encode_batch(told)) == told
+    for garbage in (
+        b"", b"{}", b"[1]", b'[1, ["x"], []]', b"[-1, [], []]", b"[1, [], [[0.5, true, 0]]]", b"[1, [], [], []]",
+        b'[1, [], [], [["x", "o", "r"]], {}]', b'[1, [], [], [], {"o": -1}]', b"[1, [], [], [], 3]",
+    ):  # fmt: skip
         with pytest.raises(CorruptEntry):
             decode_batch(garbage)
 
@@ -264,15 +269,26 @@ class Running:
             await self._task
 
 
-async def test_a_hit_that_is_said_to_be_wrong_is_a_label(store: RedisStore) -> None:
-    """Enough of them raise the threshold of their surface, and of no other."""
-    audits = Audits(store, secrets.token_hex(4))
-    ours, other = (audits.surface(name, semantic(), 0.8) for name in ("chat", "batch"))
-    for surface in (ours, other):
-        surface.fold(Batch(LEAST_LABELS, tuple([0.9] * LEAST_LABELS), tuple([Label(0.9, False, 1.0)] * LEAST_LABELS)))
-    before = ours.control.threshold
-    for _ in range(LEAST_LABELS):
-        audits.wrong("chat", 0.97)
-    ours.fold(ours.taken())
-    assert ours.control.threshold > before
-    assert not other.labels
+async def test_a_complaint_is_known_to_every_worker_and_after_a_restart(store: RedisStore) -> None:
+    """Also where the worker that hears of it has served nothing yet; the surfaces beside it learn nothing."""
+    kind, complaint = secrets.token_hex(4), Complaint(0.9312345678, "tenant:acme", "ab")
+    one, other = Audits(store, kind), Audits(store, kind)
+    served = other.surface("chat", semantic(), 0.8)
+    async with Running(one), Running(other):
+        idle = one.surface("chat", semantic(), 0.8)
+        one.complain(idle, complaint)
+        await eventually(
+            lambda: idle.control.has_heard("ab") and served.control.threshold_for("tenant:acme") > complaint.score
+        )
+        one.complain(idle, complaint)
+        assert not idle.complaints
+        served.count("tenant:acme")
+        served.count("tenant:zeta")
+        assert (served.requests, served.asked) == (2, {"tenant:acme": 1})
+    later, beside = Audits(store, kind), Audits(store, kind).surface("batch", semantic(), 0.8)
+    again = later.surface("chat", semantic(), 0.8)
+    async with Running(later):
+        await eventually(lambda: again.control.threshold_for("tenant:acme") > complaint.score)
+    state = later.in_force("chat", "tenant:zeta")
+    assert state is not None
+    assert state.threshold == beside.control.threshold_for("tenant:acme") == 0.8

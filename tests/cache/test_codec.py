@@ -30,7 +30,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
     """Every field survives."""
     assert decode("k", encode("k", ENTRY)) == ENTRY
     tags = (("doc:42", ""), ("doc:43", "18c"))
-    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)), similarity=0.9, origin="abc", tags=tags)
+    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)), similarity=0.9, score=0.8, origin="abc", tags=tags)
     assert decode("k", encode("k", full)) == full
 
 

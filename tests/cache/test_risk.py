@@ -9,7 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from cache.risk import LEAST_LABELS, Batch, Label, RiskControl, calibrated
+from cache.risk import (
+    LEAST_LABELS,
+    WINDOW,
+    Batch,
+    Complaint,
+    Label,
+    RiskControl,
+    calibrated,
+    decode_batch,
+    encode_batch,
+)
 
 MAX_ERROR = 0.01
 REQUESTS = 60_000
@@ -140,6 +150,89 @@ def test_more_is_compared_while_labels_are_few_and_nothing_at_an_audit_of_nought
     assert control.weight(0.96, 0.03) == 0.0
     assert control.weight(0.96, 0.01) == pytest.approx(50)
     assert RiskControl(MAX_ERROR, 0.9, audit=0.0).weight(0.95, 0.0) == 0.0
+
+
+def complaints(owner: str, *scores: float) -> tuple[Complaint, ...]:
+    """One owner's, each about a request of its own."""
+    return tuple(Complaint(score, owner, f"{owner}/{number}/{score}") for number, score in enumerate(scores))
+
+
+def told(control: RiskControl, batch: Batch) -> None:
+    """Folds a batch as it comes back from the store."""
+    control.fold(decode_batch(encode_batch(batch)))
+
+
+def learned(max_error: float) -> RiskControl:
+    """A control with labels of which the wrong ones lie below 0.5."""
+    draw = np.random.default_rng(1)
+    control = RiskControl(max_error, strict=0.9)
+    scores = tuple(draw.uniform(0.3, 1.0, 3_000).tolist())
+    labels = tuple(Label(score, score < 0.5 and draw.random() < 0.3, 5.0) for score in scores[:600])
+    control.fold(Batch(10_000, scores, labels))
+    return control
+
+
+def test_a_complaint_holds_back_its_owners_like_hits_at_once() -> None:
+    """To the last digit of the score; nobody else's, whose threshold stays where it is."""
+    control, score = RiskControl(MAX_ERROR, strict=0.8), 0.9312345678
+    told(control, Batch(200, (score,), complaints=complaints("acme", score)))
+    assert control.threshold_for("acme") > score
+    assert control.threshold_for("acme") == pytest.approx(score)
+    assert control.threshold_for("zeta") == control.threshold == 0.8
+
+
+def test_requests_without_complaints_make_up_for_one() -> None:
+    """At a bound of 1% one complaint is allowed for in a hundred requests of its owner since then."""
+    control = RiskControl(MAX_ERROR, strict=0.8)
+    told(control, Batch(0, complaints=complaints("acme", 0.95, 0.9)))
+    told(control, Batch(99, asked={"acme": 99}))
+    assert control.threshold_for("acme") > 0.95
+    told(control, Batch(500, asked={"acme": 1}))
+    assert 0.9 < control.threshold_for("acme") < 0.95
+    told(control, Batch(100, asked={"acme": 100}))
+    assert control.threshold_for("acme") == 0.8
+
+
+def test_a_request_is_complained_of_once() -> None:
+    """However often it is said, in one batch or in several, by whichever worker."""
+    control, (once,) = RiskControl(MAX_ERROR, strict=0.8), complaints("acme", 0.95)
+    told(control, Batch(100, complaints=(once, once)))
+    told(control, Batch(100, complaints=(once,), asked={"acme": 100}))
+    assert control.has_heard(once.request)
+    assert control.threshold_for("acme") == 0.8
+
+
+def test_one_owners_flood_moves_others_no_further_than_half_the_bound_would() -> None:
+    """A thousand complaints in 2,000 requests raise its own threshold over them all, and nobody else's beyond that."""
+    control, quiet, half = learned(MAX_ERROR), learned(MAX_ERROR), learned(MAX_ERROR / 2)
+    scores = np.random.default_rng(2).uniform(0.3, 1.0, 1_000).tolist()
+    for number in range(0, 1_000, 100):
+        told(control, Batch(200, complaints=complaints("acme", *scores[number : number + 100]), asked={"acme": 100}))
+        for other in (quiet, half):
+            told(other, Batch(200))
+    assert control.threshold_for("acme") > sorted(scores)[-20]
+    assert quiet.threshold <= control.threshold <= half.threshold < 0.6
+    assert control.labels == quiet.labels
+
+
+def test_what_several_owners_complain_of_moves_all() -> None:
+    """Where those of three agree that more than the bound is wrong, hits like these are nobody's any more."""
+    control = RiskControl(MAX_ERROR, strict=0.8)
+    for owner in ("acme", "zeta", "beta"):
+        told(control, Batch(1_000, complaints=complaints(owner, *[0.93] * 20)))
+    assert control.threshold_for("quiet") > 0.93
+    assert control.breached
+
+
+def test_complaints_never_loosen_and_leave_with_the_window() -> None:
+    """They are no labels: a hundred of them do not end the time of the strict threshold. Later they are forgotten."""
+    control = RiskControl(MAX_ERROR, strict=0.9)
+    told(control, Batch(10_000, (0.5,) * 99, (Label(0.5, False, 2.0),) * 50, complaints("acme", *[0.3] * 100)))
+    assert control.threshold == 0.9
+    assert not RiskControl(MAX_ERROR, 0.9).own and set(control.own) == {"acme"}
+    for _ in range(WINDOW // 10_000):
+        told(control, Batch(10_000))
+    assert not control.own
 
 
 def test_calibration_on_labelled_cases_counts_one_wrong_hit_more() -> None:

@@ -17,6 +17,9 @@ from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until
 
+MEANING = CHAT.replace("surface: chat", "surface: meaning").replace("[chat, gpt-4o-mini]", "[meaning]") + (
+    "  semantic: {ttl: 1h, audit: 0%}\n"
+)
 TENANTS = {"acme": {"key_env": "ACME_KEY"}, "zeta": {"key_env": "ZETA_KEY"}}
 KEYS = {"ACME_KEY": "acme-key", "ZETA_KEY": "zeta-key", "ADMIN_KEY": "admin-key"}
 
@@ -43,21 +46,24 @@ def upstream() -> Iterator[Upstream]:
 def gateway(
     tmp_path_factory: pytest.TempPathFactory, upstream: Upstream, cache_store: LocalStore, admin_port: int
 ) -> Iterator[Gateway]:
-    """Two tenants, and an admin API."""
+    """Two tenants, an admin API, and a surface `meaning` with a semantic cache."""
     settings = {"tenants": TENANTS, "admin": {"key_env": "ADMIN_KEY", "port": admin_port}}
     folder: Path = tmp_path_factory.mktemp("admin")
-    with serve(folder, upstream.url, upstream.url, store_url=cache_store.url, settings=settings, env=KEYS) as running:
+    policies = {"chat": CHAT, "meaning": MEANING}
+    with serve(
+        folder, upstream.url, upstream.url, store_url=cache_store.url, policies=policies, settings=settings, env=KEYS
+    ) as running:
         yield running
 
 
-def ask(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) -> httpx2.Response:
-    body = {"model": "chat", "temperature": 0, "messages": [{"role": "user", "content": question}]}
+def ask(gateway: Gateway, question: str, tenant: str = "acme", model: str = "chat", **headers: str) -> httpx2.Response:
+    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": question}]}
     headers = {"authorization": f"Bearer {tenant}-key", **headers}
     return httpx2.post(f"{gateway.url}/chat/completions", json=body, headers=headers, timeout=20)
 
 
-def path(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) -> str:
-    return ask(gateway, question, tenant, **headers).headers["x-tierline-path"]
+def path(gateway: Gateway, question: str, tenant: str = "acme", model: str = "chat", **headers: str) -> str:
+    return ask(gateway, question, tenant, model, **headers).headers["x-tierline-path"]
 
 
 def kept(gateway: Gateway, question: str, tenant: str = "acme", **headers: str) -> str:
@@ -205,6 +211,41 @@ def test_a_hit_that_its_client_calls_wrong_is_not_served_again(gateway: Gateway)
     still_kept(gateway, "Which is wrong?", "acme")
 
 
+def wrong(gateway: Gateway, request_id: str, tenant: str) -> str:
+    """Says that the answer to a request was wrong; the id of the entry that went for it, or ''."""
+    said, headers = {"request_id": request_id, "correct": False}, {"authorization": f"Bearer {tenant}-key"}
+    replies: list[httpx2.Response] = []
+
+    def told() -> bool:
+        replies.append(httpx2.post(f"{gateway.url}/feedback", json=said, headers=headers, timeout=20))
+        return replies[-1].status_code == 200
+
+    until(told, 5, "the feedback")
+    return str(replies[-1].json().get("cache_entry_removed", ""))
+
+
+def test_a_tenant_that_calls_a_rephrasings_answer_wrong_gets_no_like_one(gateway: Gateway) -> None:
+    """The complaint counts at the hit's score, at once and once: for that tenant, and for no other. What has taken the
+    wrong answer's place stays, however often the first one is complained of.
+    """
+    first, rephrased = "What is the capital city of Italy?", "What's the capital city of Italy?"
+
+    def by_meaning(tenant: str) -> str:
+        """The id of a request for the rephrasing that was answered by meaning."""
+        until(lambda: path(gateway, first, tenant, model="meaning") == "cache-exact", 5, "a stored answer")
+        reply = ask(gateway, rephrased, tenant, model="meaning")
+        assert reply.headers["x-tierline-path"] == "cache-semantic"
+        return reply.headers["x-request-id"]
+
+    complained = by_meaning("acme")
+    assert wrong(gateway, complained, "acme")
+    until(lambda: path(gateway, first, "acme", model="meaning") == "cache-exact", 5, "a fresh answer, stored")
+    assert path(gateway, rephrased, "acme", model="meaning") == "direct"
+    assert not wrong(gateway, complained, "acme")
+    assert path(gateway, first, "acme", model="meaning") == "cache-exact"
+    by_meaning("zeta")
+
+
 def test_stats_say_who_keeps_how_much(
     gateway: Gateway,
     admin_port: int,
@@ -219,7 +260,9 @@ def test_stats_say_who_keeps_how_much(
     assert "TIERLINE_ADMIN_KEY" in capsys.readouterr().err
     monkeypatch.setenv("TIERLINE_ADMIN_KEY", "admin-key")
     stats = admin(admin_port, "GET", "/admin/cache/stats").json()
-    (acme,) = [one for one in stats["scopes"] if one.get("tenant") == "acme" and one["current"]]
+    (acme,) = [
+        one for one in stats["scopes"] if one.get("tenant") == "acme" and one["current"] and one["surface"] == "chat"
+    ]
     assert (acme["surface"], acme["entries"] > 0, acme["bytes"] > 0) == ("chat", True, True)
     assert acme["models"] == "small -> large"
     assert stats["lookups"]["exact"]["hit"] > 0
@@ -230,7 +273,7 @@ def test_stats_say_who_keeps_how_much(
     assert command("stats", "--gateway", gateway.url, "--json", store=cache_store) == 0
     told = orjson.loads(capsys.readouterr().out)
     assert told["index"]["kind"] == "replica"
-    assert {one["surface"] for one in told["scopes"]} == {"chat"}
+    assert "chat" in {one["surface"] for one in told["scopes"]} <= {"chat", "meaning"}
 
 
 def test_without_a_gateway_the_store_says_which_index_it_carries(
