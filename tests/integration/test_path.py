@@ -100,6 +100,23 @@ def test_a_question_is_answered_then_remembered_then_recognised(
     assert hops(record) == ["request", "cache.exact", "embed", "cache.semantic", "route", "attempt", "cache.write"]
 
 
+def test_every_request_that_shares_a_hit_has_it_in_its_trace(gw: Gateway, store: LocalStore) -> None:
+    """Those that wait for an equal request's lookup by meaning too, with the score: their client may call it wrong."""
+    question = "What is the capital city of Italy?"
+    until(lambda: ask(gw, question).headers["x-tierline-path"] == "cache-exact", 5, "a stored answer")
+
+    async def at_once() -> list[httpx2.Response]:
+        rephrased = "What's the capital city of Italy?"
+        return await asyncio.gather(*(asyncio.to_thread(ask, gw, rephrased) for _ in range(8)))
+
+    # A busy machine's store may miss its time: then the models answer.
+    hits = [reply for reply in asyncio.run(at_once()) if reply.headers["x-tierline-path"].startswith("cache-")]
+    assert hits
+    for reply in hits:
+        said = [hop["attributes"] for hop in traced(store, reply)["hops"]]
+        assert any("tierline.cache.entry" in one and one["tierline.cache.score"] > 0.5 for one in said)
+
+
 def test_a_stream_is_stored_and_replays_as_either(gw: Gateway, local_upstream: Upstream) -> None:
     """What was streamed once replays as a stream and as JSON, with the same text."""
     local_upstream.default = Reply(text="The Nile is the best of them.")
