@@ -12,70 +12,54 @@ from cache.words import word_set
 
 _SYNONYMS = """
 buy purchase acquire; begin start commence initiate launch; end finish conclude terminate; fix repair mend
-troubleshoot; resolve solve; film movie; photo picture photograph image; phone telephone cellphone smartphone
-mobile; tv television; child kid; car automobile vehicle; mail email; info information; differ difference different
-distinction distinguish differentiate; uk britain; usa us america; max maximum; min minimum; math maths mathematics;
-laptop notebook; colour color; centre center; behaviour behavior; favourite favorite; organise organize; help assist
-aid support; make create produce craft; build construct; generate; big large huge; small little tiny; quick fast
-rapid speedy quickly rapidly swiftly; happen occur; quit resign; happy glad joyful; sad unhappy sorrowful; rich
-wealthy affluent; smart clever intelligent brilliant; brave courageous; scared frightened afraid fearful; angry mad
-furious; important significant crucial essential vital; begin-with; hard difficult tough challenging; easy simple
-effortless easily; wrong incorrect inaccurate; correct accurate; buyer; purchaser; seller; vendor; supplier; drug
-medicine medication; doctor physician; ill sick unwell; illness disease sickness; injury wound; surgery operation;
-lawyer attorney; contract agreement; law legislation; court tribunal; job employment occupation; work; salary wage
-pay income earnings; boss manager supervisor; employee worker; company firm business corporation enterprise; meeting
-standup; appointment visit; customer client consumer; shop store; shipment delivery parcel; refund reimbursement
-reimburse; payment; fee charge; bill invoice; discount rebate; expense cost expenditure; budget; loan; house home;
-flat apartment; lift elevator; holiday vacation; trip journey travel; film-maker; street road; city town; country
-nation; trash garbage rubbish; sofa couch; cookie biscuit; soccer football; autumn fall; truck lorry; petrol
-gasoline gas; advantage benefit pro upside; disadvantage drawback con downside; effect consequence impact outcome;
-cause reason; way method approach technique procedure process manner; step stage; tip advice suggestion hint; goal
-aim objective; problem issue trouble; mistake error; bug defect; answer reply response respond; question query; ask
-inquire enquire; explain clarify; describe detail; summary summarize summarise overview; list enumerate itemize;
-suggest propose; recommend; write compose draft author; tell inform notify advise; show display present; give
-provide supply offer; find locate discover; choose select pick opt; decide determine; check verify confirm validate;
-ensure; test; try attempt; use utilize utilise employ usage; need require necessary; want wish desire; allow permit
-authorize authorise let; approve accept agree; reject decline refuse deny; cancel abort scrap; delay postpone defer;
-reschedule; arrange schedule organise-it plan; enable activate; disable deactivate; increase raise boost grow
-enlarge; decrease reduce lower lessen diminish cut; speed; improve enhance better-it; worsen; change modify alter
-adjust edit revise amend; update upgrade; replace substitute swap; delete remove erase eliminate discard purge; add
-insert append; include; keep retain maintain preserve; save store; open; close shut; lock; unlock; install setup;
-uninstall; configure; connect link attach join; disconnect detach; merge combine integrate unite; split separate
-divide; copy duplicate clone replicate; move transfer relocate; send transmit; receive; upload; download; share
-distribute; publish release deploy; rollback revert undo; run execute; stop halt cease discontinue; continue proceed
-resume; prolong extend lengthen; shorten; expand; skip omit; hide conceal; sign; register enroll enrol signup;
-login; logout; password passcode; username; account; website site webpage; internet web online; app application
-program; software; pc computer desktop; error-message; function; method-call; parameter argument; folder directory;
-file document; picture-frame; database; server; crash; freeze; slow sluggish; safe secure; danger risk hazard;
-dangerous risky hazardous unsafe harmful; healthy; weight; fat; exercise workout; food meal; eat consume; drink;
-sleep; tired exhausted weary; pain ache; teach instruct; learn study master; student pupil; teacher instructor;
-school; university college; exam test-paper; grade mark; book; novel; author-of; read; speak talk; language; word;
-meaning definition mean define; interesting fascinating; famous renowned well-known; popular; common typical usual
-frequent; rare uncommon; strange weird odd; beautiful pretty; ugly; old elderly; young; new novel-thing; good great
-excellent; best greatest top finest ideal optimal; bad awful terrible poor; better superior; worse inferior; biggest
-largest; smallest; often frequently; rarely; always; never; people person individual human; man; woman; lady; girl;
-guy; everyone everybody; someone somebody; anyone anybody; nobody; parent; money cash; earn gain make-money; spend;
-invest investment; stock share; price; cheap inexpensive affordable; expensive costly; free; true; false; real
-genuine; fake counterfeit; begin-anew restart; complaint grievance; request; require-of; component element
-constituent part; characteristic feature trait attribute; type kind sort category; example instance sample; purpose;
-role; world globe earth; country-side; war; peace; win; lose; government; president; election; vote; capital;
-population inhabitant; temperature; weather; forget; remember recall; think believe consider; opinion view thought;
-like enjoy; love adore; hate despise detest; dislike; fear; hope; complete; whole entire full; empty; near close-by
-nearby; far distant; top-of; bottom; inside within; outside; purple violet; gray grey; aeroplane airplane plane
-aircraft; bike bicycle; boat; ship; rock stone; forest wood; sea ocean; visible noticeable; organized organised;
-thankful grateful; religious spiritual; humble modest; rude impolite; polite courteous; lazy idle; active energetic;
-passive; responsible accountable; powerful mighty; weak feeble; strong sturdy; calm relaxed serene; nervous anxious;
-confident assured; honest truthful; attractive; fat-person; creative inventive; patient-trait; contain comprise;
-calculate compute; estimate; measure; compare comparison; analyze analyse examine; review; evaluate assess; identify
-recognize recognise; discuss; discover-it; understand comprehend grasp; develop; become; obtain get-it; achieve
-accomplish attain reach; overcome conquer; avoid prevent evade; protect guard defend; attack assault; treat cure
-heal; survive; die death; kill murder; birth; marry; divorce; baby infant; born; notebook-pc; recipe; ingredient;
-buddy friend pal; enemy foe; gift; party; song; music; singer vocalist; actor; play; game; player; team; match-game;
-score; prize award; leader; ruler; king; queen; chance opportunity; probability likelihood odds; begin-of; handle
-manage; cope; deal; reliable dependable trustworthy; unreliable; incoming inbound; outgoing outbound; restrict
-limit; traffic; null; latest-version; capacity; brief concise short; quickly-so; regularly routinely routine
-regular; unresolved; conversation chat; clause; evidence proof; testimony; dispute; settlement; motion; lawsuit
-litigation; claim; witness; plea
+troubleshoot; resolve solve; photo picture photograph image; phone telephone cellphone smartphone mobile; car
+automobile vehicle; mail email; info information; differ difference different distinction distinguish differentiate;
+colour color; centre center; behaviour behavior; favourite favorite; help assist aid support; make create produce
+craft; build construct; big large huge; small little tiny; quick fast rapid speedy quickly rapidly swiftly; happen
+occur; quit resign; happy glad joyful; sad unhappy sorrowful; rich wealthy affluent; smart clever intelligent
+brilliant; brave courageous; scared frightened afraid fearful; angry mad furious; important significant crucial
+essential vital; hard difficult tough challenging; easy simple effortless easily; wrong incorrect inaccurate; correct
+accurate; drug medicine medication; doctor physician; ill sick unwell; illness disease sickness; injury wound; surgery
+operation; lawyer attorney; contract agreement; law legislation; court tribunal; job employment occupation; salary
+wage pay income earnings; boss manager supervisor; employee worker; company firm business corporation enterprise;
+meeting standup; appointment visit; customer client consumer; shop store; shipment delivery parcel; refund
+reimbursement reimburse; fee charge; bill invoice; discount rebate; expense cost expenditure; house home; flat
+apartment; lift elevator; holiday vacation; trip journey travel; street road; city town; country nation; trash garbage
+rubbish; sofa couch; cookie biscuit; soccer football; truck lorry; petrol gasoline gas; advantage benefit pro upside;
+disadvantage drawback con downside; effect consequence impact outcome; cause reason; way method approach technique
+procedure process manner; step stage; tip advice suggestion hint; goal aim objective; problem issue trouble; mistake
+error; bug defect; answer reply response respond; question query; ask inquire enquire; explain clarify; describe
+detail; summary summarize summarise overview; list enumerate itemize; suggest propose; write compose draft author;
+tell inform notify advise; show display present; give provide supply offer; find locate discover; choose select pick
+opt; decide determine; check verify confirm validate; try attempt; use utilize utilise employ usage; need require
+necessary; want wish desire; allow permit authorize authorise let; approve accept agree; reject decline refuse deny;
+cancel abort scrap; delay postpone defer; arrange schedule plan; enable activate; disable deactivate; increase raise
+boost grow enlarge; decrease reduce lower lessen diminish cut; improve enhance; change modify alter adjust edit revise
+amend; update upgrade; replace substitute swap; delete remove erase eliminate discard purge; add insert append; keep
+retain maintain preserve; save store; close shut; install setup; connect link attach join; disconnect detach; merge
+combine integrate unite; split separate divide; copy duplicate clone replicate; move transfer relocate; send transmit;
+share distribute; publish release deploy; rollback revert undo; run execute; stop halt cease discontinue; continue
+proceed resume; prolong extend lengthen; skip omit; hide conceal; register enroll enrol signup; password passcode;
+website site webpage; internet web online; app application program; pc computer desktop; parameter argument; folder
+directory; file document; slow sluggish; safe secure; danger risk hazard; dangerous risky hazardous unsafe harmful;
+exercise workout; food meal; eat consume; tired exhausted weary; pain ache; teach instruct; learn study master;
+student pupil; teacher instructor; university college; grade mark; speak talk; meaning definition mean define;
+interesting fascinating; famous renowned; common typical usual frequent; rare uncommon; strange weird odd; beautiful
+pretty; old elderly; good great excellent; best greatest top finest ideal optimal; bad awful terrible poor; better
+superior; worse inferior; often frequently; people person individual human; money cash; earn gain; stock share; cheap
+inexpensive affordable; expensive costly; real genuine; fake counterfeit; complaint grievance; component element
+constituent part; characteristic feature trait attribute; type kind sort category; example instance sample; world
+globe earth; population inhabitant; remember recall; think believe consider; opinion view thought; like enjoy; love
+adore; hate despise detest; whole entire full; near nearby; far distant; purple violet; gray grey; aeroplane airplane
+plane aircraft; bike bicycle; rock stone; forest wood; sea ocean; visible noticeable; organized organised; thankful
+grateful; religious spiritual; humble modest; rude impolite; polite courteous; lazy idle; active energetic;
+responsible accountable; powerful mighty; weak feeble; strong sturdy; calm relaxed serene; nervous anxious; confident
+assured; honest truthful; creative inventive; contain comprise; calculate compute; compare comparison; analyze analyse
+examine; evaluate assess; identify recognize recognise; understand comprehend grasp; achieve accomplish attain reach;
+overcome conquer; avoid prevent evade; protect guard defend; attack assault; treat cure heal; die death; kill murder;
+baby infant; buddy friend pal; enemy foe; singer vocalist; prize award; chance opportunity; probability likelihood
+odds; handle manage; reliable dependable trustworthy; incoming inbound; outgoing outbound; restrict limit; brief
+concise short; regularly routinely routine regular; conversation chat; evidence proof; lawsuit litigation
 """
 _GROUPS = [[word for word in group.split() if "-" not in word] for group in _SYNONYMS.split(";")]
 SYNONYM: Final = {word: group[0] for group in _GROUPS if len(group) > 1 for word in group}
