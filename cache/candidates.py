@@ -60,11 +60,11 @@ class Candidates:
     def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
         return self._verifier if semantic.verify == "default" else None
 
-    def learned(self, label: str, semantic: SemanticCache) -> Surface | None:
-        """What is known of the surface of the policy with this label; None where nothing is learned."""
+    def learned(self, name: str, semantic: SemanticCache) -> Surface | None:
+        """What is known of the surface of this name; None where nothing is learned."""
         if self._audits is None:
             return None
-        return self._audits.surface(label, semantic, default_threshold(semantic, self._verifier_of(semantic)))
+        return self._audits.surface(name, semantic, default_threshold(semantic, self._verifier_of(semantic)))
 
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
