@@ -38,7 +38,7 @@ def reading_of(flight: Flight) -> Reading:
         deadline=time.monotonic() + 10,
         trace=Trace(names.REQUEST),
         ledger=Ledger("r"),
-        client=Client(None),  # type: ignore[arg-type]
+        client=Client(None, 60.0),  # type: ignore[arg-type]
     )
     return Reading(ctx, flight.board(ctx.deadline), follows=True, last=True)
 
