@@ -14,7 +14,16 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.backends.base import Backend, BackendError, BadStatus, Call, Completion, TimedOut, Unreachable
+from gateway.backends.base import (
+    Backend,
+    BackendError,
+    BadStatus,
+    Call,
+    Completion,
+    ContextExceeded,
+    TimedOut,
+    Unreachable,
+)
 from gateway.commands._collect_rows import Json, Task
 from gateway.completions import token_logprobs, top_logprobs, usage_of
 from routing.grading import grade
@@ -111,7 +120,9 @@ class Respondent:
             except TimeoutError:
                 raise TimedOut(f"no answer within {_CALL_S:g} s") from None
             except BackendError as error:
-                refused = isinstance(error, BadStatus) and (error.callers_fault or error.status in _WRONG_SETUP)
+                refused = isinstance(error, ContextExceeded) or (
+                    isinstance(error, BadStatus) and (error.callers_fault or error.status in _WRONG_SETUP)
+                )
                 if refused or pause_s is None:
                     raise
                 asked_s = error.retry_after_s if isinstance(error, BadStatus) else None

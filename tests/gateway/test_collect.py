@@ -235,8 +235,9 @@ def test_a_prompt_that_fails_alone_is_left_for_later(
 ) -> None:
     """The others are labelled, the exit code is 1, and --resume asks for it again."""
     out = tmp_path / "rows.jsonl"
-    model.on("Two").reply(error_reply(400, "the context is too long"))
+    model.on("Two").reply(error_reply(400, "request (5000 tokens) exceeds the available context size (4096 tokens)"))
     assert collect(model, prompts, out) == 1
+    assert len(model.requests) == 3, "what the model cannot hold is not asked again"
     assert "1 prompts have no answer, --resume asks them again; the first, 2: status 400" in capsys.readouterr().err
     assert [row.id for row in read_rows(out)] == ["1", "3"]
     model.on("Two").reply(text="4")
