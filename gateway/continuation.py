@@ -127,7 +127,8 @@ class Successor:
         forecast = health.forecast
         if forecast is not None and forecast.known and forecast.ttft_s > self._ctx.budget_s():
             return False
-        return not health.unfit_for(needs(features), room_needed(self._ctx.body) if health.context else 0)
+        room = room_needed(self._ctx.body, health.context) if health.context else 0
+        return not health.unfit_for(needs(features), room)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """A place at an endpoint of this tier that can go on, waited for no longer than any attempt would; or None."""

@@ -147,6 +147,7 @@ def _decided(
     health: Mapping[str, TierHealth],
 ) -> Decision:
     left = ctx.left()
+    largest = max((one.context or 0 for one in health.values()), default=0)
     try:
         decision = decide(
             ctx.policy,
@@ -157,7 +158,7 @@ def _decided(
             ctx.clamp,
             ttft_s=left.ttft_s,
             holdout=_held_out(ctx, hop, health),
-            room=room_needed(ctx.body) if any(one.context for one in health.values()) else 0,
+            room=room_needed(ctx.body, largest) if largest else 0,
         )
     except NoTierError as error:
         hop.attributes[names.REASON] = str(error)

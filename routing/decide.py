@@ -49,7 +49,7 @@ class TierHealth:
         if lacking := needed - self.capabilities:
             return f"{self.name} cannot do {', '.join(sorted(lacking))}"
         if self.context is not None and room > self.context:
-            return f"{self.name} holds {self.context} tokens, and this may take {room}"
+            return f"{self.name} holds {self.context} tokens, and this may take {room} or more"
         return ""
 
 

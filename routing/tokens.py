@@ -19,11 +19,13 @@ for that, and where it does not the backend says itself that the request is too 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
+_SAMPLED: Final = 1 << 16
 _WORDS: Final = b"abcdefghijklmnopqrstuvwxyz "
 _OF_A_TEMPLATE: Final = 64
 """What a chat template adds once: SmolLM2's 24, with its default system prompt."""
@@ -40,11 +42,15 @@ _BESIDE_CONTENT: Final = ("tool_calls", "function_call", "reasoning_content", "n
 
 
 def estimated_tokens(text: str) -> float:
-    """About how many tokens a text has: a quarter of its ASCII characters, 5/8 for two bytes of UTF-8, 1 for three."""
+    """About how many tokens a text has: a quarter of its ASCII characters, 5/8 for two bytes of UTF-8, 1 for three.
+
+    Of a text of more than 65,536 characters, that many are looked at.
+    """
     if text.isascii():  # known without a look at it
         return len(text) / 4
-    more = len(text.encode("utf-8", "surrogatepass")) - len(text)
-    return len(text) / 4 + more * 3 / 8
+    some = text[:_SAMPLED]
+    more = len(some.encode("utf-8", "surrogatepass")) - len(some)
+    return len(text) * (1 / 4 + more / len(some) * 3 / 8)
 
 
 def most_tokens(text: str) -> int:
@@ -70,22 +76,30 @@ def text_of(content: object) -> tuple[str, int]:
     return "\n".join(texts), images
 
 
-def room_needed(body: Mapping[str, Any]) -> int:
-    """How many tokens the prompt of a checked chat-completions body and its reply take together at most."""
+def room_needed(body: Mapping[str, Any], enough: int = sys.maxsize) -> int:
+    """How many tokens the prompt of a checked chat-completions body and its reply take together at most.
+
+    More than `enough` (the largest context that is asked about) is not counted to its end: a body of megabytes costs no
+    more than one of that many tokens.
+    """
     messages: Sequence[Mapping[str, Any]] = body["messages"]
-    tokens = _OF_A_TEMPLATE + _OF_A_MESSAGE * len(messages)
+    limits = [limit for key in _REPLY_LIMITS if (limit := body.get(key)) is not None]
+    tokens = max(limits, default=_REPLY) + _OF_A_TEMPLATE + _OF_A_MESSAGE * len(messages)
     for message in messages:
+        if tokens > enough:
+            return tokens
         text, images = text_of(message.get("content"))
-        tokens += most_tokens(text) + images * _OF_AN_IMAGE
+        least = len(text) * 3 // 7  # by these rules a text never comes to less
+        tokens += (least if tokens + least > enough else most_tokens(text)) + images * _OF_AN_IMAGE
         if len(message) > 2:  # more than a role and content
             tokens += sum(_of_json(message[key]) for key in _BESIDE_CONTENT if message.get(key))
     for key in ("tools", "functions"):
-        if body.get(key):
+        if body.get(key) and tokens <= enough:
             tokens += _OF_TOOLS + _of_json(body[key])
-    if isinstance(wanted := body.get("response_format"), dict) and "json_schema" in wanted:
+    wanted = body.get("response_format")
+    if isinstance(wanted, dict) and "json_schema" in wanted and tokens <= enough:
         tokens += _of_json(wanted)
-    limits = [limit for key in _REPLY_LIMITS if (limit := body.get(key)) is not None]
-    return tokens + max(limits, default=_REPLY)
+    return tokens
 
 
 def _of_json(value: object) -> int:

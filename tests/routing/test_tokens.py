@@ -90,6 +90,7 @@ def test_the_estimate_knows_scripts() -> None:
     """English has a token in four characters, Chinese one a character; a rule on tokens_in sees the difference."""
     assert estimated_tokens("word" * 100) == 100
     assert estimated_tokens("人" * 100) == 100
+    assert estimated_tokens("人" * 1_000_000) == 1_000_000
     assert features_of(body("人" * 100)).approx_tokens == 104
     assert features_of(body("word" * 100)).approx_tokens == 104
 
@@ -117,6 +118,25 @@ def test_what_takes_room(more: dict[str, Any]) -> None:
 def test_a_reply_of_no_tokens_needs_no_room() -> None:
     """A limit of 0 is a limit, and none is given a reply of usual length."""
     assert room_needed(body(max_tokens=0)) + 256 == room_needed(body())
+
+
+@pytest.mark.parametrize("character", ["a", " ", "A", "я", "人"])
+@pytest.mark.parametrize("messages", [1, 400])
+def test_more_than_is_asked_about_is_not_counted_to_its_end(character: str, messages: int) -> None:
+    """It comes to more than that all the same, by however much; what fits is counted exactly."""
+    long = body() | {"messages": [{"role": "user", "content": character * (40_000 // messages)}] * messages}
+    assert 4096 < room_needed(long, 4096) <= room_needed(long)
+    assert room_needed(long, room_needed(long)) == room_needed(long)
+
+
+def test_a_body_of_megabytes_is_not_read_through() -> None:
+    """Once it is plain that it does not fit, its length costs nothing."""
+    huge = body("人" * 1_000_000)
+    counted, read = (
+        min(timeit.repeat(one, number=1, repeat=5))
+        for one in (lambda: room_needed(huge, 4096), lambda: most_tokens(huge["messages"][0]["content"]))
+    )
+    assert counted < read / 20
 
 
 @pytest.mark.parametrize("text", ["The quick brown fox jumps over it. " * 229, "昨天晚上我们沿着河边散步了很久" * 534])
