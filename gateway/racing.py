@@ -158,10 +158,9 @@ class Run:
         that may hold it is down.
         """
         errors, tiers = self._errors(), [self._services.tiers[name] for name in self._missing]
-        down = [tier for tier in tiers if any(endpoint.config.configured for endpoint in tier.endpoints)]
-        if down and errors and all(isinstance(error, ContextExceeded) for error in errors):
-            reason = f"the request is too long for the tiers that can answer now; {down[0].name} cannot"
-            return no_tier(NoTierError(reason, capable=True), down)
+        if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
+            reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
+            return no_tier(NoTierError(reason, capable=True), tiers)
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
 
     def _errors(self) -> list[BackendError]:
