@@ -98,12 +98,12 @@ def _code(argv: list[str]) -> int:
 
 @pytest.mark.parametrize(("argv", "code"), [case[:2] for case in CASES], ids=[case[2] for case in CASES])
 def test_a_command_ends_with_the_code_of_what_happened(
-    folder: Path, upstream: Upstream, argv: list[str], code: Exit, capsys: pytest.CaptureFixture[str]
+    folder: Path, upstream: Upstream, argv: list[str], code: Exit, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What cannot be done is 2 and one clear line, never mistaken for a finding, which is 1."""
     upstream.default = error_reply(400, "no")
     assert _code([word.format(folder=folder, upstream=upstream.url) for word in argv]) == code
-    said = capsys.readouterr()
+    said = capfd.readouterr()
     assert "Traceback" not in said.err
     assert bool(said.err) or code != Exit.NOT_DONE or argv[0] == "check"
 
