@@ -527,7 +527,9 @@ def test_c22_every_pipelined_request_of_such_a_client_is_answered(rig: Rig) -> N
         assert whole(connection).count(b"HTTP/1.1 200") == 3
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/ch", f"{POST}\r\nContent-Length: 9\r\n\r\n{{".encode()])
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/ch", f"{POST}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode()]
+)
 def test_c22_half_a_request_and_no_more_is_an_end(rig: Rig, sent: bytes) -> None:
     """Nothing is waited for that cannot come."""
     with dialled(rig) as connection:
