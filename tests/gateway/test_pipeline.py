@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
+from gateway import afterwards
+from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.store import LocalStore
@@ -86,3 +90,22 @@ async def test_the_secret_of_the_cache_hides_its_keys(
     assert not await kept("another")
     assert not await kept("")
     assert await kept("one")
+
+
+async def test_a_full_write_queue_costs_the_write_alone(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where writes pile up, an answer goes out and its request is recorded, but the answer is not kept."""
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        monkeypatch.setattr(afterwards, "_QUEUE", 0)
+        dropped = await app.ask("hello")
+        assert dropped.headers["x-tierline-path"] == "direct"
+        async with asyncio.timeout(5):
+            while (record := await reader.find(app.services.store, dropped.headers["x-request-id"])) is None:
+                await asyncio.sleep(0.002)
+        (write,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.write"]
+        assert (write["attributes"]["tierline.cache.outcome"], write["error"]) == ("dropped", "queue_full")
+        assert not await app.stored("hello")
+        monkeypatch.undo()
+        assert (await app.ask("hello")).headers["x-tierline-path"] == "direct"
+        await app.kept("hello")
