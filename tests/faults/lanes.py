@@ -60,8 +60,8 @@ TIERS = {
     "tight": ("small",),
 }
 ENDPOINTS = {"pair": 2, "quad": 4}
-CLASS_NAME = re.compile(r"\b[A-Z][a-z0-9]+[A-Z]\w*|\b\w+Error\b")
-"""What only a Python class is called."""
+CLASS_NAME = re.compile(r"\b(?!LangChain\b)[A-Z][a-z0-9]+[A-Z]\w*|\b\w+Error\b")
+"""What only a Python class is called; LangChain is a library."""
 POLICY = """
 surface: {name}
 slo: {{ttft: {{p99: 800ms}}, total: {{p99: 800ms}}, deadline: {deadline}}}
