@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, Protocol
 
 from cache.gist import DIRECTIONS, OPPOSITES, Gist, Word, gist, grams_of
@@ -86,6 +87,13 @@ def leftover(a: Gist, b: Gist) -> Leftover:
         waiting = left
         taken = {there for _, there in pairs}
         free = [place for place in free if place not in taken]
+    for place in [place for place in waiting if free]:
+        match = next((at for at in free if _share_a_sense(a.words[place], b.words[at])), None)
+        if match is not None:
+            pairs.append((place, match))
+            counts[2] += 1
+            waiting.remove(place)
+            free.remove(match)
     pairs.sort()
     order = [there for _, there in pairs]
     return Leftover(
@@ -97,6 +105,12 @@ def leftover(a: Gist, b: Gist) -> Leftover:
         len(order) - _rising(order),
         _rising([-place for place in order]),
     )
+
+
+def _share_a_sense(one: Word, other: Word) -> bool:
+    """Whether a word with several meanings may be a synonym of the other in one of them."""
+    several = len(one.senses) > 1 or len(other.senses) > 1
+    return several and not set(one.senses).isdisjoint(other.senses)
 
 
 def _rising(places: Sequence[int]) -> int:
@@ -179,11 +193,18 @@ def _directions(words: Sequence[Word]) -> frozenset[int]:
 def _opposed(rest: Leftover) -> bool:
     return any(
         frozenset((one.sense, other.sense)) in OPPOSITES
+        or _opposed_in_one_sense(one, other)
         or _negates(one.text, other.text)
         or _negates(other.text, one.text)
         for one in rest.left
         for other in rest.right
     )
+
+
+def _opposed_in_one_sense(one: Word, other: Word) -> bool:
+    """Whether a word with several meanings is the opposite of the other in one of them."""
+    several = len(one.senses) > 1 or len(other.senses) > 1
+    return several and any(frozenset(pair) in OPPOSITES for pair in product(one.senses, other.senses))
 
 
 def _negates(word: str, other: str) -> bool:
@@ -194,7 +215,7 @@ def _negates(word: str, other: str) -> bool:
 
 
 def _another_kind(rest: Leftover) -> bool:
-    return any(one.kind and one.kind == other.kind for one in rest.left for other in rest.right)
+    return any(one.kinds & other.kinds for one in rest.left for other in rest.right)
 
 
 def _other_roles(a: Gist, b: Gist, rest: Leftover) -> bool:

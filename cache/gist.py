@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Final
 
 from cache import thesaurus, words
@@ -101,12 +102,16 @@ _ENDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One content word: as it is compared (`root`), what stands for its synonyms (`sense`), and what it is."""
+    """One content word: as it is compared (`root`), what stands for its synonyms (`sense`), and what it is.
+
+    `senses` are all that it may be a synonym of; a word with several meanings stands for itself (`sense`) and has more.
+    """
 
     text: str
     root: str
     sense: str
-    kind: str
+    senses: tuple[str, ...]
+    kinds: frozenset[str]
     vague: bool
     name: bool
     link: str
@@ -178,32 +183,49 @@ def root_of(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
-def sense_of(word: str, root: str) -> str:
-    """What stands for a word and its synonyms. `activated` is of `activate`, though its root is that of `active`."""
+def senses_of(word: str, root: str) -> tuple[str, ...]:
+    """What stands for a word and its synonyms: one sense, or the word's own root and then one for each of its meanings.
+
+    `activated` is of `activate`, though its root is that of `active`.
+    """
     known = _SENSES.get(word)
-    if known is None:
+    if known is None and word not in thesaurus.ROOTS:
         verbs = (word[:-1],) if word.endswith("ed") else (f"{word[:-3]}e", word[:-3]) if word.endswith("ing") else ()
         known = next((_SENSES[verb] for verb in verbs if verb in _SENSES), None)
-    return known or _SENSES.get(root) or root
+    return known or _SENSES.get(root) or (root,)
 
 
-_SENSES: Final = {
-    form: root_of(words.stem(group)) for word, group in thesaurus.SYNONYM.items() for form in (word, words.stem(word))
-}
+def _table() -> dict[str, tuple[str, ...]]:
+    found = {}
+    for word, heads in thesaurus.SYNONYM.items():
+        groups = tuple(root_of(words.stem(head)) for head in heads)
+        for form in (word, words.stem(word)):
+            found[form] = groups if len(groups) == 1 else (root_of(form), *groups)
+    return found
+
+
+_SENSES: Final = _table()
 # The shortest first: `agree` is what its root stands for, not `agreement`.
 for _form in sorted(_SENSES, key=len):
     _SENSES.setdefault(root_of(_form), _SENSES[_form])
+
+
+def _listed(word: str) -> tuple[str, ...]:
+    """The senses that are meant where a table below lists a word: its own, and of its groups' the first."""
+    stem = words.stem(word)
+    return senses_of(stem, root_of(stem))[:2]
+
+
 OPPOSITES: Final = frozenset(
-    frozenset(sense_of(words.stem(word), root_of(words.stem(word))) for word in pair) for pair in thesaurus.ANTONYMS
+    frozenset(pair) for left, right in thesaurus.ANTONYMS for pair in product(_listed(left), _listed(right))
 )
 """Pairs of senses that are opposites."""
 DIRECTIONS: Final = {
-    sense_of(words.stem(word), root_of(words.stem(word))): way
-    for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY))
-    for word in sorted(group)
+    _listed(word)[0]: way for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY)) for word in sorted(group)
 }
 """A sense that points somewhere -> 1 (more, on, yes) or -1 (less, off, no)."""
-_KINDS: Final = {words.stem(word): kind for word, kind in thesaurus.KIND.items()}
+_KINDS: Final = {words.stem(word): kinds for word, kinds in thesaurus.KIND.items()}
+_NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 def _sorted_out(reading: Reading, plain: str) -> Gist:
@@ -259,7 +281,8 @@ def _is_foreign(text: str) -> bool:
 def _word(token: str, link: str, name: bool) -> Word:
     """Kept: a few thousand words make up most questions, and working out their roots is most of the reading."""
     root = root_of(token)
-    return Word(token, root, sense_of(token, root), _KINDS.get(token, ""), token in _VAGUE, name, link)
+    senses = senses_of(token, root)
+    return Word(token, root, senses[0], senses, _KINDS.get(token, _NO_KINDS), token in _VAGUE, name, link)
 
 
 _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, words.stem(word)))

@@ -1,7 +1,11 @@
 """Words that mean the same, and words of one kind that do not: written for this project, for plain English questions.
 
 Synonyms let a rephrasing through that a spelling would refuse; kinds refuse what a vector takes for the same: a cat for
-a dog, a knee for an elbow, Java for Python. A word stands in one group of either table at most.
+a dog, a knee for an elbow, Java for Python.
+
+A word with several meanings stands in the group of each (`store` beside `shop`, and beside `save`): then it is compared
+with the words of them all, which are not one another's synonyms for that. Where one of its meanings has no synonym, and
+would be taken for the other (`wood` for a forest), it stands in no group. It is never the first of a group.
 """
 
 from __future__ import annotations
@@ -16,54 +20,54 @@ troubleshoot; resolve solve; photo picture photograph image; phone telephone cel
 automobile vehicle; mail email; info information; differ difference different distinction distinguish differentiate;
 colour color; centre center; behaviour behavior; favourite favorite; help assist aid support; make create produce
 craft; build construct; big large huge; small little tiny; quick fast rapid speedy quickly rapidly swiftly; happen
-occur; quit resign; happy glad joyful; sad unhappy sorrowful; rich wealthy affluent; smart clever intelligent
+occur; resign quit; happy glad joyful; sad unhappy sorrowful; rich wealthy affluent; smart clever intelligent
 brilliant; brave courageous; scared frightened afraid fearful; angry mad furious; important significant crucial
 essential vital; hard difficult tough challenging; easy simple effortless easily; wrong incorrect inaccurate; correct
-accurate; drug medicine medication; doctor physician; ill sick unwell; illness disease sickness; injury wound; surgery
-operation; lawyer attorney; contract agreement; law legislation; court tribunal; job employment occupation; salary
-wage pay income earnings; boss manager supervisor; employee worker; company firm business corporation enterprise;
-meeting standup; appointment visit; customer client consumer; shop store; shipment delivery parcel; refund
-reimbursement reimburse; fee charge; bill invoice; discount rebate; expense cost expenditure; house home; flat
-apartment; lift elevator; holiday vacation; trip journey travel; street road; city town; country nation; trash garbage
-rubbish; sofa couch; cookie biscuit; soccer football; truck lorry; petrol gasoline gas; advantage benefit pro upside;
-disadvantage drawback con downside; effect consequence impact outcome; cause reason; way method approach technique
-procedure process manner; step stage; tip advice suggestion hint; goal aim objective; problem issue trouble; mistake
-error; bug defect; answer reply response respond; question query; ask inquire enquire; explain clarify; describe
-detail; summary summarize summarise overview; list enumerate itemize; suggest propose; write compose draft author;
-tell inform notify advise; show display present; give provide supply offer; find locate discover; choose select pick
-opt; decide determine; check verify confirm validate; try attempt; use utilize utilise employ usage; need require
-necessary; want wish desire; allow permit authorize authorise let; approve accept agree; reject decline refuse deny;
-cancel abort scrap; delay postpone defer; arrange schedule plan; enable activate; disable deactivate; increase raise
-boost grow enlarge; decrease reduce lower lessen diminish cut; improve enhance; change modify alter adjust edit revise
-amend; update upgrade; replace substitute swap; delete remove erase eliminate discard purge; add insert append; keep
-retain maintain preserve; save store; close shut; install setup; connect link attach join; disconnect detach; merge
-combine integrate unite; split separate divide; copy duplicate clone replicate; move transfer relocate; send transmit;
-share distribute; publish release deploy; rollback revert undo; run execute; stop halt cease discontinue; continue
-proceed resume; prolong extend lengthen; skip omit; hide conceal; register enroll enrol signup; password passcode;
-website site webpage; internet web online; app application program; pc computer desktop; parameter argument; folder
-directory; file document; slow sluggish; safe secure; danger risk hazard; dangerous risky hazardous unsafe harmful;
-exercise workout; food meal; eat consume; tired exhausted weary; pain ache; teach instruct; learn study master;
-student pupil; teacher instructor; university college; grade mark; speak talk; meaning definition mean define;
-interesting fascinating; famous renowned; common typical usual frequent; rare uncommon; strange weird odd; beautiful
-pretty; old elderly; good great excellent; best greatest top finest ideal optimal; bad awful terrible poor; better
-superior; worse inferior; often frequently; people person individual human; money cash; earn gain; stock share; cheap
-inexpensive affordable; expensive costly; real genuine; fake counterfeit; complaint grievance; component element
-constituent part; characteristic feature trait attribute; type kind sort category; example instance sample; world
-globe earth; population inhabitant; remember recall; think believe consider; opinion view thought; like enjoy; love
-adore; hate despise detest; whole entire full; near nearby; far distant; purple violet; gray grey; aeroplane airplane
-plane aircraft; bike bicycle; rock stone; forest wood; sea ocean; visible noticeable; organized organised; thankful
-grateful; religious spiritual; humble modest; rude impolite; polite courteous; lazy idle; active energetic;
-responsible accountable; powerful mighty; weak feeble; strong sturdy; calm relaxed serene; nervous anxious; confident
-assured; honest truthful; creative inventive; contain comprise; calculate compute; compare comparison; analyze analyse
-examine; evaluate assess; identify recognize recognise; understand comprehend grasp; achieve accomplish attain reach;
-overcome conquer; avoid prevent evade; protect guard defend; attack assault; treat cure heal; die death; kill murder;
-baby infant; buddy friend pal; enemy foe; singer vocalist; prize award; chance opportunity; probability likelihood
-odds; handle manage; reliable dependable trustworthy; incoming inbound; outgoing outbound; restrict limit; brief
-concise short; regularly routinely routine regular; conversation chat; evidence proof; lawsuit litigation
+accurate; drug medicine medication; doctor physician; ill sick unwell; disease illness sickness; injury wound; lawyer
+attorney; contract agreement; law legislation; court tribunal; job employment occupation; salary wage pay income
+earnings; boss manager supervisor; employee worker; company firm business corporation enterprise; meeting standup;
+customer client consumer; shop store; shipment delivery parcel; refund reimbursement reimburse; fee charge; bill
+invoice; discount rebate; expense cost expenditure; house home; flat apartment; elevator lift; holiday vacation; trip
+journey travel; street road; city town; country nation; trash garbage rubbish; sofa couch; cookie biscuit; soccer
+football; truck lorry; petrol gasoline; advantage benefit pro upside; disadvantage drawback con downside; effect
+consequence impact outcome; cause reason; way method approach technique procedure manner; step stage; tip advice
+suggestion hint; goal aim objective; problem issue trouble; mistake error; bug defect; answer reply response respond;
+question query; ask inquire enquire; explain clarify; describe detail; summary summarize summarise overview; list
+enumerate itemize; suggest propose; write compose draft author; tell inform notify advise; show display present; give
+provide supply offer; find locate discover; choose select pick opt; decide determine; check verify confirm validate;
+try attempt; use utilize utilise employ usage; need require necessary; want wish desire; allow permit authorize
+authorise let; approve accept agree; reject decline refuse deny; cancel abort scrap; delay postpone defer; arrange
+schedule plan; enable activate; disable deactivate; increase raise boost grow enlarge lift; decrease reduce lower
+lessen diminish cut decline; improve enhance; change modify alter adjust edit revise amend; update upgrade; replace
+substitute swap; delete remove erase eliminate discard purge; add insert append; keep retain maintain preserve; save
+store; shut close; install setup; connect link attach join; disconnect detach; merge combine integrate unite; split
+separate divide; copy duplicate clone replicate; move transfer relocate; send transmit; distribute share; publish
+release deploy; rollback revert undo; run execute; stop halt cease discontinue quit; continue proceed resume; prolong
+extend lengthen; skip omit; hide conceal; register enroll enrol signup; password passcode; website site webpage;
+internet web online; app program; pc computer desktop; parameter argument; folder directory; file document; slow
+sluggish; safe secure; danger risk hazard; dangerous risky hazardous unsafe harmful; exercise workout; food meal; eat
+consume; tired exhausted weary; pain ache; teach instruct; learn study; student pupil; teacher instructor; university
+college; speak talk; meaning definition mean define; interesting fascinating; famous renowned; common typical usual
+frequent; rare uncommon; strange weird odd; beautiful pretty; old elderly; good great excellent; best greatest top
+finest ideal optimal; bad awful terrible; better superior; worse inferior; often frequently; people person individual
+human; money cash; earn gain; stock share; cheap inexpensive affordable; expensive costly; real genuine; fake
+counterfeit; complaint grievance; component constituent part; characteristic feature trait attribute; type kind sort
+category; example instance sample; world globe earth; population inhabitant; remember recall; think believe consider
+thought; opinion view thought; like enjoy; love adore; hate despise detest; whole entire full; near nearby close; far
+distant; purple violet; gray grey; aeroplane airplane plane aircraft; bike bicycle; sea ocean; visible noticeable;
+organized organised; thankful grateful; religious spiritual; humble modest; rude impolite; polite courteous; lazy
+idle; active energetic; responsible accountable; powerful mighty; weak feeble; strong sturdy; calm relaxed serene;
+nervous anxious; confident assured; honest truthful; creative inventive; contain comprise; calculate compute; compare
+comparison; analyze analyse examine; evaluate assess; identify recognize recognise; understand comprehend grasp;
+achieve accomplish attain reach; overcome conquer; avoid prevent evade; protect guard defend; attack assault; treat
+cure heal; die death; kill murder; baby infant; buddy friend pal; enemy foe; singer vocalist; prize award; opportunity
+chance; probability likelihood odds chance; handle manage; reliable dependable trustworthy; incoming inbound; outgoing
+outbound; restrict limit; brief concise short; regularly routinely routine regular; conversation chat; evidence proof;
+lawsuit litigation; gift present
 """
-_GROUPS = [[word for word in group.split() if "-" not in word] for group in _SYNONYMS.split(";")]
-SYNONYM: Final = {word: group[0] for group in _GROUPS if len(group) > 1 for word in group}
-"""A word of a group of synonyms -> the word that stands for them all. Words without one are not in it."""
+GROUPS: Final = tuple(tuple(group.split()) for group in _SYNONYMS.split(";"))
+SYNONYM: Final = {word: tuple(group[0] for group in GROUPS if word in group) for words in GROUPS for word in words}
+"""A word -> the first word of each group of synonyms that it stands in. Words without one are not in it."""
 
 _KINDS = {
     "animal": """dog cat fish bird horse cow pig sheep goat chicken duck rabbit hamster lizard snake turtle frog mouse
@@ -123,8 +127,9 @@ _KINDS = {
     "degree": "bachelor master phd mba diploma certificate",
     "size": "small medium large",
 }
-KIND: Final = {word: kind for kind, line in _KINDS.items() for word in line.split()}
-"""A word -> the kind of thing it is, of which one is never another."""
+_KINDS_OF = [(word, kind) for kind, line in _KINDS.items() for word in line.split()]
+KIND: Final = {word: frozenset(kind for same, kind in _KINDS_OF if same == word) for word, _ in _KINDS_OF}
+"""A word -> the kinds of thing it is (an orange: a colour and a food), of each of which one is never another."""
 
 VAGUE: Final = word_set(
     """good best great nice well better easy easily simple simply proper properly effective effectively
@@ -213,7 +218,9 @@ environment; climate climate; private private; plate plate; state state; estate 
 senate; station station; nation nation; ration ration; vacation vacation; location location; education education;
 section section; function function; option option; action action; auction auction; fiction fiction; portion portion;
 mention mention; motion motion; caution caution; question question; condition condition; position position; mission
-mission; passion passion; pension pension; version version; session session; fashion fashion
+mission; passion passion; pension pension; version version; session session; fashion fashion; quite
+quite; site site; cone cone; pale pale; edition edition; unite unite; presentation presentation; validate validate;
+validation validate
 """
 ROOTS: Final = dict(entry.split() for entry in _IRREGULAR.split(";"))
 """Irregular forms -> the word they are forms of."""

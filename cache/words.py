@@ -152,7 +152,7 @@ _SYNONYMS = """buy purchase; start begin commence; fast quick rapid; film movie;
 tv television; kid child children; fix repair; big large; car automobile; mail email e-mail; info information;
 difference differ different; uk britain; us usa america; max maximum; min minimum; maths math mathematics;
 someone somebody; everyone everybody; anyone anybody; laptop notebook; colour color; centre center; help assist;
-make create; men man; women woman; people person; best greatest; biggest largest; happen occur; stop quit"""
+make create; men man; women woman; people person; best greatest; biggest largest; happen occur"""
 SYNONYMS: Final = {
     word: group.split()[0] for group in _SYNONYMS.split(";") for word in group.split()[1:] if group.strip()
 }

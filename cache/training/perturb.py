@@ -32,8 +32,9 @@ _ASKING = ("What", "Why", "When", "Where", "Who", "How")
 _LINKS = ("in", "on", "for", "with", "without", "about", "of", "from", "to", "under", "against")
 _WORD = re.compile(r"[A-Za-z]+")
 _BY_GROUP: dict[str, list[str]] = {}
-for _word, _group in SYNONYM.items():
-    _BY_GROUP.setdefault(_group, []).append(_word)
+for _word, _groups in SYNONYM.items():
+    if len(_groups) == 1:  # of several meanings another one may be meant
+        _BY_GROUP.setdefault(_groups[0], []).append(_word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ def _wrapped(text: str, rng: random.Random, pool: Sequence[str]) -> str:
 
 
 def _synonym(text: str, rng: random.Random, pool: Sequence[str]) -> str:
-    known = [word for word in _WORD.findall(text) if word in SYNONYM]
+    known = [word for word in _WORD.findall(text) if len(SYNONYM.get(word, ())) == 1]
     if not known:
         return ""
     word = rng.choice(known)
-    return _replace(text, word, rng.choice(_BY_GROUP[SYNONYM[word]]))
+    return _replace(text, word, rng.choice(_BY_GROUP[SYNONYM[word][0]]))
 
 
 def _plain(text: str, rng: random.Random, pool: Sequence[str]) -> str:
