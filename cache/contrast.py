@@ -87,7 +87,7 @@ def leftover(a: Gist, b: Gist) -> Leftover:
         waiting = left
         taken = {there for _, there in pairs}
         free = [place for place in free if place not in taken]
-    for place in [place for place in waiting if free]:
+    for place in list(waiting) if free else ():
         match = next((at for at in free if _share_a_sense(a.words[place], b.words[at])), None)
         if match is not None:
             pairs.append((place, match))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway.launch import Launch
 from gateway.supervisor.child import without_secrets
 from gateway.supervisor.state import claim
 from policies.errors import ConfigError
 from tests.support.app import in_process
-from tests.support.gateway import CHAT, config, write_policies
+from tests.support.gateway import config, write_deployment
 from tests.support.upstream import Upstream
 
 TENANTS = {"tenants": {"acme": {"key_env": "ACME_KEY"}}}
@@ -93,9 +92,7 @@ async def test_with_keys_names_do_not_matter(upstream: Upstream, tmp_path: Path)
 
 def launch(folder: Path, host: str | None = None, settings: Mapping[str, Any] | None = None) -> Launch:
     """A launch of a config with these settings, and with `host` on the command line."""
-    write_policies(folder / "policies", {"chat": CHAT})
-    deployment = config("http://127.0.0.1:9/v1", None, **(settings or {}))
-    (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment))
+    write_deployment(folder, config("http://127.0.0.1:9/v1", None, **(settings or {})))
     return Launch(config=folder / "tierline.yaml", policies=folder / "policies", host=host)
 
 

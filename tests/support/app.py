@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import yaml
 
 from gateway.app import App
 from gateway.assembly import build, running
 from gateway.launch import Launch
 from gateway.services import Services
-from tests.support.gateway import CHAT, config, write_policies
+from tests.support.gateway import config, secrets_of, write_deployment
 
 
 @dataclass(frozen=True)
@@ -68,12 +67,9 @@ async def in_process(
     env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[InProcess]:
     """The application over these tiers, with the arguments of `tests.support.gateway.serve`."""
-    write_policies(folder / "policies", policies or {"chat": CHAT})
-    file = folder / "tierline.yaml"
-    file.write_text(yaml.safe_dump(config(local, hosted, store_url, **(settings or {})), sort_keys=False))
-    given = ({"HOSTED_KEY": "sk-scripted"} if hosted else {}) | dict(env or {})
-    launch = Launch(config=file, policies=folder / "policies")
-    deployment = launch.deployment(given)
+    write_deployment(folder, config(local, hosted, store_url, **(settings or {})), policies)
+    launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
+    deployment = launch.deployment(secrets_of(hosted, env))
     services = build(deployment, launch.policy_source(deployment))
     transport = httpx2.ASGITransport(app=App(services), raise_app_exceptions=False)
     async with running(services), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:

@@ -114,12 +114,20 @@ def serve(
     output: int | None = None,
 ) -> Iterator[Gateway]:
     """A gateway over these tiers, alive from the first line of the block to its end; see `running`."""
-    write_policies(folder / "policies", policies or {"chat": CHAT})
-    deployment = config(local, hosted, store_url, **(settings or {}))
-    (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
-    given = ({"HOSTED_KEY": "sk-scripted"} if hosted else {}) | dict(env or {})
-    with running(folder, environment(**given), output=output) as gateway:
+    write_deployment(folder, config(local, hosted, store_url, **(settings or {})), policies)
+    with running(folder, environment(**secrets_of(hosted, env)), output=output) as gateway:
         yield gateway
+
+
+def write_deployment(folder: Path, deployment: Mapping[str, Any], policies: Mapping[str, str] | None = None) -> None:
+    """Write `tierline.yaml` and the policies, by default CHAT, into `folder`."""
+    write_policies(folder / "policies", policies or {"chat": CHAT})
+    (folder / "tierline.yaml").write_text(yaml.safe_dump(dict(deployment), sort_keys=False))
+
+
+def secrets_of(hosted: str | None, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Give the environment's part of a deployment: the hosted tier's key where there is one, and `env`."""
+    return ({"HOSTED_KEY": "sk-scripted"} if hosted else {}) | dict(env or {})
 
 
 @contextmanager
