@@ -25,6 +25,8 @@ _MAX_URL: Final = 8 << 10
 _LINGER_S: Final = 1.0
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT: Final = b"2\r\n:\n\r\n"
+"""A comment of an event stream with one newline, as a chunk: clients pass over it."""
 _LOOKS_S: Final = 0.02
 """How often a half-closed connection is looked at while its reply is made."""
 
@@ -85,7 +87,8 @@ class HttpProtocol(HttpToolsProtocol):
         """The client sends no more: as it leaves, or because it has said all it wants to say (`nc -N`).
 
         One looks like the other, until something is sent: who has left refuses it. An interim response may come before
-        any other, so that is what is sent. True keeps the connection open; the last reply closes it.
+        any other, and a comment between two events of a stream, so these are what is sent. True keeps the connection
+        open; the last reply closes it.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self._in_head or self._refused:
@@ -95,6 +98,8 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.keep_alive = False
         if not cycle.response_started and not self.pipeline:
             self.transport.write(_CONTINUE)
+        elif cycle.chunked_encoding:  # event streams alone are
+            self.transport.write(_COMMENT)
         self._look_for_reset()
         return True
 

@@ -224,13 +224,16 @@ def answers_again(rig: Rig) -> bool:
 
 def half_head(rig: Rig) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", rig.gateway.port), 5)
-    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-")
+    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-")
     return connection
 
 
 def half_body(rig: Rig) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", rig.gateway.port), 5)
-    connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
     return connection
 
 

@@ -75,7 +75,7 @@ def rig(_rig: Rig, store: LocalStore, local_upstream: Upstream, hosted_upstream:
 def streaming(rig: Rig, model: str, request_id: str) -> Iterator[socket.socket]:
     """A stream that is under way, on a bare connection."""
     body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"x-request-id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", rig.gateway.port), 5) as connection:
         connection.sendall(head.encode() + body)

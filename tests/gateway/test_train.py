@@ -188,5 +188,5 @@ def test_confidence_is_trained_from_the_command_line(tmp_path: Path, capsys: pyt
     assert json.loads(said)["labels"] == 60
     assert json.loads(out.read_text())["model"] == "tiny"
     code, said, err = run(capsys, *words, "gpt")
-    assert (code, said) == (1, "")
+    assert (code, said) == (2, "")
     assert err.endswith("no answer of gpt; it has those of tiny\n")

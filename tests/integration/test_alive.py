@@ -212,7 +212,7 @@ def test_a_client_that_leaves_meanwhile(alive: Gateway, local_upstream: Upstream
     local_upstream.default = Reply(text=TEXT, before_headers_s=10)
     body = json.dumps({"model": "comments", "stream": True, "messages": [{"role": "user", "content": "x"}]}).encode()
     with socket.create_connection(("127.0.0.1", alive.port), 5) as connection:
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         seen = b""
         while b": waiting" not in seen:

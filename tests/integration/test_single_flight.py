@@ -68,6 +68,8 @@ async def ask(
                 read += part
         except aiohttp.ClientPayloadError:
             whole = False
+        if stream and response.status == 200:
+            whole = whole and read.endswith(b"data: [DONE]\n\n")
         return Answer(response.status, {k.lower(): v for k, v in response.headers.items()}, _text(read), read, whole)
 
 

@@ -155,9 +155,9 @@ class Clients:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 30)
         try:
             body = orjson.dumps(value) if value is not None else b""
-            writer.write(f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(head)
+            head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            length = _LENGTH.search(await reader.readuntil(b"\r\n\r\n"))
             return orjson.loads(await reader.readexactly(int(length[1]) if length else 0))
         finally:
             writer.close()
