@@ -43,8 +43,8 @@ from gateway.tiers.peers import PeerExchange
 from gateway.tiers.warmth import Warmth
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
-from routing.difficulty import DifficultyModel, shipped_artefact
-from routing.embedder import Embedder, load_embedder
+from routing.difficulty.model import DifficultyModel, shipped_artefact
+from routing.embedding.embedder import Embedder, load_embedder
 
 log = logging.getLogger("tierline")
 

@@ -19,7 +19,7 @@ from gateway.replay import said_of
 from gateway.services import Services
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.confidence import structural_fault
+from routing.confidence.judge import structural_fault
 
 
 async def plan_of(ctx: RequestContext, services: Services) -> CachePlan:

@@ -195,7 +195,8 @@ def _fields(limits: Limits) -> Mapping[str, Check]:
         "max_tokens": _whole(0),  # what 0 means is the backend's affair; OpenAI's own clients send it
         "max_completion_tokens": _whole(0),
         "stop": _string_or(_array(_STRING, limits.stop, "stop"), "a string or an array of strings"),
-        # Schemas may be any JSON: whoever holds an answer against one says what it cannot use (`routing.schemas`).
+        # Schemas may be any JSON: whoever holds an answer against one says what it cannot use
+        # (`routing.confidence.schemas`).
         "response_format": _object({"type": _STRING, "json_schema": _object({})}, required=("type",)),
         "tools": _array(_object({"function": _FUNCTION}), limits.tools, "tools"),
         "functions": _array(_FUNCTION, limits.tools, "tools"),

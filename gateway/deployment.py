@@ -14,8 +14,8 @@ from gateway.settings import Admin, BackendConfig, Deployment, StoreConfig, Tena
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
-from routing.confidence_head import ConfidenceHead, shipped_head
-from routing.difficulty import ArtefactError
+from routing.confidence.head import ConfidenceHead, shipped_head
+from routing.difficulty.model import ArtefactError
 
 _PACKAGE = Path(__file__).parent
 _IN_CHECKOUT = _PACKAGE.parent / "deploy" / "tierline.yaml"

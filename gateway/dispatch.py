@@ -29,9 +29,9 @@ from gateway.streaming import LiveStream, Rejected, open_stream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Ask, Endpoint, Slot, Tier
-from routing.agreement import Cosine
 from routing.cascade import Attempt, Outcome, OutcomeKind
-from routing.confidence import Assessment, structural_fault
+from routing.confidence.agreement import Cosine
+from routing.confidence.judge import Assessment, structural_fault
 
 _LEAST_S: Final = 0.001
 

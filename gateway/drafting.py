@@ -21,7 +21,7 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
 from routing.cascade import Attempt
-from routing.confidence import Assessment, Evidence, structural_fault
+from routing.confidence.judge import Assessment, Evidence, structural_fault
 
 _LOOK_EVERY = 32
 """Tokens between two looks at a draft whose beginning was good enough."""

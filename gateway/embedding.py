@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.deadline import Deadline
-from routing.embedder import Embedder, EmbedderKind
+from routing.embedding.embedder import Embedder, EmbedderKind
 
 Vector = NDArray[np.float32]
 _Waiting = tuple[str, asyncio.Future[Vector]]

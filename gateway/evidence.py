@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.completions import token_logprobs, top_logprobs
 from gateway.context import RequestContext
-from routing.confidence import Evidence
+from routing.confidence.judge import Evidence
 
 
 def evidence_of(completion: Mapping[str, Any], ctx: RequestContext, *, alternatives: int = 0) -> Evidence:

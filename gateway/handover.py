@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from routing.confidence import loop_period
+from routing.confidence.judge import loop_period
 
 Way = Literal["prefill", "continue_final_message", "prompt"]
 

@@ -15,7 +15,7 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot
 from routing.cascade import Attempt
-from routing.confidence import Assessment
+from routing.confidence.judge import Assessment
 
 
 async def hold(ctx: RequestContext, held: Held, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> EventStream:

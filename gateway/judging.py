@@ -7,7 +7,7 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint
 from routing.cascade import Attempt
-from routing.confidence import Assessment, Evidence, assess
+from routing.confidence.judge import Assessment, Evidence, assess
 
 UNJUDGED = Assessment(True, None, "nothing stronger follows")
 """The verdict on an answer that nothing could replace."""

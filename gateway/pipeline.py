@@ -42,7 +42,7 @@ from gateway.streaming import LiveStream
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
-from routing.difficulty import Difficulty
+from routing.difficulty.model import Difficulty
 from routing.tokens import room_needed
 
 log = logging.getLogger("tierline.pipeline")

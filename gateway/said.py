@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from gateway.evidence import says_more_than_text
-from routing.confidence import is_loop
+from routing.confidence.judge import is_loop
 
 _LOOK_EVERY: Final = 32
 _TAIL_BLOCKS: Final = 8

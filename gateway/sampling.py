@@ -18,8 +18,8 @@ from gateway.context import RequestContext
 from gateway.telemetry import names
 from gateway.tiers import Ask, Endpoint
 from policies.model import Agreement
-from routing.agreement import Cosine, agreement_of
 from routing.cascade import Attempt
+from routing.confidence.agreement import Cosine, agreement_of
 
 log = logging.getLogger("tierline.sampling")
 

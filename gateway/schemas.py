@@ -12,8 +12,8 @@ import orjson
 from gateway.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.confidence import Evidence
-from routing.schemas import SMALL_BYTES, Schema, compile_schema
+from routing.confidence.judge import Evidence
+from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
 
 async def held_against_schemas(evidence: Evidence, ctx: RequestContext, hop: Hop) -> Evidence:

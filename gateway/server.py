@@ -35,8 +35,8 @@ from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from gateway.worker import Worker
 from policies.errors import ConfigError
-from routing.difficulty import ArtefactError
-from routing.embedder import EmbedderUnavailable
+from routing.difficulty.model import ArtefactError
+from routing.embedding.embedder import EmbedderUnavailable
 
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75

@@ -18,7 +18,7 @@ from gateway.spending import Spending
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
-from routing.difficulty import DifficultyModel
+from routing.difficulty.model import DifficultyModel
 
 
 @dataclass(frozen=True, slots=True)

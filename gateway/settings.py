@@ -22,7 +22,7 @@ from gateway.connections import SILENT_S
 from policies.errors import Problem
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Whole
-from routing.confidence import Head
+from routing.confidence.judge import Head
 
 Capability = Literal["tools", "vision", "json"]
 

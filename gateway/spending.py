@@ -13,7 +13,7 @@ from gateway.completions import Usage
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.tiers import Tier
 from policies.model import Policy
-from routing.allowances import SpendBudget
+from routing.load.budgets import SpendBudget
 
 
 class Spending:

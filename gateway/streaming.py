@@ -33,7 +33,7 @@ from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
 from gateway.watchdog import Watchdog
 from routing.cascade import Attempt
-from routing.confidence import Assessment
+from routing.confidence.judge import Assessment
 
 DONE_EVENT = b"data: [DONE]\n\n"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from policies.model import DeployedTier, Policy
-from routing.difficulty import Difficulty
+from routing.difficulty.model import Difficulty
 from routing.features import Features
-from routing.latency import Forecast
+from routing.load.latency import Forecast
 
 Capability = Literal["tools", "vision", "json"]
 

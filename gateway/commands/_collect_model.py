@@ -26,7 +26,7 @@ from gateway.backends.base import (
 )
 from gateway.commands._collect_rows import Json, Task
 from gateway.completions import token_logprobs, top_logprobs, usage_of
-from routing.grading import grade
+from routing.offline.grading import grade
 
 _CALL_S = 300.0
 _TRIES = 6

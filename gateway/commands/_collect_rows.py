@@ -2,8 +2,9 @@
 
     {"id", "dataset", "group", "prompt", "answers": [...], "grade": "choice" | "number" | "text" | "yes_no"}
 
-`dataset` is the file's name and `group` the data set if they are left out. Rows of labelled prompts (routing.dataset)
-will do, with their `models` kept; what is accepted may stand in a file of its own, as {"id", "answers", "grade"}.
+`dataset` is the file's name and `group` the data set if they are left out. Rows of labelled prompts
+(routing.offline.dataset) will do, with their `models` kept; what is accepted may stand in a file of its own, as {"id",
+"answers", "grade"}.
 
 A row is appended to OUT.part, a plain file, as soon as it is made: an interrupted run loses the answers in flight and
 no other. OUT is written once, whole, at the end.
@@ -19,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from routing.dataset import DataError, unwrapped
-from routing.grading import RULES
+from routing.offline.dataset import DataError, unwrapped
+from routing.offline.grading import RULES
 
 Json = dict[str, Any]
 

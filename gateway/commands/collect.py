@@ -26,7 +26,7 @@ from gateway.commands._progress import progress
 from gateway.exit_codes import Exit
 from gateway.supervisor import CannotStart
 from gateway.supervisor.local_model import find_gguf
-from routing.dataset import DataError
+from routing.offline.dataset import DataError
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20

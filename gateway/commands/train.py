@@ -19,9 +19,9 @@ from gateway.commands._flags import seed_number, share_number
 from gateway.commands._labelled import read_labelled
 from gateway.commands._progress import progress
 from gateway.exit_codes import Exit
-from routing.dataset import DataError
-from routing.embedder import EmbedderUnavailable, load_embedder
-from routing.training.difficulty import Recipe, TrainingUnavailable, save, train
+from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.offline.dataset import DataError
+from routing.offline.training.difficulty import Recipe, TrainingUnavailable, save, train
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]

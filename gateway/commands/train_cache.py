@@ -26,8 +26,8 @@ from gateway.commands import CommandError
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from gateway.exit_codes import Exit
-from routing.embedder import Embedder, EmbedderUnavailable, load_embedder
-from routing.static_embedder import StaticEmbedder
+from routing.embedding.embedder import Embedder, EmbedderUnavailable, load_embedder
+from routing.embedding.static import StaticEmbedder
 
 _EXAMPLES = """examples:
   tierline train cache --data pairs.jsonl.gz --out artefacts/static

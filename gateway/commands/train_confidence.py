@@ -21,8 +21,8 @@ from gateway.commands import CommandError
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress
 from gateway.exit_codes import Exit
-from routing.dataset import Answer, DataError, read_rows
-from routing.training.difficulty import TrainingUnavailable
+from routing.offline.dataset import Answer, DataError, read_rows
+from routing.offline.training.difficulty import TrainingUnavailable
 
 _EXAMPLES = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
@@ -64,7 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Fits, writes the artefact and prints how good it is."""
-    from routing.training.answer_heads import fit_head, save_head
+    from routing.offline.training.answer_heads import fit_head, save_head
 
     try:
         sources, answers = _read(args.data, args.model)

@@ -26,9 +26,9 @@ from gateway.tiers.line import Ask, Line, Waiter
 from gateway.tiers.reserve import Grants, Reserve, floor_of
 from gateway.tiers.sharing import Peers, rest_of, rest_told
 from gateway.tiers.slot import Slot
-from routing.allowances import RetryBudget
-from routing.latency import Forecast, LatencyModel
-from routing.limit import AdaptiveLimit
+from routing.load.budgets import RetryBudget
+from routing.load.latency import Forecast, LatencyModel
+from routing.load.limits import AdaptiveLimit
 
 _MAX_REST_S = 60.0
 _REFUSED_REST_S = 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.settings import Warm
-from routing.latency import Forecast, LatencyModel
+from routing.load.latency import Forecast, LatencyModel
 
 _FRESH_S = 0.25
 

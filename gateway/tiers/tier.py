@@ -17,10 +17,10 @@ from gateway.backends.base import Saturated
 from gateway.tiers.endpoint import Endpoint
 from gateway.tiers.line import Ask
 from gateway.tiers.slot import Slot
-from routing.allowances import RetryBudget
 from routing.decide import TierHealth
-from routing.latency import Forecast
-from routing.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
+from routing.load.budgets import RetryBudget
+from routing.load.latency import Forecast
+from routing.load.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
 
 _FRESH_S = 0.25
 _LOOKS = 20

@@ -43,7 +43,7 @@ from gateway.commands.eval._cache_rows import read_rows
 from gateway.settings import BackendConfig
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudge as Rule
-from routing.embedder import Embedder, EmbedderKind, load_embedder
+from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
 THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(13))

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from cache import eligibility
 from cache.verifier import WORDS, shipped_verifier
-from routing.embedder import load_embedder
+from routing.embedding.embedder import load_embedder
 from tests.support.gateway import ROOT
 
 Vectors = NDArray[np.float32]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache.comparison import ALIKE
-from routing.embedder import load_embedder
+from routing.embedding.embedder import load_embedder
 from tests.bench.answers import Pair, errors, judged, main, written
 from tests.support.upstream import Reply, Upstream
 

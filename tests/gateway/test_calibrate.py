@@ -19,8 +19,8 @@ import yaml
 from gateway.cli import main
 from gateway.telemetry import names
 from policies.loader import read_policy
-from routing.confidence_head import FORMAT, Scorer, numbers_hash
-from routing.difficulty import shipped_artefact
+from routing.confidence.head import FORMAT, Scorer, numbers_hash
+from routing.difficulty.model import shipped_artefact
 from tests.support.gateway import Gateway, config
 from tests.support.replies import Reply
 from tests.support.store import LocalStore

@@ -17,7 +17,7 @@ from cache.cross_encoder import CrossEncoder
 from gateway.cli import main
 from gateway.deployment import default_config
 from policies.loader import SHIPPED, policy_files
-from routing.confidence_head import ConfidenceHead
+from routing.confidence.head import ConfidenceHead
 from tests.support.heads import mean_scorer, write_head
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.commands import _collect_model
-from routing.dataset import read_rows
-from routing.grading import grade
+from routing.offline.dataset import read_rows
+from routing.offline.grading import grade
 from tests.support.processes import ignoring
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 

@@ -11,7 +11,7 @@ from gateway.completions import chunks_of
 from gateway.context import RequestContext
 from gateway.evidence import StreamEvidence, evidence_of
 from policies.model import Escalate
-from routing.confidence import Evidence, assess
+from routing.confidence.judge import Evidence, assess
 from routing.features import features_of
 
 RULES = Escalate.model_validate(

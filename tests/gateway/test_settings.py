@@ -13,7 +13,7 @@ from gateway.settings import BackendConfig, Deployment, Http, TierConfig, key_di
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document
-from routing.confidence_head import ConfidenceHead
+from routing.confidence.head import ConfidenceHead
 from tests.support.heads import mean_scorer, write_head
 
 CANARY = "sk-canary-2718281828"

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from routing.calibration.cases import THRESHOLDS, Cases, known_starts
-from routing.calibration.check import check
-from routing.calibration.choose import Setting, Target, TargetKind, choose, choose_setting, cost_of, keeps, quality_of
-from routing.calibration.risk import Flags
+from routing.offline.calibration.cases import THRESHOLDS, Cases, known_starts
+from routing.offline.calibration.check import check
+from routing.offline.calibration.choose import (
+    Setting,
+    Target,
+    TargetKind,
+    choose,
+    choose_setting,
+    cost_of,
+    keeps,
+    quality_of,
+)
+from routing.offline.calibration.risk import Flags
 
 DELTA = 0.1
 DRAWS = 200

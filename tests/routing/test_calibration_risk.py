@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from routing.calibration.risk import Floats, Losses, best_level, labels_needed, proven
+from routing.offline.calibration.risk import Floats, Losses, best_level, labels_needed, proven
 
 DRAWS = 2000
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]

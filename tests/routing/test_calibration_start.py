@@ -9,7 +9,7 @@ import pytest
 
 from policies.loader import read_policy
 from policies.model import Policy
-from routing.calibration.start import START_THRESHOLDS, StartRules, with_threshold
+from routing.offline.calibration.start import START_THRESHOLDS, StartRules, with_threshold
 
 POLICY = """\
 surface: chat

@@ -9,7 +9,7 @@ import pytest
 from policies.model import Policy
 from routing.cascade import Attempt, Cascade, Fail, Left, Outcome, Racing, Serve, Wait
 from routing.decide import Decision, TierHealth
-from routing.latency import Forecast
+from routing.load.latency import Forecast
 
 ACCEPTED = Outcome("accepted", kept=True)
 RETRYABLE = Outcome("retryable", "upstream_unreachable")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gateway.commands import CommandError, train_confidence
-from routing.confidence import Evidence
-from routing.confidence_head import ConfidenceHead
-from routing.dataset import Answer, DataError, Example
-from routing.evaluation.metrics import Floats, apgr, calibration_error, folds_of
-from routing.training.answer_heads import auroc, fit_head, save_head
-from routing.training.confidence import cross_validate, fit_and_judge
-from routing.training.scorers import FEW_LABELS
+from routing.confidence.head import ConfidenceHead
+from routing.confidence.judge import Evidence
+from routing.offline.dataset import Answer, DataError, Example
+from routing.offline.evaluation.metrics import Floats, apgr, calibration_error, folds_of
+from routing.offline.training.answer_heads import auroc, fit_head, save_head
+from routing.offline.training.confidence import cross_validate, fit_and_judge
+from routing.offline.training.scorers import FEW_LABELS
 
 pytest.importorskip("sklearn", reason="fitting needs scikit-learn (the extra `train`)")
 

@@ -9,9 +9,9 @@ import pytest
 
 from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
-from routing.difficulty import Difficulty
+from routing.difficulty.model import Difficulty
 from routing.features import Features
-from routing.latency import Forecast
+from routing.load.latency import Forecast
 
 TIERS = ("local", "middle", "hosted")
 EASY = Difficulty(p_right=(0.8, 0.9), in_domain=True, model_version="v1")

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from routing.dataset import Answer, Example
-from routing.embedder import Vectors
-from routing.evaluation.metrics import Floats
+from routing.embedding.embedder import Vectors
+from routing.offline.dataset import Answer, Example
+from routing.offline.evaluation.metrics import Floats
 
 pytest.importorskip("sklearn", reason="the train extra is not installed")
 
 from scipy.sparse import csr_matrix
 
-from routing.training.difficulty import Recipe, cross_validate
-from routing.training.difficulty_heads import Heads, fit
-from routing.training.table import Table
+from routing.offline.training.difficulty import Recipe, cross_validate
+from routing.offline.training.difficulty_heads import Heads, fit
+from routing.offline.training.table import Table
 
 BUCKETS = 8
 DIMENSION = 4

@@ -20,14 +20,14 @@ from gateway.commands.calibrate.labelled import Labelled, Surface, find_surface
 from gateway.exit_codes import Exit
 from gateway.settings import Deployment
 from policies.loader import SHIPPED
-from routing.calibration.cases import Cases
-from routing.calibration.check import Check, check
-from routing.calibration.choose import Choice, Target, choose
-from routing.confidence import Head
-from routing.confidence_head import ConfidenceHead, shipped_head
-from routing.dataset import DataError
-from routing.difficulty import ArtefactError, DifficultyModel, shipped_artefact
-from routing.embedder import EmbedderUnavailable, load_embedder
+from routing.confidence.head import ConfidenceHead, shipped_head
+from routing.confidence.judge import Head
+from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
+from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.offline.calibration.cases import Cases
+from routing.offline.calibration.check import Check, check
+from routing.offline.calibration.choose import Choice, Target, choose
+from routing.offline.dataset import DataError
 
 _EXAMPLES = """examples:
   tierline calibrate --surface chat --target quality=0.97 --data mine.jsonl --small llama-8b --large gpt-4o

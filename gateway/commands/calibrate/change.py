@@ -13,9 +13,9 @@ from gateway.commands.calibrate.labelled import Surface
 from policies.edit import CannotEdit, replaced, span_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
-from routing.calibration.choose import Setting
-from routing.calibration.start import with_threshold
-from routing.confidence import Basis
+from routing.confidence.judge import Basis
+from routing.offline.calibration.choose import Setting
+from routing.offline.calibration.start import with_threshold
 
 _WHEN = ("escalate", "when")
 

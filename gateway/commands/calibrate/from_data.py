@@ -14,13 +14,13 @@ import numpy as np
 from gateway.commands import CommandError
 from gateway.commands._progress import OnProgress
 from gateway.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
-from routing.calibration.cases import Cases
-from routing.confidence import Evidence, Head, confidence_of, structural_fault
-from routing.dataset import Answer, DataError, Example, label, read_rows
+from routing.confidence.judge import Evidence, Head, confidence_of, structural_fault
 from routing.decide import rule_values
-from routing.difficulty import SHEET_FILE, DifficultyModel
-from routing.embedder import Embedder
+from routing.difficulty.model import SHEET_FILE, DifficultyModel
+from routing.embedding.embedder import Embedder
 from routing.features import features_of_text
+from routing.offline.calibration.cases import Cases
+from routing.offline.dataset import Answer, DataError, Example, label, read_rows
 
 _BATCH = 64
 

@@ -19,9 +19,9 @@ import numpy as np
 from gateway.commands import CommandError
 from gateway.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
 from gateway.telemetry import names
-from routing.calibration.cases import Cases, known_starts
-from routing.confidence import Basis
-from routing.dataset import DataError
+from routing.confidence.judge import Basis
+from routing.offline.calibration.cases import Cases, known_starts
+from routing.offline.dataset import DataError
 
 Attributes = Mapping[str, Any]
 # Structural faults are reasons of another kind, and turn an answer down whatever its confidence.

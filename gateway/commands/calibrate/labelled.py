@@ -13,10 +13,10 @@ from gateway.settings import BackendConfig, Deployment
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
 from policies.model import Policy
-from routing.calibration.cases import Cases, CostUnit
-from routing.calibration.risk import Flags, Floats
-from routing.calibration.start import StartRules
-from routing.confidence import Basis
+from routing.confidence.judge import Basis
+from routing.offline.calibration.cases import Cases, CostUnit
+from routing.offline.calibration.risk import Flags, Floats
+from routing.offline.calibration.start import StartRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from rich.table import Table
 
 from gateway.commands.calibrate.change import Change, key_for
 from gateway.commands.calibrate.labelled import Labelled, Surface
-from routing.calibration.check import Check
-from routing.calibration.choose import Choice, Point, Setting, Target
+from routing.offline.calibration.check import Check
+from routing.offline.calibration.choose import Choice, Point, Setting, Target
 
 BOUND = (
     "betting (Waudby-Smith and Ramdas 2024; exact binomial for 0/1 losses), fixed-sequence Learn then Test "

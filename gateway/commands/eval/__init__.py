@@ -35,9 +35,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluates what was asked for."""
-    from routing.dataset import DataError
-    from routing.difficulty import ArtefactError
-    from routing.embedder import EmbedderUnavailable
+    from routing.difficulty.model import ArtefactError
+    from routing.embedding.embedder import EmbedderUnavailable
+    from routing.offline.dataset import DataError
 
     try:
         return int(args.evaluate(args))

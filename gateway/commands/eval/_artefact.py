@@ -9,8 +9,8 @@ from typing import cast, get_args
 
 from gateway.commands._progress import OnProgress
 from gateway.commands.eval._embedding import Remembered
-from routing.difficulty import Difficulty, DifficultyModel, shipped_artefact
-from routing.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder
+from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
+from routing.embedding.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder
 from routing.features import features_of_text
 
 _SHOWN_EVERY = 64

@@ -18,9 +18,9 @@ from gateway.errors import InvalidRequest
 from gateway.request_body import ChatBodies
 from gateway.settings import Limits
 from policies.model import Policy
-from routing.dataset import DataError
-from routing.embedder import Embedder
+from routing.embedding.embedder import Embedder
 from routing.features import features_of
+from routing.offline.dataset import DataError
 
 _GZIP = b"\x1f\x8b"
 _SHOWN = 80

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.commands._progress import OnProgress
-from routing.embedder import Embedder, Vectors
+from routing.embedding.embedder import Embedder, Vectors
 
 _BATCH = 64
 

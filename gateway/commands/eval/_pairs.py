@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routing.dataset import DataError
+from routing.offline.dataset import DataError
 
 
 @dataclass(frozen=True, slots=True)

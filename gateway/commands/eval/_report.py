@@ -19,7 +19,7 @@ from rich.table import Table
 from gateway.commands import CommandError
 from gateway.commands._labelled import Labelled
 from gateway.commands._progress import OnProgress
-from routing.evaluation.figures import (
+from routing.offline.evaluation.figures import (
     ALWAYS_LARGE,
     ALWAYS_SMALL,
     Draw,

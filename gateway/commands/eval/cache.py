@@ -33,8 +33,8 @@ from gateway.exit_codes import Exit
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
-from routing.dataset import DataError
-from routing.embedder import EmbedderKind, load_embedder
+from routing.embedding.embedder import EmbedderKind, load_embedder
+from routing.offline.dataset import DataError
 
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01

@@ -16,17 +16,17 @@ from gateway.commands.eval import _report
 from gateway.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
-from routing.dataset import DataError, Example
-from routing.embedder import EmbedderKind, Vectors, load_embedder
-from routing.evaluation import parts
-from routing.evaluation.baselines import bounds, by_length, by_table
-from routing.evaluation.figures import Draw, Method, Outcomes
-from routing.evaluation.parts import Round
-from routing.evaluation.picture import draw_picture
-from routing.evaluation.prefix import PREFIXES, after
+from routing.embedding.embedder import EmbedderKind, Vectors, load_embedder
+from routing.offline.dataset import DataError, Example
+from routing.offline.evaluation import parts
+from routing.offline.evaluation.baselines import bounds, by_length, by_table
+from routing.offline.evaluation.figures import Draw, Method, Outcomes
+from routing.offline.evaluation.parts import Round
+from routing.offline.evaluation.picture import draw_picture
+from routing.offline.evaluation.prefix import PREFIXES, after
 
 if TYPE_CHECKING:
-    from routing.training.confidence import Judged
+    from routing.offline.training.confidence import Judged
 
 DRAWS = 5
 
@@ -125,7 +125,7 @@ def _check_confidence(data: Labelled) -> None:
 
 def _draws(args: argparse.Namespace, data: _Table, others: _Table, on_progress: OnProgress) -> Iterator[Draw]:
     """What was tested at once: everything, or for each draw of calibration labels all the other prompts."""
-    from routing.training.confidence import cross_validate, fit_and_judge
+    from routing.offline.training.confidence import cross_validate, fit_and_judge
 
     n = len(data.examples)
     if not args.fit and not args.calibration:

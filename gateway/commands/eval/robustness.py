@@ -22,13 +22,13 @@ from gateway.commands.eval._pairs import Pair, read_pairs
 from gateway.exit_codes import Exit
 from policies.loader import read_policy
 from policies.model import Policy
-from routing.dataset import DataError
 from routing.decide import rule_values
-from routing.difficulty import Difficulty
-from routing.embedder import EmbedderKind
-from routing.evaluation.figures import Interval, share
-from routing.evaluation.stability import Assessed, Cut, agreement, best, cuts
+from routing.difficulty.model import Difficulty
+from routing.embedding.embedder import EmbedderKind
 from routing.features import features_of_text
+from routing.offline.dataset import DataError
+from routing.offline.evaluation.figures import Interval, share
+from routing.offline.evaluation.stability import Assessed, Cut, agreement, best, cuts
 
 _EXAMPLES = """examples:
   tierline eval robustness --pairs paraphrases.jsonl.gz

@@ -18,15 +18,15 @@ from gateway.commands.eval._artefact import Served
 from gateway.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
-from routing.dataset import DataError, Example
-from routing.difficulty import SHEET_FILE, gain_of
-from routing.embedder import EmbedderKind, load_embedder
-from routing.evaluation import parts
-from routing.evaluation.baselines import bounds, by_length, by_table
-from routing.evaluation.curves import Floats
-from routing.evaluation.figures import Draw, Method, Outcomes, share
-from routing.evaluation.parts import Round
-from routing.evaluation.picture import draw_picture
+from routing.difficulty.model import SHEET_FILE, gain_of
+from routing.embedding.embedder import EmbedderKind, load_embedder
+from routing.offline.dataset import DataError, Example
+from routing.offline.evaluation import parts
+from routing.offline.evaluation.baselines import bounds, by_length, by_table
+from routing.offline.evaluation.curves import Floats
+from routing.offline.evaluation.figures import Draw, Method, Outcomes, share
+from routing.offline.evaluation.parts import Round
+from routing.offline.evaluation.picture import draw_picture
 
 _EXAMPLES = f"""examples:
   tierline eval route --data mmlu.jsonl.gz                        5-fold, the file's worst model and its best
@@ -159,7 +159,7 @@ def _cross_validated(
     examples: Sequence[Example], rounds: Sequence[Round], embedder: Remembered, seed: int, on_progress: OnProgress
 ) -> tuple[Floats, Floats]:
     """The table of groups, and P(right) of the small and the large model: both (examples, 2), for what is held out."""
-    from routing.training.difficulty import Recipe, cross_validate
+    from routing.offline.training.difficulty import Recipe, cross_validate
 
     table, probabilities = np.zeros((len(examples), 2)), np.zeros((len(examples), 2))
     for number, one in enumerate(rounds):

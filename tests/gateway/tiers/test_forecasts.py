@@ -6,7 +6,7 @@ import pytest
 
 from gateway.settings import Warm
 from gateway.tiers.forecasts import Forecasts, queued
-from routing.latency import LatencyModel
+from routing.load.latency import LatencyModel
 
 
 def test_unknown_until_there_are_samples() -> None:

@@ -1,0 +1,285 @@
+"""How likely an answer is right, from the evidence it leaves: a head fitted to one backend's own labelled answers.
+
+For the whole answer and for its first 8, 16, 24 and 48 tokens (all that a stream's judge has seen) there are scorers,
+best first: over all features, over those of the tokens alone, and over the mean log-probability alone, which rises
+with it. A scorer that lacks a feature, or meets a value outside of what it was fitted on, leaves the answer to the
+next; so on unfamiliar evidence the order is that of the raw log-probability. A backend without log-probabilities has a
+scorer of its own, over the agreement of a second sample. Where nothing fits, the head has no opinion.
+
+An artefact is one JSON file: the numbers, their SHA-256 and the data sheet; `routing.offline.training.confidence` makes
+it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from routing.confidence.judge import Evidence
+from routing.difficulty.model import ArtefactError
+
+FORMAT: Final = "tierline-confidence-1"
+PREFIXES: Final = (8, 16, 24, 48)
+"""The numbers of first tokens that have scorers of their own."""
+
+WHOLE: Final = "whole"
+AGREEMENT: Final = "agreement"
+
+TOKEN_FEATURES: Final = (
+    "mean",
+    "total",
+    "least",
+    "decile",
+    "quartile",
+    "median",
+    "first",
+    "opening",
+    "doubtful",
+    "log_tokens",
+    "stopped",
+)
+"""What the chosen tokens' log-probabilities, and how the answer ended, say."""
+
+ALTERNATIVE_FEATURES: Final = (
+    "mean_margin",
+    "least_margin",
+    "first_margin",
+    "mean_entropy",
+    "most_entropy",
+    "first_entropy",
+)
+"""What the likeliest alternatives of the first tokens say besides."""
+
+_FLOOR = -20.0  # log-probabilities below say nothing more; servers write -inf and -9999 for a forbidden token
+_OPENING = 4
+_EVEN = math.log(0.5)
+_ALTERNATIVES_OF = 48  # tokens: they take most of the time, and the first ones tell most
+_NO_CERTAINTY = 1e-4
+_NO_REST = 1e-9
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A logistic model over named features, and the isotonic map of its logit where one was fitted.
+
+    Feature i enters as (x - centre) / scale; it must lie in low..high. `knots` are (logit, probability) pairs, both
+    rising, between which the probability is linear; without any it is the logistic function of the logit.
+    """
+
+    features: tuple[str, ...]
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    weights: tuple[float, ...]
+    bias: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    knots: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any]) -> Scorer:
+        """From JSON values. Raises KeyError, TypeError, ValueError."""
+        names = tuple(map(str, numbers["features"]))
+        columns = [tuple(map(float, numbers[key])) for key in ("centre", "scale", "weights", "low", "high")]
+        if not names or any(len(column) != len(names) for column in columns) or not all(columns[1]):
+            raise ValueError(f"a scorer of {len(names)} features has columns of other lengths, or a scale of 0")
+        centre, scale, weights, low, high = columns
+        knots = tuple((float(x), float(y)) for x, y in numbers["knots"])
+        if not math.isfinite(sum(map(sum, (*columns, *knots))) + float(numbers["bias"])):
+            raise ValueError("a scorer has a number that is not finite")
+        if any(a >= b for (a, _), (b, _) in pairwise(knots)):
+            raise ValueError("the knots of a scorer do not rise")
+        return cls(names, centre, scale, weights, float(numbers["bias"]), low, high, knots)
+
+    def numbers(self) -> dict[str, Any]:
+        """The JSON values of which `of` makes an equal scorer."""
+        keys = ("features", "centre", "scale", "weights", "bias", "low", "high")
+        return {**{key: getattr(self, key) for key in keys}, "knots": [list(knot) for knot in self.knots]}
+
+    def knows(self, values: Mapping[str, float]) -> bool:
+        """Whether every feature is there, and within what the scorer was fitted on."""
+        for name, low, high in zip(self.features, self.low, self.high, strict=True):
+            value = values.get(name)
+            if value is None or not low <= value <= high:
+                return False
+        return True
+
+    def p_right(self, values: Mapping[str, float]) -> float:
+        """The probability, for values that it `knows`; others are taken to the nearest end of the range."""
+        logit = self.bias
+        columns = zip(self.features, self.centre, self.scale, self.weights, self.low, self.high, strict=True)
+        for name, centre, scale, weight, low, high in columns:
+            logit += weight * (min(high, max(low, values[name])) - centre) / scale
+        return _between(self.knots, logit) if self.knots else 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, logit))))
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceHead:
+    """The head of one backend's model.
+
+    `version` names the numbers by their hash. `scorers` has, for "whole", for each prefix ("8" ... "48") and for
+    "agreement" where they were fitted, the scorers to try in order: the last one's range is no condition.
+    `alternatives` is how many of each token's likeliest alternatives the scorers look at, 0 for none. `prior_weight`
+    is how far the classifier's logit moves the answer's, from `prior_centre`.
+    """
+
+    model: str
+    version: str
+    alternatives: int
+    prior_weight: float
+    prior_centre: float
+    scorers: Mapping[str, tuple[Scorer, ...]]
+
+    @classmethod
+    def load(cls, path: Path) -> ConfidenceHead:
+        """Reads an artefact. Raises ArtefactError."""
+        try:
+            artefact = json.loads(path.read_bytes())
+            if artefact["format"] != FORMAT:
+                raise ValueError(f"its format is {artefact['format']!r}")
+            if numbers_hash(artefact["numbers"]) != artefact["sha256"]:
+                raise ArtefactError(f"{path}: the SHA-256 of its numbers differs from the one it states")
+            return cls.of(str(artefact["model"]), artefact["numbers"])
+        except OSError as error:
+            raise ArtefactError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtefactError(f"{path} is not a {FORMAT} artefact: {type(error).__name__}: {error}") from None
+
+    @classmethod
+    def of(cls, model: str, numbers: Mapping[str, Any]) -> ConfidenceHead:
+        """The head with these numbers. Raises KeyError, TypeError, ValueError."""
+        scorers = {str(part): tuple(map(Scorer.of, some)) for part, some in numbers["scorers"].items() if some}
+        return cls(
+            model=model,
+            version=numbers_hash(numbers)[:12],
+            alternatives=int(numbers["alternatives"]),
+            prior_weight=float(numbers["prior"]["weight"]),
+            prior_centre=float(numbers["prior"]["centre"]),
+            scorers=scorers,
+        )
+
+    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
+        """The calibrated probability that this answer is right; None without evidence that the head can use.
+
+        `prior` is the classifier's probability that this tier is right, None where it abstains.
+        """
+        part, values = self._read(evidence)
+        scorers = self.scorers.get(part, ())
+        for scorer in scorers:
+            last = scorer is scorers[-1]
+            if scorer.knows(values) or (last and all(name in values for name in scorer.features)):
+                return self._with_prior(scorer.p_right(values), prior)
+        return None
+
+    def _read(self, evidence: Evidence) -> tuple[str, dict[str, float]]:
+        """The part of the answer to judge, and its features."""
+        if not evidence.logprobs:
+            return AGREEMENT, {} if evidence.agreement is None else {"agreement": evidence.agreement}
+        if evidence.complete:
+            return WHOLE, features_of(evidence, None, self.alternatives)
+        seen = len(evidence.logprobs)
+        tokens = max((n for n in PREFIXES if n <= seen), default=PREFIXES[0])
+        return str(tokens), features_of(evidence, tokens, self.alternatives)
+
+    def _with_prior(self, p_right: float, prior: float | None) -> float:
+        if prior is None or not self.prior_weight:
+            return p_right
+        logit = logit_of(p_right) + self.prior_weight * (logit_of(prior) - self.prior_centre)
+        return 1.0 / (1.0 + math.exp(-logit))
+
+
+def shipped_head(model: str) -> Path | None:
+    """The artefact that comes with Tierline for that model, if there is one."""
+    path = Path(__file__).parents[1] / "artefacts" / "confidence" / f"{Path(model).name}.json"
+    return path if path.is_file() else None
+
+
+def numbers_hash(numbers: Mapping[str, Any]) -> str:
+    """The SHA-256, in hex, of an artefact's numbers: of their JSON with sorted keys and no spaces."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def logit_of(probability: float) -> float:
+    """log(p / (1 - p)), of a p kept a little away from 0 and 1."""
+    p = min(1.0 - _NO_CERTAINTY, max(_NO_CERTAINTY, probability))
+    return math.log(p / (1.0 - p))
+
+
+def features_of(evidence: Evidence, tokens: int | None, alternatives: int) -> dict[str, float]:
+    """TOKEN_FEATURES of the answer, or of its first `tokens`; and ALTERNATIVE_FEATURES where it has that many each.
+
+    Evidence without log-probabilities has none. Structural faults are no features: the policy rejects them anyway.
+    """
+    if not evidence.logprobs:
+        return {}
+    values = _of_tokens(_bounded(evidence.logprobs[:tokens]))
+    values["stopped"] = float(tokens is None and evidence.finish_reason == "stop")
+    if alternatives > 1 and evidence.top_logprobs:
+        first = min(tokens or _ALTERNATIVES_OF, _ALTERNATIVES_OF)
+        given = [token[:alternatives] for token in evidence.top_logprobs[:first] if len(token) >= alternatives]
+        if given:
+            values |= _of_alternatives(_bounded(given))
+    return values
+
+
+def _bounded(logprobs: Sequence[Any]) -> Floats:
+    # fmax takes the floor where the other is NaN.
+    return np.minimum(0.0, np.fmax(_FLOOR, np.array(logprobs, np.float64)))
+
+
+def _of_tokens(logprobs: Floats) -> dict[str, float]:
+    n = len(logprobs)
+    ordered = np.sort(logprobs)
+    total = float(logprobs.sum())
+    opening = logprobs[:_OPENING].tolist()
+    return {
+        "mean": total / n,
+        "total": total,
+        "least": float(ordered[0]),
+        "decile": float(ordered[n // 10]),
+        "quartile": float(ordered[n // 4]),
+        "median": float(ordered[n // 2]),
+        "first": opening[0],
+        "opening": sum(opening) / len(opening),
+        "doubtful": int(ordered.searchsorted(_EVEN)) / n,
+        "log_tokens": math.log1p(n),
+    }
+
+
+def _of_alternatives(logprobs: Floats) -> dict[str, float]:
+    """Of shape (tokens, alternatives): the margin of the likeliest over the next, and the entropy of the alternatives.
+
+    The entropy counts what they leave over as one more.
+    """
+    margins = logprobs[:, 0] - logprobs[:, 1]
+    probabilities = np.exp(logprobs)
+    rest = np.maximum(_NO_REST, 1.0 - probabilities.sum(axis=1))
+    entropies = -(probabilities * logprobs).sum(axis=1) - rest * np.log(rest)
+    return {
+        "mean_margin": float(margins.mean()),
+        "least_margin": float(margins.min()),
+        "first_margin": float(margins[0]),
+        "mean_entropy": float(entropies.mean()),
+        "most_entropy": float(entropies.max()),
+        "first_entropy": float(entropies[0]),
+    }
+
+
+def _between(knots: Sequence[tuple[float, float]], x: float) -> float:
+    """The height at x of the line through the knots, which is level beyond both ends."""
+    after = bisect_right(knots, x, key=lambda knot: knot[0])
+    if after == 0 or after == len(knots):
+        return knots[min(after, len(knots) - 1)][1]
+    (left, low), (right, high) = knots[after - 1], knots[after]
+    return low + (high - low) * (x - left) / (right - left)

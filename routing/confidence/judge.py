@@ -1,0 +1,183 @@
+"""Was the answer good enough? What its tokens and its structure say of it, against the policy. Pure.
+
+`confidence` is 0..1, and its `basis` says what it is worth:
+    calibrated   the probability that the answer is right, by the backend's confidence head (`routing.confidence.head`)
+    logprob      exp(mean log-probability of the tokens), the geometric mean of their probabilities: it ranks answers
+                 well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
+    agreement    how far a second sample of the same backend says the same, where there are no log-probabilities
+    none         there is no evidence; the policy's `no_signal` decides
+Structural faults (empty, cut off, a repetition loop, invalid JSON, a refusal) reject an answer whatever its tokens say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import orjson
+
+from policies.model import Escalate
+
+Basis = Literal["calibrated", "logprob", "agreement", "none"]
+
+_REFUSAL = re.compile(
+    r"\s*(?:i['’]?m (?:very )?sorry,? (?:but )?i (?:can(?:no|['’])t|am (?:not able|unable) to)"
+    r"|i (?:can(?:no|['’])t|am unable to|am not able to) (?:assist|help|comply|provide|answer|fulfil)"
+    r"|as an ai(?: language model)?,? i (?:can(?:no|['’])t|am unable))",
+    re.IGNORECASE,
+)
+_TAIL_WORDS = 96
+_MIN_LOOP_WORDS = 12
+_MAX_PERIOD = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of an answer, or of its first tokens (`complete` False).
+
+    `logprobs` are the natural-log probabilities of its tokens, None where the backend gave none; `top_logprobs` those
+    of each token's likeliest alternatives, as many as were asked for. `agreement` is how far further samples said the
+    same, 0..1. `own_limit` says that the caller itself set the token limit, so that stopping there is no fault.
+    `has_other_output`: it says something that is not text, such as a tool call or speech; of its tool calls
+    `tool_names` and `tool_arguments` say which, in the same order. `misfit`: how it breaks the schema that came with
+    the request, in a few words; empty where it fits, or nobody can tell.
+    """
+
+    text: str
+    logprobs: Sequence[float] | None = None
+    top_logprobs: Sequence[Sequence[float]] | None = None
+    agreement: float | None = None
+    finish_reason: str | None = None
+    tool_arguments: Sequence[str] = field(default=())
+    tool_names: Sequence[str] = field(default=())
+    has_other_output: bool = False
+    refused: bool = False
+    wants_json: bool = False
+    own_limit: bool = False
+    complete: bool = True
+    misfit: str = ""
+
+
+@runtime_checkable
+class Head(Protocol):
+    """What turns evidence into a probability; see `routing.confidence.head`."""
+
+    @property
+    def alternatives(self) -> int:
+        """How many `top_logprobs` of each token it looks at; 0 for none."""
+
+    @property
+    def version(self) -> str:
+        """Names the fitted numbers by their hash."""
+
+    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
+        """The calibrated probability that the answer is right; None without evidence that the head can use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The verdict, and what it rests on.
+
+    `confidence` is None when there was no evidence of it, `threshold` what it was held against; `head` is the version
+    of the head that gave it, empty for any other basis. `reason` says what decided, in words.
+    """
+
+    accepted: bool
+    confidence: float | None
+    reason: str
+    basis: Basis = "none"
+    threshold: float | None = None
+    head: str = ""
+
+
+def mean_confidence(logprobs: Sequence[float] | None) -> float | None:
+    """exp(mean(logprobs)), 0..1; None without any."""
+    if not logprobs:
+        return None
+    return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs)))
+
+
+def assess(evidence: Evidence, escalate: Escalate, head: Head | None = None, prior: float | None = None) -> Assessment:
+    """Whether this answer may go out, under the surface's rules.
+
+    `head` is the one fitted to the backend that gave it, `prior` the classifier's probability that it would be right.
+    """
+    confidence, basis = confidence_of(evidence, head, prior)
+    version = head.version if head is not None and basis == "calibrated" else ""
+    fault = structural_fault(evidence, escalate)
+    if confidence is None:
+        if not fault and (escalate.no_signal == "accept" or not escalate.when.asks_for_confidence):
+            return Assessment(True, None, "no signal, accepted by policy")
+        return Assessment(False, None, fault or "no signal")
+    threshold = escalate.when.threshold(calibrated=basis == "calibrated")
+    accepted = confidence >= threshold
+    by = f"calibrated by {version}" if version else basis
+    said = f"confidence {confidence:.3f} {'>=' if accepted else '<'} {threshold:g} ({by})"
+    return Assessment(accepted and not fault, confidence, fault or said, basis, threshold, version)
+
+
+def confidence_of(evidence: Evidence, head: Head | None, prior: float | None) -> tuple[float | None, Basis]:
+    """The confidence, 0..1, and its basis, the best there is: the head's, the tokens' own, the samples'."""
+    if head is not None and (p_right := head.p_right(evidence, prior)) is not None:
+        return p_right, "calibrated"
+    if (mean := mean_confidence(evidence.logprobs)) is not None:
+        return mean, "logprob"
+    if evidence.agreement is not None:
+        return evidence.agreement, "agreement"
+    return None, "none"
+
+
+def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
+    """The first structural fault of an answer, in a word or two; empty when there is none."""
+    when = escalate.when
+    if evidence.complete and not evidence.text.strip() and not evidence.has_other_output:
+        return "empty"
+    if when.refusal and (evidence.refused or _REFUSAL.match(evidence.text)):
+        return "refusal"
+    if evidence.finish_reason == "length" and "length" in when.finish and not evidence.own_limit:
+        return "cut off"
+    if evidence.finish_reason == "content_filter" and "content_filter" in when.finish:
+        return "content filter"
+    if when.repetition and is_loop(evidence.text):
+        return "repetition loop"
+    if evidence.complete and "json" in when.invalid and _should_be_json(evidence) and not _is_json(evidence.text):
+        return "invalid JSON"
+    if evidence.complete and "tool_args" in when.invalid and not all(map(_is_json, evidence.tool_arguments)):
+        return "invalid tool arguments"
+    return evidence.misfit
+
+
+def is_loop(text: str) -> bool:
+    """Whether the text ends in a loop: a run of words, said at least three times over, twelve words or more in all."""
+    return loop_period(text.split()[-_TAIL_WORDS:]) > 0
+
+
+def loop_period(words: Sequence[str]) -> int:
+    """How many words the loop has that a text of these words ends in; 0 for no loop."""
+    n = len(words)
+    if n < _MIN_LOOP_WORDS:
+        return 0
+    for period in range(1, min(_MAX_PERIOD, n // 3) + 1):
+        if words[-1] != words[-1 - period]:
+            continue
+        run = period
+        while run < n and words[-1 - run] == words[-1 - run + period]:
+            run += 1
+        if run >= max(_MIN_LOOP_WORDS, 3 * period):
+            return period
+    return 0
+
+
+def _should_be_json(evidence: Evidence) -> bool:
+    return evidence.wants_json and bool(evidence.text or not evidence.has_other_output)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Turn a text into the vector that the classifier and the semantic cache share."""

@@ -1,0 +1,1 @@
+"""Choose an endpoint under load: latency sketches, concurrency limits, selection, budgets."""

@@ -1,0 +1,1 @@
+"""Train, calibrate and evaluate what routing uses. No request ever runs this code."""

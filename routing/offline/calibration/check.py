@@ -1,0 +1,74 @@
+"""Does it keep its word? Calibrating on one half of the labels, over and over, and looking at the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from routing.offline.calibration.cases import THRESHOLDS, Cases
+from routing.offline.calibration.choose import Setting, Target, choose_setting, cost_of, keeps, quality_of
+
+OnRound = Callable[[int, int], None]
+"""Called with how many rounds are done and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `rounds` random halves gave, `n` labels in each; a round that refuses sends everything to the large tier.
+
+    `violated` is the share of rounds whose setting breaks the target on all the labels, which stand for the traffic:
+    the share that delta bounds. `violated_held_out` is the same on the other half alone, whose own chance comes on top:
+    a setting that keeps its target by a hair breaks it there nearly every second time. `cost` and `quality` are means
+    over the rounds, on all the labels; `best_cost` and `best_quality` are of the best setting in hindsight.
+    """
+
+    rounds: int
+    n: int
+    refused: float
+    violated: float
+    violated_held_out: float
+    cost: float
+    quality: float
+    best_cost: float
+    best_quality: float
+
+
+def check(cases: Cases, target: Target, delta: float, rounds: int, on_round: OnRound) -> Check:
+    """Calibrates on `rounds` random halves. Equal cases give equal figures."""
+    draw = np.random.default_rng(0)
+    half = len(cases) // 2
+    outcomes: list[tuple[bool, bool, bool, float, float]] = []
+    for done in range(rounds):
+        on_round(done, rounds)
+        order = draw.permutation(len(cases))
+        setting = choose_setting(cases.take(order[:half]), target, delta)
+        if setting is None:
+            outcomes.append((True, False, False, 1.0, 1.0))
+            continue
+        kept, quality, cost = _measured(cases, setting, target)
+        outcomes.append((False, not kept, not _measured(cases.take(order[half:]), setting, target)[0], cost, quality))
+    on_round(rounds, rounds)
+    refused, violated, held_out, cost, quality = np.array(outcomes, float).mean(axis=0).tolist()
+    best_cost, best_quality = _in_hindsight(cases, target)
+    return Check(rounds, half, refused, violated, held_out, cost, quality, best_cost, best_quality)
+
+
+def _measured(cases: Cases, setting: Setting, target: Target) -> tuple[bool, float, float]:
+    """Whether the setting keeps the target here, its quality and its cost."""
+    table = cases.table(setting.p_adequate, [setting.confidence_below])
+    return bool(keeps(table, target)[0]), float(quality_of(table)[0]), float(cost_of(table)[0])
+
+
+def _in_hindsight(cases: Cases, target: Target) -> tuple[float, float]:
+    """Cost and quality of the setting one would take knowing every label; always-large's where none is better."""
+    found = [(1.0, 1.0)]
+    for start in cases.starts:
+        table = cases.table(start, THRESHOLDS)
+        cost, quality = cost_of(table), quality_of(table)
+        good = keeps(table, target) & (cost < 1)
+        found += [(float(cost[i]), float(quality[i])) for i in np.flatnonzero(good)]
+    if target.kind == "cost":
+        return max(found[1:] or found, key=lambda pair: (pair[1], -pair[0]))
+    return min(found, key=lambda pair: (pair[0], -pair[1]))
