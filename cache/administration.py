@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cache import generations, registry, shelf, tags
 from cache.codec import CorruptEntry, decode
 from cache.entry import CacheEntry
-from cache.registry import Listed
-from cache.scope import Scope
-from cache.shelf import ENTRY, Placed
-from cache.store import Command, Store
+from cache.scopes import generations, registry, shelf, tags
+from cache.scopes.registry import Listed
+from cache.scopes.scope import Scope
+from cache.scopes.shelf import ENTRY, Placed
+from cache.store.base import Command, Store
 
 ID_CHARS: Final = 12
 _LIMIT_S: Final = 2.0

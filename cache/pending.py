@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from cache.entry import CacheEntry
-from cache.keeping import Keeper, Keeping
-from cache.store import Store
+from cache.store.base import Store
+from cache.write import Keeper, Keeping
 
 log = logging.getLogger("tierline.cache")
 

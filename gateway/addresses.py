@@ -39,7 +39,7 @@ def check_http_url(url: str) -> None:
 def check_store_url(url: str) -> None:
     """Raises ValueError, with the reason and without the URL, which may hold a password, for one no store can have."""
     # The client library reads the URL itself: what it takes and what it refuses is nobody else's to repeat.
-    from cache.redis_store import RedisStore
+    from cache.store.redis_store import RedisStore
 
     RedisStore.from_url(url)
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cache.entry import WriteOutcome
-from cache.keeping import Keep, Keeping
-from cache.lookup import Cache
+from cache.response_cache import Cache
+from cache.write import Keep, Keeping
 from gateway.books import Books
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

@@ -10,15 +10,15 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
-from cache.audit import Audits
-from cache.comparison import ALIKE
-from cache.cross_encoder import CrossEncoder
-from cache.lookup import Cache
-from cache.no_store import NoStore
-from cache.redis_store import RedisStore
-from cache.shelf import Caps
-from cache.store import Store, StoreUnavailable
-from cache.verifier import Verifier, shipped_verifier
+from cache.response_cache import Cache
+from cache.risk.audit import Audits
+from cache.risk.comparison import ALIKE
+from cache.scopes.shelf import Caps
+from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.store.base import Store, StoreUnavailable
+from cache.store.no_store import NoStore
+from cache.store.redis_store import RedisStore
 from gateway.afterwards import Afterwards
 from gateway.audit_judge import AuditJudge
 from gateway.backends.aiohttp_transport import AiohttpTransport

@@ -36,7 +36,7 @@ Counted = Callable[[str, str, float], None]
 
 
 class AuditJudge:
-    """See `cache.comparison.Judge`. For one event loop."""
+    """See `cache.risk.comparison.Judge`. For one event loop."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint], counted: Counted, limit_s: float = _LIMIT_S) -> None:
         """`endpoints` by their backends' names; no call takes longer than `limit_s`."""

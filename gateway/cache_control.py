@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cache.plan import NO_DEMANDS, Demands
+from cache.planning.plan import NO_DEMANDS, Demands
 from gateway.errors import InvalidRequest
 
 OWN_HEADER: Final = "x-tierline-cache"

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from cache.entry import Answer, Hit, Lookup
-from cache.keeping import Keep, Keeping
-from cache.plan import NO_DEMANDS, CachePlan
+from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.write import Keep, Keeping
 from gateway.coalescing import Turn
 from gateway.context import RequestContext
 from gateway.embedding import Vector

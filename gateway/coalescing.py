@@ -1,7 +1,7 @@
 """Equal requests at the same moment, one answer: how a request comes to lead a flight, or to join one.
 
 The first of them makes the answer (`gateway.leading`), the others read along (`gateway.following`), in this worker or
-in another (`cache.flight_exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a deadline or a
+in another (`cache.flights.exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a deadline or a
 departure is each one's own.
 
 A request that the flight fails for reasons that need not be its own tries again: one of those leads anew.
@@ -17,15 +17,15 @@ from typing import Final
 
 import orjson
 
-from cache.entries import Read
 from cache.entry import Hit, Lookup
-from cache.flight_exchange import FlightExchange
-from cache.keeping import Keeping
-from cache.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
-from cache.lookup import Cache
-from cache.plan import NO_DEMANDS, CachePlan
-from cache.single_flight import Flight, Flights, Landing
-from cache.store import Store, StoreUnavailable
+from cache.flights.exchange import FlightExchange
+from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
+from cache.flights.single_flight import Flight, Flights, Landing
+from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.read import Read
+from cache.response_cache import Cache
+from cache.store.base import Store, StoreUnavailable
+from cache.write import Keeping
 from gateway.afterwards import Afterwards
 from gateway.context import RequestContext
 from gateway.errors import ApiError, InternalError, PassedThrough

@@ -7,7 +7,7 @@ import logging
 import resource
 from typing import Final
 
-from cache.connections import MAX_BLOCKING, MAX_CONNECTIONS
+from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS
 from gateway.launch import CannotServe
 from gateway.settings import Deployment
 

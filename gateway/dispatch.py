@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from cache.deadline import Deadline
+from cache.store.deadline import Deadline
 from gateway.accounts import charge, estimate
 from gateway.backends.base import BackendError, BadStatus, Call, Completion, ContextExceeded, RetriesSpent
 from gateway.blame import BudgetSpent

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.deadline import Deadline
+from cache.store.deadline import Deadline
 from routing.embedding.embedder import Embedder, EmbedderKind
 
 Vector = NDArray[np.float32]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from cache.entry import Hit
-from cache.single_flight import Head, Landing, Seat
+from cache.flights.single_flight import Head, Landing, Seat
 from gateway.accounts import replayed, settle
 from gateway.backends.base import BackendError, Truncated
 from gateway.blame import DeadlinePassed

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from cache.entry import Hit
-from cache.keeping import Keeping
-from cache.single_flight import Flight, Head, Landing
+from cache.flights.single_flight import Flight, Head, Landing
+from cache.write import Keeping
 from gateway.client import ClientGone
 from gateway.completions import wants_usage
 from gateway.context import RequestContext

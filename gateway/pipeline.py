@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 
 from cache.entry import Hit
-from cache.plan import CachePlan
+from cache.planning.plan import CachePlan
 from gateway.accounts import settle
 from gateway.caching import exact, keeping_of, plan_of, semantic
 from gateway.context import RequestContext

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from cache.keeping import Keeping
+from cache.write import Keeping
 from gateway.errors import ApiError
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

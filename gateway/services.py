@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cache.lookup import Cache
-from cache.store import Store
+from cache.response_cache import Cache
+from cache.store.base import Store
 from gateway.afterwards import Afterwards
 from gateway.coalescing import Coalescing
 from gateway.embedding import EmbeddingService

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from cache import tags
+from cache.scopes import tags
 from gateway.cache_control import NO_CONTROL, CacheControl, read_cache_control
 from gateway.errors import InvalidRequest
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.codec import IndexRecord
-from cache.store import IndexOperation
+from cache.store.base import IndexOperation
 
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "query_engine", "replica"]

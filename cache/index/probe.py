@@ -18,7 +18,7 @@ from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticI
 from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex
 from cache.index.vector_sets import VectorSetIndex
-from cache.store import IndexOperation, Store, StoreUnavailable
+from cache.store.base import IndexOperation, Store, StoreUnavailable
 
 _NEEDS: tuple[tuple[IndexKind, str], ...] = (("vector_sets", "VADD"), ("query_engine", "FT.SEARCH"))
 _LOOK_EVERY_S = 5.0

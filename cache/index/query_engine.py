@@ -13,8 +13,8 @@ from hashlib import blake2b
 
 from cache.codec import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector
-from cache.index.commands import PARTITION, VECTOR
-from cache.store import Document, DocumentIndex, DocumentQuery, Store
+from cache.store.base import Document, DocumentIndex, DocumentQuery, Store
+from cache.store.search_commands import PARTITION, VECTOR
 
 _KEY = b"key"
 _QUESTION = b"question"

@@ -20,7 +20,7 @@ import numpy as np
 from cache.codec import CorruptEntry, IndexRecord, decode_record, encode_record
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.index.rows import Rows
-from cache.store import Append, Store, StoreUnavailable
+from cache.store.base import Append, Store, StoreUnavailable
 
 _PAGE = 50
 """Records taken at once: decoding and adding them holds the event loop for about a millisecond."""

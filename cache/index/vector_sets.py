@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from cache.codec import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
-from cache.store import Store, VectorAdd, VectorDrop, VectorQuery
+from cache.store.base import Store, VectorAdd, VectorDrop, VectorQuery
 
 _END = b"\0"
 

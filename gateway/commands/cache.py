@@ -15,9 +15,9 @@ import orjson
 from rich.console import Console
 
 from cache.administration import Administration, Purged
-from cache.redis_store import RedisStore
-from cache.store import StoreUnavailable
-from cache.tags import BadTags, parse
+from cache.scopes.tags import BadTags, parse
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
 from gateway.cache_view import draw_entry, draw_stats, entry_shown, lookups_of, scope_shown, size
 from gateway.commands import CommandError
 from gateway.commands._store import add_store_flags, gateway_url, store_url

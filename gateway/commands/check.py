@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from cache.cross_encoder import CrossEncoder, CrossEncoderError
+from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.commands._flags import add_config_flags, launch_of
 from gateway.deployment import default_config
 from gateway.descriptors import why_too_few

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from cache.redis_store import RedisStore
-from cache.store import StoreUnavailable
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
 from gateway.commands import CommandError
 from gateway.commands._ledger_figures import figures
 from gateway.commands._ledger_view import show

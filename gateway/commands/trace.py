@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import orjson
 from rich.console import Console
 
-from cache.redis_store import RedisStore
-from cache.store import StoreUnavailable
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
 from gateway.commands import CommandError
 from gateway.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from cache.thesaurus import KIND, SYNONYM
-from cache.training.pairs import PairError, prepared, read_pairs
-from cache.training.perturb import Pair
-from cache.training.verifier import Fitted, TrainingUnavailable, fit, save, save_words, tabulated
-from cache.verifier import WORDS, Verifier, VerifierError, WordTable
+from cache.offline.training.pairs import PairError, prepared, read_pairs
+from cache.offline.training.perturb import Pair
+from cache.offline.training.verifier import Fitted, TrainingUnavailable, fit, save, save_words, tabulated
+from cache.semantic.verifier import WORDS, Verifier, VerifierError, WordTable
+from cache.text.thesaurus import KIND, SYNONYM
 from gateway.commands import CommandError
 from gateway.commands._flags import seed_number
 from gateway.commands._progress import progress

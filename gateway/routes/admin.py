@@ -26,8 +26,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from cache.administration import Purged
-from cache.store import StoreUnavailable
-from cache.tags import BadTags, parse
+from cache.scopes.tags import BadTags, parse
+from cache.store.base import StoreUnavailable
 from gateway.cache_view import entry_shown, lookups_of, scope_shown
 from gateway.client import ClientGone
 from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from cache.keeping import Keeping
+from cache.write import Keeping
 from gateway.admission import admit
 from gateway.afterwards import Finished
 from gateway.alive import Alive

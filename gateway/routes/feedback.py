@@ -5,7 +5,7 @@
 and a `comment` of at most 500 characters, which is kept only where the config keeps prompts. A tenant speaks of its own
 requests alone, and only of those whose records are still kept; the last word on a request counts. A score below 0.5 for
 an answer that came from the cache takes the entry out; where it was another question's answer, the tenant gets none on
-that surface for a while that is no surer than it was (see `cache.risk`).
+that surface for a while that is no surer than it was (see `cache.risk.control`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from cache.store import Append, StoreUnavailable
+from cache.store.base import Append, StoreUnavailable
 from gateway.client import ClientGone
 from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.middleware import read_body

@@ -107,8 +107,8 @@ async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) 
     if STORE in ready:
         status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
         return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
-    from cache.redis_store import RedisStore  # a client library that is not needed with the embedded store
-    from cache.store import StoreUnavailable
+    from cache.store.base import StoreUnavailable
+    from cache.store.redis_store import RedisStore  # a client library that is not needed with the embedded store
 
     store = RedisStore.from_url(url)
     try:

@@ -28,8 +28,8 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from cache.audit import SurfaceState
-from cache.store import StoreState
+from cache.risk.audit import SurfaceState
+from cache.store.base import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Hop, Trace

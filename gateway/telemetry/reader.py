@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from cache.store import Store, StoreUnavailable
+from cache.store.base import Store, StoreUnavailable
 from gateway.telemetry import feedback, record
 from gateway.telemetry.feedback import Feedback, Key
 from gateway.telemetry.record import is_record

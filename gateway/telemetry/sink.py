@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cache.store import Command, Store, StoreUnavailable
+from cache.store.base import Command, Store, StoreUnavailable
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import STREAM, encode

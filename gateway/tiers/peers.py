@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from cache.store import Append, Store, StoreUnavailable
+from cache.store.base import Append, Store, StoreUnavailable
 from gateway.settings import BackendConfig
 from gateway.tiers.endpoint import Endpoint
 

@@ -1,8 +1,8 @@
 """`python -m tests.bench.answers [FILE ...] [--embedding static|minilm] [--json]`: how often is an audit's label wrong?
 
 An audit calls a stored answer and a fresh one the same, or different, by its guards and the cosine of their vectors
-(`cache.comparison`). Here it compares answers of which that is known. For each threshold on the cosine: `f`, the share
-of pairs that are the same and called different, and `m`, the share that differ and are called the same, with 95%
+(`cache.risk.comparison`). Here it compares answers of which that is known. For each threshold on the cosine: `f`, the
+share of pairs that are the same and called different, and `m`, the share that differ and are called the same, with 95%
 intervals; in front of them what the guards alone find.
 
 Without a FILE the pairs are those of tests/fixtures/answers.jsonl, 44 questions written for this: two good answers in
@@ -33,8 +33,8 @@ from typing import Any, get_args
 import httpx2
 import numpy as np
 
-from cache.comparison import ALIKE, contradict
-from cache.evaluation.figures import Figure, share
+from cache.offline.evaluation.figures import Figure, share
+from cache.risk.comparison import ALIKE, contradict
 from gateway.audit_judge import AuditJudge
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.openai import OpenAIBackend

@@ -27,7 +27,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cache.index import Choice, commands
+from cache.index import Choice
+from cache.store import search_commands as commands
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions
 from tests.support.redis8 import Unavailable, redis8

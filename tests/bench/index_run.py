@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cache.index import Choice
-from cache.keeping import Keep
-from cache.lookup import Cache
-from cache.plan import CachePlan
-from cache.redis_store import RedisStore
-from cache.shelf import Caps
-from cache.store import Command, StoreUnavailable
-from cache.verifier import Verifier, shipped_verifier
+from cache.planning.plan import CachePlan
+from cache.response_cache import Cache
+from cache.scopes.shelf import Caps
+from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.store.base import Command, StoreUnavailable
+from cache.store.redis_store import RedisStore
+from cache.write import Keep
 from tests.bench.questions import Asked, Questions, Vectors
 from tests.bench.rig import cpu_s
 from tests.cache.samples import Facts, answer, body, policy

@@ -13,8 +13,8 @@ import orjson
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from cache import eligibility
-from cache.verifier import WORDS, shipped_verifier
+from cache.planning import eligibility
+from cache.semantic.verifier import WORDS, shipped_verifier
 from routing.embedding.embedder import load_embedder
 from tests.support.gateway import ROOT
 

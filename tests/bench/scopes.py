@@ -28,10 +28,10 @@ import orjson
 
 from cache.entry import Lookup
 from cache.index import Vector
-from cache.keeping import Keep
-from cache.lookup import Cache
-from cache.plan import CachePlan
-from cache.redis_store import RedisStore
+from cache.planning.plan import CachePlan
+from cache.response_cache import Cache
+from cache.store.redis_store import RedisStore
+from cache.write import Keep
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import local_store

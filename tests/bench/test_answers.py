@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cache.comparison import ALIKE
+from cache.risk.comparison import ALIKE
 from routing.embedding.embedder import load_embedder
 from tests.bench.answers import Pair, errors, judged, main, written
 from tests.support.upstream import Reply, Upstream

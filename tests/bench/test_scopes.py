@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from tests.bench.scopes import QUICK, run
 from tests.support.store import local_store
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from tests.support.store import LocalStore, local_store
 
 

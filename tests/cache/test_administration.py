@@ -13,15 +13,15 @@ import pytest_asyncio
 
 from cache.administration import Administration
 from cache.entry import Answer, Lookup
-from cache.generations import SEEN_S, Generations
 from cache.index import Vector
-from cache.keeping import Keep, Keeping
-from cache.lookup import Cache
-from cache.plan import CachePlan
-from cache.redis_store import RedisStore
-from cache.registry import TABLE
-from cache.shelf import Caps
-from cache.store import Command
+from cache.planning.plan import CachePlan
+from cache.response_cache import Cache
+from cache.scopes.generations import SEEN_S, Generations
+from cache.scopes.registry import TABLE
+from cache.scopes.shelf import Caps
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from cache.write import Keep, Keeping
 from gateway.supervisor.state import free_port
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy

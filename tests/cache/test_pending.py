@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from cache.entry import Answer, Lookup
-from cache.keeping import Keep, Keeping
-from cache.lookup import Cache
-from cache.no_store import NoStore
 from cache.pending import LONGEST_S, Pending
-from cache.plan import CachePlan, Demands
-from cache.redis_store import RedisStore
+from cache.planning.plan import CachePlan, Demands
+from cache.response_cache import Cache
+from cache.store.no_store import NoStore
+from cache.store.redis_store import RedisStore
+from cache.write import Keep, Keeping
 from tests.cache.samples import Facts, answer, body, policy
 
 ITALY = "What is the capital of Italy?"

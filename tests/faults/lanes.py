@@ -30,7 +30,7 @@ from typing import Any
 
 import orjson
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from gateway.telemetry.reader import find
 from tests.support.gateway import Gateway
 from tests.support.wait import until

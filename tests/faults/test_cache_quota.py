@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from cache.entry import Lookup
-from cache.keeping import Keep
-from cache.lookup import Cache
-from cache.plan import CachePlan
-from cache.redis_store import RedisStore
-from cache.shelf import Caps
+from cache.planning.plan import CachePlan
+from cache.response_cache import Cache
+from cache.scopes.shelf import Caps
+from cache.store.redis_store import RedisStore
+from cache.write import Keep
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import local_store
 

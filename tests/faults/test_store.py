@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import redis
 
-from cache.lookup import Cache
-from cache.redis_node import Node
-from cache.redis_store import RedisStore
-from cache.store import Append, StoreUnavailable, Write
+from cache.response_cache import Cache
+from cache.store.base import Append, StoreUnavailable, Write
+from cache.store.redis_node import Node
+from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.redis_script import scripted_redis
 from tests.support.store import LocalStore, free_port, local_store

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.plan import NO_DEMANDS, Demands
+from cache.planning.plan import NO_DEMANDS, Demands
 from gateway.cache_control import CacheControl, read_cache_control
 from gateway.errors import InvalidRequest
 from gateway.wishes import known_headers, read_wishes

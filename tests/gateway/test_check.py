@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache.cross_encoder import CrossEncoder
+from cache.semantic.cross_encoder import CrossEncoder
 from gateway.cli import main
 from gateway.deployment import default_config
 from policies.loader import SHIPPED, policy_files

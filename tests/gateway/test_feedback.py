@@ -8,8 +8,8 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from cache.no_store import NoStore
-from cache.redis_store import RedisStore
+from cache.store.no_store import NoStore
+from cache.store.redis_store import RedisStore
 from gateway.app import _as_envelope
 from gateway.errors import ApiError
 from gateway.middleware import Tenants

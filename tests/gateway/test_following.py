@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from cache.single_flight import Flight, Head, Landing
+from cache.flights.single_flight import Flight, Head, Landing
 from gateway.client import Client
 from gateway.context import RequestContext
 from gateway.following import Reading

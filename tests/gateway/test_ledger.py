@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from cache.redis_store import RedisStore
-from cache.store import Append
+from cache.store.base import Append
+from cache.store.redis_store import RedisStore
 from gateway.cli import main
 from gateway.commands._ledger_figures import figures, newcombe
 from gateway.telemetry import feedback

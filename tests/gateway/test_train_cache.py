@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache.verifier import Verifier
+from cache.semantic.verifier import Verifier
 from gateway.cli import main
 
 pytest.importorskip("sklearn", reason="the train extra is not installed")

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from gateway.telemetry import reader
 from policies.loader import SHIPPED
 from tests.support.gateway import Gateway, config, serve

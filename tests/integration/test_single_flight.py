@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from cache.administration import Administration
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from gateway.telemetry.reader import find
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.store import LocalStore, local_store

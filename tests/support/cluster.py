@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
-from cache.redis_nodes import slot_of
+from cache.store.redis_nodes import slot_of
 from gateway.supervisor.state import free_port
 from tests.support.store import LocalStore
 from tests.support.wait import until

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from cache.evaluation.figures import Figure, Served
-from cache.evaluation.stream import Rates
+from cache.offline.evaluation.figures import Figure, Served
+from cache.offline.evaluation.stream import Rates
 from gateway.commands.eval import _report
 
 _DIGITS = 6

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 import orjson
 
-from cache.evaluation.pairs import Asked
-from cache.plan import Planner
+from cache.offline.evaluation.pairs import Asked
+from cache.planning.plan import Planner
 from gateway.errors import InvalidRequest
 from gateway.request_body import ChatBodies
 from gateway.settings import Limits

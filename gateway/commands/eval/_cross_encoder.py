@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cache.cross_encoder import CrossEncoder, CrossEncoderError, consulting
-from cache.decision import Decide
+from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError, consulting
+from cache.semantic.decision import Decide
 from gateway.commands import CommandError
 from policies.caching import CrossEncoder as Rule
 from policies.caching import SemanticCache

@@ -12,15 +12,15 @@ from typing import get_args
 
 import numpy as np
 
-from cache.decision import Decide, decide_by, default_threshold
-from cache.evaluation.figures import Flags, Floats, best_within, served_of
-from cache.evaluation.neighbours import near_neighbours
-from cache.evaluation.pairs import Asked, score_pairs
-from cache.evaluation.stream import Gate, Rates, Stream, halves, rates
-from cache.evaluation.truth import Truth
-from cache.gist import gist
-from cache.risk import RiskControl, calibrated
-from cache.verifier import Verifier, VerifierError, shipped_verifier
+from cache.offline.evaluation.figures import Flags, Floats, best_within, served_of
+from cache.offline.evaluation.neighbours import near_neighbours
+from cache.offline.evaluation.pairs import Asked, score_pairs
+from cache.offline.evaluation.stream import Gate, Rates, Stream, halves, rates
+from cache.offline.evaluation.truth import Truth
+from cache.risk.control import RiskControl, calibrated
+from cache.semantic.decision import Decide, decide_by, default_threshold
+from cache.semantic.verifier import Verifier, VerifierError, shipped_verifier
+from cache.text.normalized_question import gist
 from gateway.commands import CommandError
 from gateway.commands._flags import seed_number, share_number
 from gateway.commands._progress import OnProgress, progress

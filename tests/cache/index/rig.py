@@ -13,8 +13,8 @@ import numpy as np
 
 from cache.codec import IndexRecord
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
-from cache.redis_store import RedisStore
-from cache.store import StoreUnavailable
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
 from tests.support.wait import eventually
 
 DIMENSION = 16

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from cache.index import QueryEngineIndex, VectorSetIndex
-from cache.redis_store import RedisStore
-from cache.store import Document, VectorAdd
+from cache.store.base import Document, VectorAdd
+from cache.store.redis_store import RedisStore
 from tests.cache.index.rig import DIMENSION, partition_of, record
 from tests.support.cluster import Cluster, cluster_of
 from tests.support.store import LocalStore

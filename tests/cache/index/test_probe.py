@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cache.index import Choice, IndexState
-from cache.lookup import Cache
-from cache.redis_store import RedisStore
-from cache.store import Append, StoreUnavailable
+from cache.response_cache import Cache
+from cache.store.base import Append, StoreUnavailable
+from cache.store.redis_store import RedisStore
 from tests.cache.index.rig import hiring, partition_of, record
 from tests.cache.samples import answer, body, policy
-from tests.cache.test_lookup import FACTS, ITALY, SAME
+from tests.cache.test_response_cache import FACTS, ITALY, SAME
 from tests.support.store import LocalStore, local_store
 from tests.support.wait import eventually
 

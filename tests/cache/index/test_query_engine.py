@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cache.index import QueryEngineIndex
-from cache.index.commands import document_index, document_query, operation
-from cache.redis_store import RedisStore
-from cache.resp import command
-from cache.store import Document, DocumentIndex, DocumentQuery, StoreUnavailable
+from cache.store.base import Document, DocumentIndex, DocumentQuery, StoreUnavailable
+from cache.store.redis_store import RedisStore
+from cache.store.resp import command
+from cache.store.search_commands import document_index, document_query, operation
 from tests.cache.index.rig import DIMENSION, partition_of, record, unit
 from tests.support.redis_script import scripted_redis
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from cache.codec import IndexRecord, encode_record
 from cache.index import ReplicaIndex, Vector
-from cache.redis_store import RedisStore
-from cache.store import Append
+from cache.store.base import Append
+from cache.store.redis_store import RedisStore
 from tests.support.store import local_store
 from tests.support.wait import eventually
 

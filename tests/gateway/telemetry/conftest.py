@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from tests.gateway.telemetry.collector import Collector
 from tests.support.store import LocalStore, local_store
 

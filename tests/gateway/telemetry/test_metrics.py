@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cache.store import StoreState
+from cache.store.base import StoreState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metrics import Metrics

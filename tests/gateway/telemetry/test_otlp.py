@@ -8,7 +8,7 @@ import time
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from cache.redis_store import RedisStore
+from cache.store.redis_store import RedisStore
 from gateway.telemetry import names, sink
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry

@@ -6,8 +6,8 @@ import time
 import orjson
 import pytest
 
-from cache.redis_store import RedisStore
-from cache.store import Append, StoreState, StoreUnavailable
+from cache.store.base import Append, StoreState, StoreUnavailable
+from cache.store.redis_store import RedisStore
 from gateway.telemetry import names, reader, sink
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import STREAM

@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from cache.redis_store import RedisStore
-from cache.store import Append
+from cache.store.base import Append
+from cache.store.redis_store import RedisStore
 from gateway.commands import trace
 from gateway.telemetry.feedback import STREAM, Feedback
 from gateway.telemetry.metrics import Metrics

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import orjson
 import pytest
 
-from cache.no_store import NoStore
-from cache.redis_store import RedisStore
-from cache.store import Append, Store, StoreState, StoreUnavailable, Write
+from cache.store.base import Append, Store, StoreState, StoreUnavailable, Write
+from cache.store.no_store import NoStore
+from cache.store.redis_store import RedisStore
 from gateway.backends.base import Call, Completion, EventStream, Truncated
 from gateway.settings import BackendConfig
 from gateway.tiers import Ask, Endpoint

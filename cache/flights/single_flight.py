@@ -1,0 +1,296 @@
+"""Single flight: equal requests that come while one of them is being answered share its answer. No I/O here.
+
+flight     an answer on its way: what came so far, and how it ended. It belongs to nobody of those who wait for it
+seat       one reader's place in it: reads at its own pace, and may be left at any moment without harm to the others
+landing    how a flight ended. The last who leaves before that ends it: nobody works for nobody
+
+Whoever asks first starts the flight, and is a reader like the others. What feeds it is that request's own task, until
+others read along; or, when another worker is making the answer, `cache.flights.exchange`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+MOST_BYTES: Final = 1 << 20
+"""A flight that has carried more takes no further readers, and forgets what all that it has have read."""
+_AHEAD_BYTES: Final = 64 << 10
+"""So far an answer's maker runs ahead of the quickest reader: a lone slow one slows it, as it would without us."""
+_BATCH: Final = 32
+
+End = Literal["done", "broken", "failed", "found", "lost", "abandoned"]
+WORKER: Final = secrets.token_hex(6)
+"""What the names of this process's flights begin with."""
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of an answer when it begins. `stream`: it comes as events of a stream, not as one body."""
+
+    request_id: str
+    stream: bool
+    path: str
+    tier: str
+    backend: str
+    model: str
+    confidence: float | None = None
+    difficulty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """How a flight ended.
+
+    done        the whole answer is there                  broken     it began, and broke off; `word` says by what
+    failed      there is none, because of `error`          found      it was kept already: `found`
+    lost        who made it is gone; ask again             abandoned  everybody had left
+    """
+
+    end: End
+    word: str = ""
+    error: Exception | None = None
+    found: Any = None
+
+
+class Flight:
+    """One answer and its readers. `deadline` is in `time.monotonic()` seconds.
+
+    `roomy`: it has the surface's whole deadline, not the lesser one of a hurried client, so anybody may join.
+    `first_due`: until when, on the same clock, its maker tries to have a first token; None where nobody asked for one.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        deadline: float,
+        *,
+        roomy: bool,
+        first_due: float | None = None,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self.key = key
+        self.ident = f"{WORKER}-{next(_numbers)}"
+        """Its name among all flights of all workers."""
+        self.deadline = deadline
+        self.roomy = roomy
+        self.first_due = first_due
+        self.head: Head | None = None
+        self.landing: Landing | None = None
+        self.departed = False
+        """From here on its deadline is fixed."""
+        self.remote = False
+        """Another worker makes the answer."""
+        self.left_as = ""
+        """The word of the last who left it before its end."""
+        self.on_empty: Callable[[], None] = _nothing
+        """Called once, when the last reader leaves before the landing."""
+        self.on_shared: Callable[[], None] = _nothing
+        """Called for every reader that comes after the first, before the landing."""
+        self.memo: dict[str, Any] = {}
+        """What readers made of the whole answer, once for all of them."""
+        self._most_bytes = most_bytes
+        self._events: list[bytes] = []
+        self._base = 0  # the number of the first event that is still here
+        self._bytes = 0
+        self._seats: set[Seat] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._room: asyncio.Future[None] | None = None
+        self._furthest = 0  # the number of the first event that no reader has taken yet
+        self._ahead = 0  # how many bytes lie from there on
+        self._paced = True
+
+    @property
+    def full(self) -> bool:
+        """Whether what came first may not be here any more."""
+        return self._bytes > self._most_bytes
+
+    @property
+    def readers(self) -> int:
+        return len(self._seats)
+
+    def takes(self, deadline: float, first_due: float | None = None) -> bool:
+        """Whether a request may join: it must not be cut off sooner than it would be alone, nor, where it has asked for
+        its first token by some time, wait for one that nobody hurries for.
+        """
+        if self.full or (self.landing is not None and self.landing.end != "done"):
+            return False
+        if first_due is not None and self.head is None and (self.first_due is None or first_due < self.first_due):
+            return False
+        return not self.departed or self.roomy or deadline <= self.deadline
+
+    def board(self, deadline: float = 0.0) -> Seat:
+        """A seat for one more reader, at the answer's beginning."""
+        if not self.departed:
+            self.deadline = max(self.deadline, deadline)
+        seat = Seat(self)
+        self._seats.add(seat)
+        if len(self._seats) > 1:
+            self.on_shared()
+        return seat
+
+    # --- who makes the answer -------------------------------------------------------------------------------------
+
+    def begin(self, head: Head) -> None:
+        """The answer begins."""
+        self.head = head
+        self._wake()
+
+    def add(self, event: bytes) -> None:
+        """The next part of it: one event, or the body."""
+        size = len(event)
+        self._events.append(event)
+        self._bytes += size
+        self._ahead += size
+        if self._bytes > self._most_bytes and len(self._events) >= 2 * _BATCH:
+            self._forget()
+        self._wake()
+
+    async def room(self) -> None:
+        """Waits while even the quickest reader is far behind."""
+        while self._paced and self._ahead > _AHEAD_BYTES and self.landing is None:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def land(self, landing: Landing) -> None:
+        """Ends it, once; a second landing changes nothing."""
+        if self.landing is None:
+            self.landing = landing
+            self.on_empty = self.on_shared = _nothing
+            self._wake()
+
+    # --- who reads it ---------------------------------------------------------------------------------------------
+
+    def events(self) -> list[bytes]:
+        """Everything since the beginning; for a reader that has read nothing yet, and so has kept all of it here."""
+        return self._events
+
+    def _forget(self) -> None:
+        passed = min((seat.read for seat in self._seats), default=self._base) - self._base
+        del self._events[:passed]
+        self._base += passed
+
+    def _after(self, number: int) -> list[bytes]:
+        start = number - self._base
+        events = self._events[start : start + _BATCH]
+        if (new := number + len(events) - self._furthest) > 0:
+            self._furthest += new
+            self._ahead -= sum(map(len, events[-new:]))
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
+        return events
+
+    def _count(self) -> int:
+        return self._base + len(self._events)
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _unpace(self) -> None:
+        """Somebody waits for the whole answer, so its maker has nobody to wait for."""
+        self._paced = False
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _leave(self, seat: Seat, word: str) -> None:
+        if seat not in self._seats:
+            return
+        self._seats.discard(seat)
+        if self._seats and seat.read >= self._furthest:
+            self._unpace()  # the pace was this one's; the others are not to hold up who comes next
+        if not self._seats and self.landing is None:
+            self.left_as = word
+            self.on_empty()
+
+
+class Seat:
+    """One reader's place in a flight. Whoever has one leaves it, however it ends."""
+
+    __slots__ = ("_future", "_nudged", "flight", "read")
+
+    def __init__(self, flight: Flight) -> None:
+        self.flight = flight
+        self.read = 0
+        """How many events it has taken."""
+        self._future: asyncio.Future[None] | None = None
+        self._nudged = False
+
+    async def begun(self) -> bool:
+        """Waits for the answer's beginning; False when the flight has landed without one, or after a `nudge`."""
+        flight = self.flight
+        while flight.head is None and flight.landing is None and not self._nudged:
+            await self._change()
+        return flight.head is not None and not self._nudged
+
+    def take(self) -> list[bytes]:
+        """The next events that are here, a few at most; empty when all of them have been taken."""
+        events = self.flight._after(self.read)
+        self.read += len(events)
+        return events
+
+    async def more(self) -> bool:
+        """Waits for more to take; False when there is none and will be none, or after a `nudge`."""
+        flight = self.flight
+        while self.read >= flight._count():
+            if flight.landing is not None or self._nudged:
+                return False
+            await self._change()
+        return not self._nudged
+
+    async def landed(self) -> Landing | None:
+        """Waits for the end, keeping everything in the flight; None after a `nudge`."""
+        self.flight._unpace()
+        while self.flight.landing is None and not self._nudged:
+            await self._change()
+        return self.flight.landing
+
+    def nudge(self) -> None:
+        """Has this reader stop waiting: its own time is up."""
+        self._nudged = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def leave(self, word: str = "") -> None:
+        """Gives the seat up; safe to call twice. `word` says why, should it be the last."""
+        self.flight._leave(self, word)
+
+    async def _change(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+        self.flight._waiting.append(self._future)
+        await self._future
+
+
+class Flights:
+    """The flights of one worker, by key."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def joinable(self, key: str, deadline: float, first_due: float | None = None) -> Flight | None:
+        """The flight that a request with this key and these times can join."""
+        flight = self._under_way.get(key)
+        return flight if flight is not None and flight.takes(deadline, first_due) else None
+
+    def launch(self, flight: Flight) -> None:
+        """Those who come now will find this one; one that could not take them goes on unseen."""
+        self._under_way[flight.key] = flight
+
+    def forget(self, flight: Flight) -> None:
+        """Nobody else joins it."""
+        if self._under_way.get(flight.key) is flight:
+            del self._under_way[flight.key]
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,163 @@
+"""The stream by which one worker's flight reaches others: written by its publisher, read into a copy of the flight.
+
+Its entries: `h` and the head, then `e<number>:` and events, joined (each ends with a blank line, and has none within)
+or `b` and the body, then `z` and how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import orjson
+
+from cache.flights.single_flight import Flight, Head, Landing, Seat
+from cache.store.base import Store, StoreUnavailable
+
+ASK_AGAIN_S: Final = 1.0
+"""How often whoever reads along says so."""
+SILENCE_S: Final = 1.0
+"""How long the store may not answer, in a burst or for good, before a flight by way of it is given up."""
+BATCH_S: Final = 0.02
+_KEPT_S: Final = 5.0
+_INTEREST_S: Final = 2.5
+_BREAK: Final = b"\n\n"
+
+
+class Publisher:
+    """Publishes one flight while any other worker wants it; a reader of it like any other."""
+
+    def __init__(self, store: Store, pack: Callable[[Exception | None], bytes], flight: Flight) -> None:
+        self._store = store
+        self._pack = pack
+        self._flight = flight
+        self._wanted: dict[str, float] = {}
+        # The seat is taken now: whoever reads here may leave before the task has begun.
+        self.task = asyncio.create_task(self._run(flight.board()), name="tierline.flights.publish")
+
+    def wanted(self, who: str) -> None:
+        """A worker's flight reads along, or still does."""
+        self._wanted[who] = time.monotonic()
+
+    def gone(self, who: str) -> None:
+        """It does so no more."""
+        if self._wanted.pop(who, None) is not None and not self._wanted:
+            self.task.cancel()
+
+    async def _run(self, seat: Seat) -> None:
+        try:
+            if seat.flight.full:
+                # It is too late to begin at the beginning, and nobody shall wait for that.
+                lost = self._end(Landing("lost"))
+                await self._store.publish(stream_of(seat.flight.key, seat.flight.ident), [lost], _KEPT_S)
+                return
+            await self._publish(seat)
+        except (StoreUnavailable, asyncio.CancelledError):
+            return
+        finally:
+            seat.leave()
+
+    async def _publish(self, seat: Seat) -> None:
+        flight = self._flight
+        stream = stream_of(flight.key, flight.ident)
+        began = False
+        while self._is_wanted():
+            frames: list[bytes] = []
+            if not began and flight.head is not None:
+                began = True
+                frames.append(b"h" + orjson.dumps(flight.head))
+            start, events = seat.read, []
+            while batch := seat.take():
+                events += batch
+            if events and flight.head is not None:
+                frames.append(b"e%d:%b" % (start, b"".join(events)) if flight.head.stream else b"b" + events[0])
+            if (landing := flight.landing) is not None:
+                frames.append(self._end(landing))
+            if frames:
+                await self._deliver(stream, frames)
+            if landing is not None:
+                return
+            await self._news(seat, began=began)
+
+    async def _deliver(self, stream: str, frames: Sequence[bytes]) -> None:
+        """Publishes, if need be once more: entries that come twice are recognised by their numbers."""
+        until = time.monotonic() + SILENCE_S
+        while True:
+            try:
+                await self._store.publish(stream, frames, _KEPT_S)
+                return
+            except StoreUnavailable:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(BATCH_S)
+
+    def _end(self, landing: Landing) -> bytes:
+        return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))
+
+    async def _news(self, seat: Seat, *, began: bool) -> None:
+        """Waits for more, and then a moment for more of it, or until it is time to see whether anybody still reads."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_AGAIN_S):
+                await (seat.more() if began else seat.begun())
+        if began:
+            await asyncio.sleep(BATCH_S)
+
+    def _is_wanted(self) -> bool:
+        now = time.monotonic()
+        return any(now - heard < _INTEREST_S for heard in self._wanted.values()) or not self._wanted
+
+
+class Copy:
+    """A flight's copy in another worker, fed with the stream's entries."""
+
+    def __init__(self, flight: Flight, unpack: Callable[[bytes], Exception]) -> None:
+        self._flight = flight
+        self._unpack = unpack
+        self._count = 0
+
+    def take(self, frame: bytes) -> Landing | None:
+        """One entry; the landing, once it is there. What makes no sense is a flight lost."""
+        try:
+            return self._take(frame)
+        except (ValueError, TypeError):
+            return Landing("lost")
+
+    def _take(self, frame: bytes) -> Landing | None:
+        kind, rest = frame[:1], frame[1:]
+        flight = self._flight
+        if kind == b"h":
+            if flight.head is None:
+                flight.begin(Head(**orjson.loads(rest)))
+        elif flight.head is None and kind != b"z":
+            raise ValueError("the beginning is missing")
+        elif kind == b"b":
+            self._add(0, [rest])
+        elif kind == b"e":
+            number, _, joined = rest.partition(b":")
+            self._add(int(number), [event + _BREAK for event in joined.split(_BREAK)[:-1]])
+        elif kind == b"z":
+            return self._landing(rest)
+        return None
+
+    def _add(self, number: int, events: list[bytes]) -> None:
+        if number > self._count:
+            raise ValueError("a part is missing")
+        for event in events[self._count - number :]:
+            self._flight.add(event)
+        self._count = max(self._count, number + len(events))
+
+    def _landing(self, rest: bytes) -> Landing:
+        end, word, packed = rest.split(b":", 2)
+        if end == b"done" and self._flight.head is not None:
+            return Landing("done")
+        if end == b"broken":
+            return Landing("broken", word.decode())
+        return Landing("failed", error=self._unpack(packed)) if end == b"failed" else Landing("lost")
+
+
+def stream_of(key: str, ident: str) -> str:
+    """The name of a flight's stream."""
+    return f"{key}:f:{ident}"

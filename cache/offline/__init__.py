@@ -1,0 +1,1 @@
+"""Train and evaluate what the semantic cache uses. No request ever runs this code."""

@@ -1,0 +1,55 @@
+"""Labelled pairs as the cache would meet them: the first request is answered and kept, then the second one comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cache.offline.evaluation.figures import Floats
+from cache.planning.plan import CachePlan
+from cache.semantic.decision import Decide
+
+NEVER = -math.inf
+SAME_REQUEST = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, as far as the cache looks at it.
+
+    `text` is the last user text, which is embedded; `question` what candidates are compared by; `key` the exact key;
+    `partition` the semantic one, '' where the semantic cache does not apply to the request.
+    """
+
+    text: str
+    question: str
+    key: str
+    partition: str
+
+    @classmethod
+    def of(cls, plan: CachePlan, text: str) -> Asked:
+        """What the plan of a request allows."""
+        keys = plan.keys
+        if keys is None:
+            return cls(text, "", "", "")
+        return cls(text, keys.question or "", keys.key, "" if plan.why_not_semantic() else keys.partition)
+
+
+def score_pairs(pairs: Sequence[tuple[Asked, Asked]], cosines: Floats, decide: Decide) -> Floats:
+    """The score of each pair, shape (n,), which a threshold is set on.
+
+    NEVER where no threshold would serve it: another history or system prompt, a question that may not be answered by
+    a neighbour's answer, or a veto. SAME_REQUEST where the exact cache answers.
+    """
+    scores = np.full(len(pairs), NEVER)
+    for row, (stored, asked) in enumerate(pairs):
+        if stored.key and stored.key == asked.key:
+            scores[row] = SAME_REQUEST
+        elif stored.partition and stored.partition == asked.partition:
+            verdict = decide(stored.question, asked.question, float(cosines[row]))
+            if not verdict.refused:
+                scores[row] = verdict.score
+    return scores

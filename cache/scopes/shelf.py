@@ -1,0 +1,135 @@
+"""Shelves: what lies in each scope, so that none takes more than its share of the store, and what is there can be told.
+
+A scope's shelf is two keys beside its entries: a hash from each entry's digest to its bytes and the digest of the one
+that it was copied from, with the sum of all bytes under ''; and a sorted set of the digests by the time of creation.
+One script writes an entry and both: where the scope then has more entries or bytes than it may, its oldest go, until
+what is left fits (at most 100 at a time), so that a tenant that fills its scope evicts nobody but itself (S16). What
+has expired is struck off in the same way, so counts are right but for entries that the server itself evicted.
+All keys of a scope lie in one slot of a cluster, and both keys go with the last entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cache.store.base import Command
+
+ENTRY: Final = ":x:"
+
+_STRIKE: Final = b"""
+local prefix = string.sub(KEYS[1], 1, -(#ARGV[1] + 1))
+local function strike(digest)
+  local said = redis.call('HGET', KEYS[2], digest)
+  redis.call('DEL', prefix .. digest)
+  redis.call('ZREM', KEYS[3], digest)
+  if not said then return 0 end
+  redis.call('HDEL', KEYS[2], digest)
+  return redis.call('HINCRBY', KEYS[2], '', -tonumber(string.match(said, '^%d+')))
+end
+"""
+_PUT: Final = (
+    _STRIKE
+    + b"""
+local ttl, size = tonumber(ARGV[3]), #ARGV[2]
+local said = redis.call('HGET', KEYS[2], ARGV[1])
+local before = said and tonumber(string.match(said, '^%d+')) or 0
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ttl)
+redis.call('HSET', KEYS[2], ARGV[1], size .. ' ' .. ARGV[5])
+redis.call('ZADD', KEYS[3], ARGV[4], ARGV[1])
+local bytes = redis.call('HINCRBY', KEYS[2], '', size - before)
+for _ = 1, 100 do
+  local oldest = redis.call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
+  local full = redis.call('ZCARD', KEYS[3]) > tonumber(ARGV[6]) or bytes > tonumber(ARGV[7])
+  if oldest[1] == ARGV[1] or not (full or tonumber(oldest[2]) <= tonumber(ARGV[8])) then break end
+  bytes = strike(oldest[1])
+end
+for i = 2, 3 do
+  if redis.call('PTTL', KEYS[i]) < ttl then redis.call('PEXPIRE', KEYS[i], ttl) end
+end
+if KEYS[4] then redis.call('DEL', KEYS[4]) end
+return bytes
+"""
+)
+_DROP: Final = (
+    _STRIKE
+    + b"""
+local there = redis.call('EXISTS', KEYS[1])
+for i = 1, #ARGV do strike(ARGV[i]) end
+return there
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The most that one scope may hold, in entries and in bytes as stored."""
+
+    entries: int = 20_000
+    bytes: int = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One entry as its shelf has it."""
+
+    digest: str
+    bytes: int
+    origin: str
+
+
+def put(
+    key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, origin: str = "", lease: str = ""
+) -> Command:
+    """Writes an entry under the caps of its scope. Times in seconds, `created_at` by the writer's clock.
+
+    `lease` is the key of the lease under which its answer was made: whoever looks from now on finds the answer.
+    """
+    prefix, _, digest = key.rpartition(ENTRY)
+    ttl_ms = max(1, round(ttl_s * 1000))
+    created_us = round(created_at * 1e6)
+    numbers = (caps.entries, caps.bytes, created_us - 1000 * ttl_ms)
+    keys = (key.encode(), *_keys(prefix), *((lease.encode(),) if lease else ()))
+    return Command(
+        (
+            b"EVAL", _PUT, b"%d" % len(keys), *keys, digest.encode(), value, b"%d" % ttl_ms,
+            b"%d" % created_us, origin.encode(), *(b"%d" % number for number in numbers),
+        )
+    )  # fmt: skip
+
+
+def drop(prefix: str, digests: Iterable[str]) -> Command:
+    """Removes entries, all of one scope; the reply is 1 if the first of them was there, else 0."""
+    first, *rest = digests
+    key = f"{prefix}{ENTRY}{first}".encode()
+    return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *(each.encode() for each in (first, *rest))))
+
+
+def measured(prefix: str) -> tuple[Command, Command]:
+    """Asks how many entries a scope holds, and how many bytes."""
+    sizes, _ = _keys(prefix)
+    return Command((b"HLEN", sizes)), Command((b"HGET", sizes, b""))
+
+
+def page(prefix: str, cursor: bytes = b"0") -> Command:
+    """Asks for a part of what lies in a scope; `paged` reads the reply."""
+    return Command((b"HSCAN", _keys(prefix)[0], cursor, b"COUNT", b"1000"))
+
+
+def paged(reply: object) -> tuple[bytes, list[Placed]]:
+    """The cursor of the next part (b"0" after the last), and what lies in this one."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return b"0", []
+    cursor, fields = reply
+    found = []
+    for name, said in zip(fields[::2], fields[1::2], strict=False):
+        size, _, origin = said.partition(b" ")
+        if name and size.isdigit():
+            found.append(Placed(name.decode(), int(size), origin.decode()))
+    return cursor, found
+
+
+def _keys(prefix: str) -> tuple[bytes, bytes]:
+    """The hash of a scope's sizes, and the sorted set of its ages."""
+    return f"{prefix}:sizes".encode(), f"{prefix}:ages".encode()

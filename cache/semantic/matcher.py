@@ -1,0 +1,106 @@
+"""Which kept question means the same as this one, and may its answer go out? The live side of
+`cache.semantic.decision`.
+
+The index gives the nearest questions, the verifier or the guards choose among them, a cross-encoder may be asked for a
+second opinion, and the surface's threshold decides. Chance may have it that the request is answered afresh all the
+same, and compared: see `cache.risk.audit`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from cache.administration import id_of
+from cache.entry import Lookup
+from cache.index import ChosenIndex, Neighbour, Vector
+from cache.planning.fingerprint import Fingerprint
+from cache.planning.plan import CachePlan
+from cache.risk.audit import Audits, Surface
+from cache.semantic.cross_encoder import SecondOpinion, second
+from cache.semantic.decision import Verdict, Verifier, choose, decide_by, default_threshold
+from policies.caching import CachePolicy, SemanticCache
+
+_NEIGHBOURS: Final = 5
+
+
+class Candidates:
+    """Judges them. Without a `verifier` the guards decide; without `audits` a surface keeps the threshold it has."""
+
+    def __init__(
+        self, index: ChosenIndex, verifier: Verifier | None, opinion: SecondOpinion | None, audits: Audits | None
+    ) -> None:
+        self._index = index
+        self._verifier = verifier
+        self._opinion = opinion
+        self._audits = audits
+
+    async def best(
+        self, keys: Fingerprint, vector: Vector, policy: CachePolicy, left_s: float
+    ) -> tuple[Neighbour | None, Verdict]:
+        """Of the nearest neighbours the best without a veto, or the nearest of all, and the verdict on it.
+
+        Raises StoreUnavailable where the index lies in the store.
+        """
+        semantic, question = policy.semantic, keys.question
+        if semantic is None or question is None:
+            return None, Verdict(-math.inf, "no_neighbour")
+        near = await self._index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
+        # What the index says of a key is not yet proof that the key is in this scope.
+        own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
+        decide = decide_by(semantic, self._verifier_of(semantic))
+        chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
+        if chosen is not None:
+            best, verdict = own[chosen[0]], chosen[1]
+            if semantic.cross_encoder is not None:
+                verdict = await second(self._opinion, semantic.cross_encoder, best.question, question, verdict, left_s)
+            return best, verdict
+        return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
+
+    def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
+        return self._verifier if semantic.verify == "default" else None
+
+    def learned(self, name: str, semantic: SemanticCache) -> Surface | None:
+        """What is known of the surface of this name; None where nothing is learned."""
+        if self._audits is None:
+            return None
+        return self._audits.surface(name, semantic, default_threshold(semantic, self._verifier_of(semantic)))
+
+    def refused(
+        self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
+    ) -> str:
+        """Why this candidate is not served, or ''. A `certain` one is not drawn for comparison."""
+        surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
+        if surface is None:
+            threshold = default_threshold(semantic, self._verifier_of(semantic))
+        else:
+            surface.count(owner)
+            threshold = surface.control.threshold_for(owner)
+        if verdict.refused or near is None:
+            return verdict.refused
+        compared = None
+        if self._audits is not None and surface is not None and not certain:
+            compared = self._audits.drawn(surface, near.key, verdict.score)
+        if compared is not None:
+            plan.drawn.append(compared)
+        if not verdict.served(threshold):
+            return "similarity"
+        return "" if compared is None else "audit"
+
+
+def missed(reason: str, near: Neighbour | None, verdict: Verdict) -> Lookup:
+    """A miss for that reason, with the neighbour that came nearest."""
+    miss = Lookup("miss", reason=reason)
+    return miss if near is None else beside(near, verdict, miss)
+
+
+def beside(near: Neighbour, verdict: Verdict, lookup: Lookup) -> Lookup:
+    """How a lookup ended, with the neighbour that was looked at; its score counts where no veto spoke."""
+    return replace(
+        lookup,
+        neighbour=id_of(near.key),
+        question=near.question,
+        similarity=near.similarity,
+        score=None if verdict.refused else verdict.score,
+    )

@@ -1,0 +1,204 @@
+"""May the answer to one question be served to another? A score with vetoes, in well under a millisecond and no model.
+
+The vetoes (`cache.semantic.pair_features.veto`) refuse what changes an answer however alike the wording. Over the rest
+a small head of boosted trees decides, fitted by `tierline train cache` on how alike two texts are and on what is left
+over between them. Every feature can only move the score one way, so that a rule it learns from templates stays sane on
+real questions. Fail closed: a text that cannot be read, or is too long, is refused.
+
+An artefact is two files, beside the one table of word vectors that all share:
+
+    verifier.json          the data sheet: what, from what, how good; `sha256` of the tensors; `features`; `strict`
+    verifier.safetensors   the trees, as arrays of equal length; the steps of the calibration
+    ../words.safetensors   words in order of rarity, and their vectors as bytes
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache.semantic import pair_features as contrast
+from cache.text.normalized_question import Gist, gist
+
+ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
+_LONGEST = 2_000
+"""Characters. A longer question is hardly asked twice in other words, and would make the reading slow."""
+WORDS: Final = "words.safetensors"
+"""The table of word vectors, beside the artefacts that share it."""
+
+
+Read = Callable[[str], Gist]
+
+
+class VerifierError(ValueError):
+    """An artefact cannot be used; the message says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`score`: the probability that both have one answer, 0..1. `refused`: the veto's word, '' where none spoke."""
+
+    score: float
+    refused: str
+
+
+class WordTable:
+    """Words, commonest first, and their static vectors. See `contrast.WordTable`."""
+
+    def __init__(self, words: Sequence[str], vectors: NDArray[np.int8]) -> None:
+        self._rows = {word: row for row, word in enumerate(words)}
+        self._vectors = vectors
+        self._scale = 1 / max(1, len(words) - 1)
+
+    @classmethod
+    def load(cls, path: Path) -> WordTable:
+        """Reads words.safetensors: `words`, UTF-8 joined by newlines, as bytes; `vectors`, int8, (words, dimension)."""
+        tensors = _tensors(path)
+        return cls(tensors["words"].tobytes().decode().split("\n"), tensors["vectors"])
+
+    def rarity(self, word: str) -> float:
+        """See `contrast.WordTable`."""
+        row = self._rows.get(word)
+        return 1.0 if row is None else row * self._scale
+
+    def similarities(self, left: Sequence[str], right: Sequence[str]) -> list[list[float]]:
+        """See `contrast.WordTable`."""
+        found: list[list[float]] = (self._unit(left) @ self._unit(right).T).tolist()
+        return found
+
+    def _unit(self, words: Sequence[str]) -> NDArray[np.float32]:
+        rows = [self._rows.get(word, -1) for word in words]
+        vectors = self._vectors[rows].astype(np.float32)
+        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+        vectors /= np.maximum(lengths, 1e-6)
+        vectors[[row < 0 for row in rows]] = 0.0
+        return vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Boosted trees. Node i asks `feature[i] <= at[i]` and goes `left[i]` or `right[i]`; a leaf goes to itself.
+
+    All arrays have shape (trees, nodes); `value` counts at leaves only. `depth` is the longest way down.
+    """
+
+    feature: NDArray[np.intp]
+    at: NDArray[np.float64]
+    left: NDArray[np.intp]
+    right: NDArray[np.intp]
+    value: NDArray[np.float64]
+    base: float
+    depth: int
+
+    def margin(self, features: NDArray[np.float64]) -> float:
+        """The log-odds for one pair; `features` has shape (features,)."""
+        width = self.feature.shape[1]
+        offset = np.arange(len(self.feature)) * width
+        node = offset
+        flat = self.feature.ravel(), self.at.ravel(), self.left.ravel(), self.right.ravel()
+        for _ in range(self.depth):
+            below = features[flat[0][node]] <= flat[1][node]
+            node = offset + np.where(below, flat[2][node], flat[3][node])
+        return self.base + float(self.value.ravel()[node].sum())
+
+
+class Verifier:
+    """See the module's docstring. Safe to use from several threads at once."""
+
+    def __init__(
+        self,
+        trees: Trees,
+        steps: NDArray[np.float64],
+        table: contrast.WordTable,
+        strict: float,
+        version: str,
+        read: Read = gist,
+    ) -> None:
+        self.strict = strict
+        """The threshold to serve at while nobody has measured the live error."""
+        self.version = version
+        self._trees = trees
+        self._steps = steps
+        self._table = table
+        self._read = read
+
+    @classmethod
+    def load(cls, folder: Path, read: Read = gist) -> Verifier:
+        """Reads the artefact in `folder`; `read` makes the gist of a text. Raises VerifierError."""
+        sheet_path, tensors_path = folder / "verifier.json", folder / "verifier.safetensors"
+        try:
+            sheet: dict[str, Any] = json.loads(sheet_path.read_bytes())
+            data = tensors_path.read_bytes()
+            table = _shared_table(folder.parent / WORDS)
+        except (OSError, ValueError) as error:
+            raise VerifierError(f"{folder}: {error}; write it anew with `tierline train cache`") from None
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != sheet.get("sha256") or sheet.get("features") != list(contrast.FEATURES):
+            raise VerifierError(f"{folder}: not of this version, or its files do not belong together; train it anew")
+        tensors = _tensors(tensors_path)
+        return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
+
+    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> Verdict:
+        """The verdict on one pair, with the vetoes that `guards` names.
+
+        About 100 us for questions of ten words, and as much again to read a text for the first time.
+        """
+        if stored == asked:
+            return Verdict(1.0, "")
+        if len(stored) > _LONGEST or len(asked) > _LONGEST:
+            return Verdict(0.0, "length")
+        a, b = self._read(stored), self._read(asked)
+        if not a.words or not b.words:
+            return Verdict(0.0, "wording")
+        if refused := contrast.early_veto(a, b, guards):
+            return Verdict(0.0, refused)
+        rest = contrast.leftover(a, b)
+        if refused := contrast.veto(a, b, rest, guards):
+            return Verdict(0.0, refused)
+        numbers = contrast.features(a, b, rest, cosine, self._table)
+        return Verdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
+
+    def _calibrated(self, margin: float) -> float:
+        """Isotonic, between its steps straight; never quite 0 or 1, so that a threshold can rank what is above it."""
+        return float(np.interp(margin, self._steps[0], self._steps[1]))
+
+
+def trees_from(tensors: Mapping[str, NDArray[Any]]) -> Trees:
+    """The trees an artefact's tensors hold."""
+    return Trees(
+        tensors["feature"].astype(np.intp),
+        tensors["at"].astype(np.float64),
+        tensors["left"].astype(np.intp),
+        tensors["right"].astype(np.intp),
+        tensors["value"].astype(np.float64),
+        float(tensors["base"][0]),
+        int(tensors["depth"][0]),
+    )
+
+
+def shipped_verifier(embedding: str) -> Path:
+    """The folder of the artefact that ships for that kind of embedding."""
+    return Path(__file__).parents[1] / "artefacts" / embedding
+
+
+@lru_cache(maxsize=4)
+def _shared_table(path: Path) -> WordTable:
+    return WordTable.load(path)
+
+
+def _tensors(path: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(path.read_bytes())
+    except SafetensorError as error:
+        raise VerifierError(f"{path}: {error}") from None

@@ -1,0 +1,1 @@
+"""Talk to Redis or Valkey: the verbs that the cache needs, behind one circuit breaker."""

@@ -1,0 +1,235 @@
+"""The servers behind a store's URL: one, or the nodes of a Redis Cluster, each of which has some of the slots.
+
+Which it is a ping asks at start, and where that was not answered the first MOVED tells. A key's slot is the CRC16 of
+what stands in its first braces (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). Each node
+has connections and a breaker of its own, so that one that is lost costs its slots alone. The map of slots is read anew
+after a MOVED, and after a node's trouble, when a replica may have taken its place; a command that was told MOVED or ASK
+has not been carried out, and goes where it was told, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from binascii import crc_hqx
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cache.store import resp
+from cache.store.base import StoreState, StoreUnavailable
+from cache.store.redis_node import Dialler, Moved, Node, is_refusal
+
+SLOTS: Final = 16_384
+_SLOTS_S = 0.25
+_REFRESH_S = 0.5
+_ASKING = resp.command(b"ASKING")
+_MAP = resp.command(b"CLUSTER", b"SLOTS")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A packed command with one reply, and the key that says which node it is for.
+
+    `optional`: a refusal is an answer, for it is only an index that would have liked it.
+    """
+
+    key: bytes
+    command: bytes
+    optional: bool = False
+
+
+class Nodes:
+    """See above. Each method raises StoreUnavailable. For one event loop; close it."""
+
+    def __init__(self, dialler: Dialler) -> None:
+        self._dialler = dialler
+        self._first = dialler.first(self._doubt)
+        self._known: dict[str, Node] = {self._first.where: self._first}
+        self._map: list[Node] | None = None
+        self._asked = False
+        self._refreshed_at = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def where(self) -> str:
+        """The address in the URL."""
+        return self._first.where
+
+    @property
+    def several(self) -> bool:
+        """Whether it is a cluster."""
+        return self._map is not None
+
+    def of(self, key: bytes) -> Node:
+        """The node that answers for a key, as far as is known."""
+        return self._first if self._map is None else self._map[slot_of(key)]
+
+    def any(self) -> Node:
+        """A node to ask what each would answer alike."""
+        return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
+
+    async def one(self, part: Part, limit_s: float) -> Any:
+        """The reply to one command."""
+        places = (0,) if part.optional else ()
+        (answer,) = await self.of(part.key).request(part.command, 1, limit_s, places)
+        return await self.followed(part, answer, limit_s) if type(answer) is Moved else answer
+
+    async def all(self, parts: Sequence[Part], limit_s: float) -> list[Any]:
+        """The replies to several commands, in order; those for one node go in one round trip, in order."""
+        if self._map is None:
+            answers = await _sent(self._first, parts, limit_s)
+        else:
+            answers = await self._spread(parts, limit_s)
+        again = [place for place, answer in enumerate(answers) if type(answer) is Moved]
+        for place in again:
+            answers[place] = await self.followed(parts[place], answers[place], limit_s)
+        return answers
+
+    async def blocking(self, part: Part, limit_s: float) -> Any:
+        """The reply to a command that may wait: on connections of its own, and not counted by the breaker."""
+        answer = await self.of(part.key).blocking(part.command, limit_s)
+        if isinstance(answer, Moved) and not answer.asking:
+            answer = await self._moved_to(answer).blocking(part.command, limit_s)
+        if isinstance(answer, Moved):
+            raise self._first.unavailable("moved")
+        return answer
+
+    async def followed(self, part: Part, moved: Moved, limit_s: float) -> Any:
+        """The reply of the node that a command was sent on to."""
+        node = self._moved_to(moved)
+        if moved.asking:
+            _, answer = await node.request(_ASKING + part.command, 2, limit_s, (1,) if part.optional else ())
+        else:
+            (answer,) = await node.request(part.command, 1, limit_s, (0,) if part.optional else ())
+        if type(answer) is Moved:
+            raise node.unavailable("moved")
+        return answer
+
+    async def ping(self) -> None:
+        """Asks every node how it is, and at first whether there are several."""
+        pinged = await asyncio.gather(*(node.ping() for node in self._known.values()), return_exceptions=True)
+        _raise_first(pinged)
+        if not self._asked:
+            await self._refresh(self._first)
+
+    def state(self) -> StoreState:
+        """The worst of all nodes, and how many there are."""
+        states = [node.state() for node in self._known.values()]
+        worst = next((state for state in states if state.status != "ok"), states[0])
+        return StoreState(worst.status, worst.reason, len(states))
+
+    async def aclose(self) -> None:
+        """Closes all nodes."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        nodes = {self._first, *self._known.values()}
+        await asyncio.gather(*(node.aclose() for node in nodes), *self._closing)
+
+    async def _spread(self, parts: Sequence[Part], limit_s: float) -> list[Any]:
+        places: dict[Node, list[int]] = {}
+        for place, part in enumerate(parts):
+            places.setdefault(self.of(part.key), []).append(place)
+        if len(places) == 1:
+            return await _sent(next(iter(places)), parts, limit_s)
+        sent = [_sent(node, [parts[place] for place in some], limit_s) for node, some in places.items()]
+        replies = await asyncio.gather(*sent, return_exceptions=True)
+        _raise_first(replies)
+        answers: list[Any] = [None] * len(parts)
+        for some, reply in zip(places.values(), replies, strict=True):
+            if not isinstance(reply, BaseException):
+                for place, answer in zip(some, reply, strict=True):
+                    answers[place] = answer
+        return answers
+
+    def _moved_to(self, moved: Moved) -> Node:
+        node = self._at(moved.host, moved.port)
+        if not moved.asking:
+            if self._map is None:
+                self._map = [self._first] * SLOTS
+            self._map[moved.slot % SLOTS] = node
+            self._doubt()
+        return node
+
+    def _at(self, host: str, port: int, beside: str = "") -> Node:
+        """The node at an address; an empty host is that of the node that said so."""
+        host = host or (beside or self._first.where).rpartition(":")[0]
+        where = f"{host}:{port}"
+        if where not in self._known:
+            self._known[where] = self._dialler.at(host, port, self._doubt)
+        return self._known[where]
+
+    def _doubt(self) -> None:
+        """Reads the map anew before long, where there is one and that was not done just now."""
+        running = self._refreshing is not None and not self._refreshing.done()
+        if self._map is not None and not running and time.monotonic() - self._refreshed_at > _REFRESH_S:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_somewhere(), name="store-slots")
+
+    async def _refresh_somewhere(self) -> None:
+        """Asks one node after the other, those first that are well."""
+        for node in sorted({self._first, *self._known.values()}, key=lambda node: node.state().status != "ok"):
+            if await self._refresh(node):
+                return
+
+    async def _refresh(self, node: Node) -> bool:
+        """Takes the map of slots as this node has it; whether it could say."""
+        self._refreshed_at = time.monotonic()
+        try:
+            (reply,) = await node.uncounted(_MAP, 1, _SLOTS_S, (0,))
+        except StoreUnavailable:
+            return False
+        self._asked = True
+        if is_refusal(reply) or not isinstance(reply, list):
+            return False  # one server by itself has no slots to tell of
+        self._take(reply, node)
+        return True
+
+    def _take(self, reply: list[Any], teller: Node) -> None:
+        slots = list(self._map or [self._first] * SLOTS)
+        try:
+            for first, last, (host, port, *_), *_ in reply:
+                node = self._at(_text(host), int(port), teller.where)
+                slots[int(first) : int(last) + 1] = [node] * (int(last) + 1 - int(first))
+        except (ValueError, TypeError, LookupError):
+            return
+        if len(slots) != SLOTS or not reply:
+            return
+        self._map = slots
+        for where, node in list(self._known.items()):
+            if node not in slots:
+                # It has no slots any more; its address in the URL stays the one to begin from.
+                del self._known[where]
+                if node is not self._first:
+                    self._retire(node)
+
+    def _retire(self, node: Node) -> None:
+        task = asyncio.get_running_loop().create_task(node.aclose(), name="store-retire")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key in a cluster."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return crc_hqx(key, 0) % SLOTS
+
+
+async def _sent(node: Node, parts: Sequence[Part], limit_s: float) -> list[Any]:
+    optional = {place for place, part in enumerate(parts) if part.optional}
+    return await node.request(b"".join(part.command for part in parts), len(parts), limit_s, optional)
+
+
+def _raise_first(replies: Sequence[object]) -> None:
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+
+
+def _text(host: Any) -> str:
+    return host.decode() if isinstance(host, bytes) and host != b"?" else ""

@@ -1,0 +1,197 @@
+"""The store on a Redis-protocol server, by URL: the verbs, in commands. Redis or Valkey, one or a Redis Cluster.
+
+redis_store   the verbs of `cache.store.base`, as commands and what their replies mean
+redis_nodes   which server is asked: the one there is, or the node of a cluster that has the key
+redis_node    one server: connections, deadlines, the breaker, and the reasons of StoreUnavailable
+resp          the protocol, packed by hand; `cache.store.search_commands` does so for the semantic indexes
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from cache.store import resp
+from cache.store import search_commands as searching
+from cache.store.base import (
+    Append,
+    Claim,
+    Command,
+    Document,
+    DocumentIndex,
+    DocumentQuery,
+    Look,
+    Operation,
+    StoreState,
+    StoreUnavailable,
+    VectorAdd,
+    VectorDrop,
+    VectorQuery,
+)
+from cache.store.redis_node import READ_S, SOCKET_S, Dialler, Moved, is_refusal
+from cache.store.redis_nodes import Nodes, Part
+
+T = TypeVar("T")
+
+_WRITE_S = 0.25
+"""What a write may take: nobody waits for one, and a busy event loop is no reason to lose a record."""
+_BLOCKING_MARGIN_S = 1.0
+
+
+class RedisStore:
+    """A Store on one server or a cluster. Made by `from_url`; use it on one event loop, and close it."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic) -> RedisStore:
+        """The store at a redis://, rediss:// or unix:// URL, not connected yet. ValueError, without the URL, if bad.
+
+        Of a cluster any node will do.
+        """
+        return cls(Nodes(Dialler(url, clock)))
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._nodes.where})"
+
+    async def get(self, key: str) -> bytes | None:
+        name = key.encode()
+        value = await self._read_one(name, b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name))
+        if value is None or isinstance(value, bytes):
+            return value
+        raise self._unavailable("error")
+
+    async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
+        name = key.encode()
+        found = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
+        return self._read(lambda reply: Look(*map(_bytes, reply)), found)
+
+    async def delete(self, key: str) -> None:
+        name = key.encode()
+        await self._nodes.one(Part(name, resp.command(b"DEL", name)), SOCKET_S)
+
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        kept = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
+        told = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
+        nodes = {self._nodes.of(part.key) for part in (*kept, *told)}
+        if rest := next((node.rest for node in nodes if node.rest), ""):
+            raise self._unavailable(rest)
+        if self._nodes.several and kept and told:
+            # Nodes are not equally quick: who hears of an entry by a stream shall find it where it is kept.
+            answers = await self._nodes.all(kept, _WRITE_S) + await self._nodes.all(told, _WRITE_S)
+        else:
+            answers = await self._nodes.all([*kept, *told], _WRITE_S)
+        for node in nodes:
+            node.wrote()
+        self._unrefused(answers)
+
+    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        parts = [Part(resp.key_of(command), resp.operation(command)) for command in commands]
+        return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
+
+    async def commands(self, names: Sequence[str]) -> frozenset[str]:
+        """Asked by nobody's request: in its own time, whatever the breaker says, and not counted by it."""
+        command = resp.command(b"COMMAND", b"INFO", *map(str.encode, names))
+        (reply,) = self._unrefused(await self._nodes.any().uncounted(command, 1, _WRITE_S, {0}))
+        return self._read(partial(searching.known, names), reply)
+
+    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
+        return self._read(searching.similar, await self._asked(query.key, searching.vector_query(query), READ_S))
+
+    async def define(self, index: DocumentIndex) -> None:
+        try:
+            await self._asked(index.name, searching.document_index(index), _WRITE_S)
+        except StoreUnavailable as error:
+            if "already exists" not in str(error):
+                raise
+
+    async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
+        reply = await self._asked(query.index, searching.document_query(query), READ_S)
+        return self._read(searching.documents, reply)
+
+    async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
+        end = b"+" if before is None else b"(" + before.encode()
+        name = stream.encode()
+        command = resp.command(b"XREVRANGE", name, end, b"-", b"COUNT", b"%d" % count)
+        return self._read(resp.entries, await self._nodes.one(Part(name, command), SOCKET_S))
+
+    async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
+        """A read for followers: on its own connections, under its own deadline, whatever the breaker says."""
+        block = (b"BLOCK", b"%d" % block_ms) if block_ms > 0 else ()
+        name = stream.encode()
+        command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", name, last_id.encode())
+        reply = await self._nodes.blocking(Part(name, command), block_ms / 1000 + _BLOCKING_MARGIN_S)
+        return self._read(lambda reply: resp.entries(resp.part_of(reply, name)), reply)
+
+    async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
+        name = lease.encode()
+        commands = resp.claim(name, holder, ttl_s, beside.encode())
+        mine, found, written = await self._nodes.all([Part(name, command) for command in commands], SOCKET_S)
+        if mine is not None or not isinstance(found, bytes):
+            found = holder
+        return Claim(found, written == 1)
+
+    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
+        name = lease.encode()
+        await self._nodes.one(Part(name, resp.prolong(name, holder, ttl_s)), _WRITE_S)
+
+    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
+        names = [(lease.encode(), holder) for lease, holder in leases]
+        await self._nodes.all([Part(name, resp.let_go(name, holder)) for name, holder in names], _WRITE_S)
+
+    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
+        name = stream.encode()
+        commands = resp.publication(name, values, ttl_s)
+        await self._nodes.all([Part(name, command) for command in commands], _WRITE_S)
+
+    async def ping(self) -> None:
+        """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
+        await self._nodes.ping()
+
+    def state(self) -> StoreState:
+        return self._nodes.state()
+
+    async def aclose(self) -> None:
+        await self._nodes.aclose()
+
+    async def _read_one(self, key: bytes, command: bytes) -> Any:
+        """The reply to the one command of a request that everybody waits for."""
+        (value,) = await self._nodes.of(key).request(command, 1, READ_S)
+        if isinstance(value, Moved):
+            value = await self._nodes.followed(Part(key, command), value, READ_S)
+        return value
+
+    async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
+        """The reply to one command of an index."""
+        return self._unrefused([await self._nodes.one(Part(key.encode(), command, optional=True), limit_s)])[0]
+
+    def _unrefused(self, answers: list[Any]) -> list[Any]:
+        refused = next((answer for answer in answers if is_refusal(answer)), None)
+        if refused is not None:
+            raise StoreUnavailable("index", f"{self._nodes.where}: {refused}")
+        return answers
+
+    def _read(self, unpack: Callable[[Any], T], reply: Any) -> T:
+        try:
+            return unpack(reply)
+        except (TypeError, ValueError, LookupError, AttributeError):
+            raise self._unavailable("error") from None
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(reason, self._nodes.where)
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError("neither bytes nor nil")
+
+
+def _parts(operation: Operation) -> list[Part]:
+    if isinstance(operation, VectorAdd | VectorDrop | Document):
+        key = operation.key.encode()
+        return [Part(key, command, optional=True) for command in searching.operation(operation)]
+    return [Part(resp.key_of(operation), resp.operation(operation))]

@@ -1,0 +1,100 @@
+"""The few commands of the Redis protocol that the store sends, packed by hand, and stream replies, unpacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cache.store.base import Append, Command, Write
+
+_IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
+# A server that may not write (a full one, a replica) has still been read, so the lease alone is not to be had.
+_LOOK: Final = b"""
+local value = redis.call('GET', KEYS[1])
+if value then return {value, false} end
+local taken = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
+if not taken then return {false, redis.call('GET', KEYS[2])} end
+return {false, not taken.err and ARGV[1]}
+"""
+_PROLONG: Final = _IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
+_LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
+
+
+def command(*words: bytes) -> bytes:
+    """A command as the protocol wants it: `command(b"GET", b"key")`."""
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def operation(what: Write | Append | Command) -> bytes:
+    """One write, append or other operation as a command."""
+    if isinstance(what, Command):
+        return command(*what.words)
+    if isinstance(what, Write):
+        return command(b"SET", what.key.encode(), what.value, b"PX", _milliseconds(what.ttl_s))
+    stream, keep = what.stream.encode(), b"%d" % what.keep
+    return command(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", what.value)
+
+
+def key_of(what: Write | Append | Command) -> bytes:
+    """The key that says which node of a cluster it is for; b"" where a command has none."""
+    if isinstance(what, Write):
+        return what.key.encode()
+    if isinstance(what, Append):
+        return what.stream.encode()
+    words = what.words
+    return words[3] if words[0] == b"EVAL" else words[1] if len(words) > 1 else b""
+
+
+_LOOK_UP: Final = b"*7\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n2\r\n" % (len(_LOOK), _LOOK)
+
+
+def look(key: bytes, lease: bytes, holder: bytes, ttl_s: float) -> bytes:
+    """One command: what lies under `key`; where nothing does, take the lease unless it is held, and who holds it.
+
+    Sent for every request that may be cached, so what never changes of it is packed once.
+    """
+    lasting = _milliseconds(ttl_s)
+    words = (len(key), key, len(lease), lease, len(holder), holder, len(lasting), lasting)
+    return _LOOK_UP + b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % words
+
+
+def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[bytes, bytes, bytes]:
+    """Three commands: take the lease unless it is held, say who holds it, and whether `beside` is there.
+
+    `SET ... NX GET` would be one less, and Redis 6 does not know it.
+    """
+    take = command(b"SET", lease, holder, b"NX", b"PX", _milliseconds(ttl_s))
+    return take, command(b"GET", lease), command(b"EXISTS", beside)
+
+
+def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
+    """Has a lease last from now, if it is still this holder's."""
+    return command(b"EVAL", _PROLONG, b"1", lease, holder, _milliseconds(ttl_s))
+
+
+def let_go(lease: bytes, holder: bytes) -> bytes:
+    """Deletes a lease, if it is still this holder's."""
+    return command(b"EVAL", _LET_GO, b"1", lease, holder)
+
+
+def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[bytes, ...]:
+    """One command for each value, and one that has the stream go when it is old."""
+    appends = (command(b"XADD", stream, b"*", b"v", value) for value in values)
+    return *appends, command(b"PEXPIRE", stream, _milliseconds(ttl_s))
+
+
+def part_of(reply: Any, stream: bytes) -> list[Any]:
+    """The entries of one stream in a reply to XREAD; none when it waited in vain. Errors as `entries`."""
+    return dict(reply)[stream] if reply else []
+
+
+def entries(reply: list[Any]) -> list[tuple[str, bytes]]:
+    """Stream entries as (id, value); one that is not ours has no field `v` and an empty value.
+
+    TypeError, ValueError, LookupError or AttributeError when the reply is not entries at all.
+    """
+    return [(name.decode(), fields[1] if fields[0] == b"v" else b"") for name, fields in reply]
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % max(1, round(seconds * 1000))

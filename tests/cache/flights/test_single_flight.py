@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cache.flights.exchange import FlightExchange
+from cache.flights.leases import Leases, can_serve
+from cache.flights.single_flight import Flight, Flights, Head, Landing, Seat
+from cache.store.redis_store import RedisStore
+from tests.support.wait import eventually
+
+HEAD = Head("req-1", True, "direct", "local", "one", "small", 0.9)
+DONE = Landing("done")
+
+
+def flight(key: str = "k", roomy: bool = True, most_bytes: int = 1 << 20) -> Flight:
+    return Flight(key, time.monotonic() + 10, roomy=roomy, most_bytes=most_bytes)
+
+
+async def all_of(seat: Seat) -> bytes:
+    read = b""
+    while await seat.more():
+        read += b"".join(seat.take())
+    return read
+
+
+async def test_everybody_gets_the_whole_answer_whenever_they_come() -> None:
+    """Who comes in the middle gets what came so far, then the rest, and who comes after the end gets all of it."""
+    one = flight()
+    early = asyncio.create_task(all_of(one.board()))
+    one.begin(HEAD)
+    for number in range(50):
+        one.add(b"%d," % number)
+        await asyncio.sleep(0)
+    middle = asyncio.create_task(all_of(one.board()))
+    await asyncio.sleep(0)
+    one.add(b"end")
+    one.land(DONE)
+    late = await all_of(one.board())
+    assert await early == await middle == late == b"".join(b"%d," % n for n in range(50)) + b"end"
+
+
+async def test_one_who_leaves_harms_nobody_and_the_last_ends_it() -> None:
+    """A reader's cancellation is its own; only when nobody is left is whoever makes the answer told."""
+    one = flight()
+    emptied = []
+    one.on_empty = lambda: emptied.append(one.left_as)
+    seats = [one.board() for _ in range(3)]
+    readers = [asyncio.create_task(all_of(seat)) for seat in seats]
+    await asyncio.sleep(0)
+    readers[0].cancel()
+    seats[0].leave("first")
+    one.add(b"x")
+    await asyncio.sleep(0)
+    assert not emptied
+    one.land(DONE)
+    assert await asyncio.gather(*readers[1:]) == [b"x", b"x"]
+    seats[1].leave("second")
+    seats[2].leave("third")
+    assert not emptied  # it had landed
+
+    other = flight()
+    other.on_empty = lambda: emptied.append(other.left_as)
+    seat = other.board()
+    seat.leave("gone")
+    seat.leave("again")
+    assert emptied == ["gone"]
+
+
+async def test_a_slow_reader_slows_nobody_and_a_lone_one_slows_the_maker() -> None:
+    """The maker goes no further ahead than what the quickest takes; one that waits for the whole is no brake at all."""
+    one = flight(most_bytes=1 << 30)
+    quick, _slow = one.board(), one.board()
+    for _ in range(4):
+        one.add(b"x" * 65_536)
+    making = asyncio.create_task(one.room())
+    await asyncio.sleep(0)
+    assert not making.done()
+    while quick.take():
+        pass
+    await making
+    one.add(b"x" * 200_000)
+    whole = asyncio.create_task(one.board().landed())
+    await asyncio.sleep(0)
+    await one.room()
+    one.land(DONE)
+    assert await whole == DONE
+
+
+async def test_a_flight_that_has_carried_too_much_takes_nobody_else_and_forgets_what_is_read() -> None:
+    """Its readers get all of it nevertheless."""
+    flights = Flights()
+    one = flight(most_bytes=1_000)
+    flights.launch(one)
+    seat = one.board()
+    read = b""
+    for number in range(300):
+        one.add(b"%010d" % number)
+        read += b"".join(seat.take())
+    assert flights.joinable("k", 0) is None
+    assert len(one.events()) < 150
+    assert read == b"".join(b"%010d" % number for number in range(300))
+
+
+async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
+    """Who has more time than the answer's maker would be cut off too soon. Until it departs it may be given more."""
+    flights = Flights()
+    now = time.monotonic()
+    one = Flight("k", now + 1, roomy=False)
+    flights.launch(one)
+    assert flights.joinable("k", now + 5) is one
+    one.board(now + 5)
+    assert one.deadline == now + 5
+    one.departed = True
+    assert flights.joinable("k", now + 5) is one
+    assert flights.joinable("k", now + 6) is None
+    one.land(Landing("failed"))
+    assert flights.joinable("k", now + 1) is None
+
+
+async def test_a_wish_for_an_early_first_token_waits_for_nobody_slower() -> None:
+    """It joins who is due as early, or what has begun; without such a wish anybody is joined."""
+    now = time.monotonic()
+    calm, due = flight(), Flight("k", now + 10, roomy=True, first_due=now + 1)
+    assert not calm.takes(now + 1, now + 0.5)
+    assert not due.takes(now + 1, now + 0.5)
+    assert due.takes(now + 1, now + 2)
+    assert due.takes(now + 1)
+    calm.begin(HEAD)
+    assert calm.takes(now + 1, now + 0.5)
+
+
+async def test_a_nudged_reader_stops_waiting() -> None:
+    """Wherever it waits; its own deadline is nobody else's."""
+    for wait in (Seat.begun, Seat.more, Seat.landed):
+        seat = flight().board()
+        waiting = asyncio.create_task(wait(seat))  # type: ignore[arg-type, var-annotated]
+        await asyncio.sleep(0)
+        seat.nudge()
+        assert not await waiting
+
+
+def exchange(store: RedisStore) -> FlightExchange:
+    def pack(error: Exception | None) -> bytes:
+        return str(error or "").encode()
+
+    def unpack(packed: bytes) -> Exception:
+        return ValueError(packed.decode())
+
+    one = FlightExchange(store, pack, unpack)
+    one.start()
+    return one
+
+
+async def pair(
+    store: RedisStore, key: str
+) -> tuple[FlightExchange, Flight, FlightExchange, Flight, asyncio.Task[None]]:
+    """A flight with the lease, and another worker's that reads along."""
+    maker, other = exchange(store), exchange(store)
+    await asyncio.sleep(0.1)
+    made, copy = flight(key), flight(key)
+    copy.ident = f"other-{copy.ident}"
+    assert (await maker.leases.claim(made, f"{key}:x")).lease is not None
+    async with asyncio.timeout(5):
+        while (theirs := (await other.leases.claim(copy, f"{key}:x")).theirs) is None:
+            other.leases.release(copy)
+    assert can_serve(theirs, time.monotonic() + 100)
+    return maker, made, other, copy, asyncio.create_task(other.relay(copy, theirs))
+
+
+def key() -> str:
+    return f"test:{{{time.monotonic_ns()}}}"
+
+
+async def test_another_worker_reads_along(store: RedisStore) -> None:
+    """What came before it asked, what comes after, and the end, in order; the head with it."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    made.begin(HEAD)
+    reader = copy.board()
+    for number in range(200):
+        made.add(b"data: %d\n\n" % number)
+        await asyncio.sleep(0.0005)
+    made.land(DONE)
+    assert await all_of(reader) == b"".join(b"data: %d\n\n" % n for n in range(200))
+    await relaying
+    assert (copy.head, copy.landing) == (HEAD, DONE)
+    await maker.aclose()
+    await other.aclose()
+
+
+async def test_a_failure_and_a_break_are_told_too(store: RedisStore) -> None:
+    """With the error as it was packed, or the word of what broke it."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    made.land(Landing("failed", error=ValueError("why")))
+    await relaying
+    assert copy.landing is not None
+    assert (copy.landing.end, str(copy.landing.error)) == ("failed", "why")
+    await maker.aclose()
+    await other.aclose()
+    maker, made, other, copy, relaying = await pair(store, key())
+    made.begin(HEAD)
+    made.land(Landing("broken", "upstream_truncated"))
+    await relaying
+    assert copy.landing == Landing("broken", "upstream_truncated")
+    await maker.aclose()
+    await other.aclose()
+
+
+async def test_readers_elsewhere_keep_a_flight_going_until_they_leave(store: RedisStore) -> None:
+    """The maker's own readers may all have left; when the last one elsewhere leaves too, the flight ends at once."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    emptied: list[float] = []
+    made.on_empty = lambda: emptied.append(time.monotonic())
+    seat = made.board()
+    made.begin(HEAD)
+    await eventually(lambda: made.readers == 2, 5, "the publisher")
+    seat.leave()
+    await eventually(lambda: copy.head is not None, 5, "the copy's head")
+    assert not emptied
+    relaying.cancel()
+    await eventually(lambda: bool(emptied), 1, "the end")
+    await maker.aclose()
+    await other.aclose()
+
+
+async def test_a_lease_outlives_the_publication(store: RedisStore) -> None:
+    """The write of the answer may come first, and must not make its readers elsewhere give it up for lost."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    made.begin(HEAD)
+    made.add(b"data: 1\n\n")
+    await eventually(lambda: copy.head is not None, 5, "the copy's head")
+    made.add(b"data: 2\n\n")
+    made.land(DONE)
+    assert maker.lease_of(made) == ""
+    maker.release(made)
+    assert await store.get(f"{made.key}:l") is not None
+    await relaying
+    assert (copy.events(), copy.landing) == ([b"data: 1\n\n", b"data: 2\n\n"], DONE)
+    async with asyncio.timeout(5):
+        while await store.get(f"{made.key}:l") is not None:
+            await asyncio.sleep(0.01)
+    await maker.aclose()
+    await other.aclose()
+
+
+async def test_whose_maker_is_gone_is_lost(store: RedisStore) -> None:
+    """Its lease runs out, or was given up without a word."""
+    maker, made, other, copy, relaying = await pair(store, key())
+    maker.leases.gone(made)
+    await store.delete(f"{made.key}:l")
+    await asyncio.wait_for(relaying, 5)
+    assert copy.landing == Landing("lost")
+    await maker.aclose()
+    await other.aclose()
+
+
+@pytest.mark.parametrize("settle", [Leases.release, lambda *_: None], ids=["released", "closed"])
+async def test_a_lease_is_given_back(store: RedisStore, settle: Callable[[Leases, Flight], None]) -> None:
+    """At the flight's end, or at the worker's."""
+    one = exchange(store)
+    made = flight(key())
+    await one.leases.claim(made, "x{}")
+    settle(one.leases, made)
+    await one.aclose()
+    assert await store.get(f"{made.key}:l") is None
