@@ -19,28 +19,28 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Store, StoreUnavailable
 from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
-from gateway.afterwards import Afterwards
-from gateway.audit_judge import AuditJudge
+from gateway.accounting.finalize import Books
+from gateway.accounting.hedge_budget import Spending
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
-from gateway.books import Books
-from gateway.coalescing import Coalescing
-from gateway.embedding import EmbeddingService
-from gateway.gate import Gate
-from gateway.middleware import LoopbackGuard, Tenants
-from gateway.policy_watch import PolicyWatcher
-from gateway.services import Services
-from gateway.settings import BackendConfig, Deployment, TierConfig
-from gateway.spending import Spending
+from gateway.caching.audit_judge import AuditJudge
+from gateway.caching.coalescing import Coalescing
+from gateway.caching.embedding import EmbeddingService
+from gateway.caching.write_behind import Afterwards
+from gateway.config.policy_reload import PolicyWatcher
+from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.http.middleware import LoopbackGuard, Tenants
+from gateway.request.load_shedding import Gate
+from gateway.steps import Services
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
 from gateway.tiers.endpoint import OnRefusal
-from gateway.tiers.peers import PeerExchange
-from gateway.tiers.warmth import Warmth
+from gateway.tiers.gossip import PeerExchange
+from gateway.tiers.keep_warm import Warmth
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty.model import DifficultyModel, shipped_artefact

@@ -2,16 +2,16 @@
 
      1. middleware   request id, key -> tenant, body within its limit; the root span opens
      2. route        bytes -> a checked body, once
-     3. context      tenant + surface -> policy, features, deadline (`gateway.admission`)
+     3. context      tenant + surface -> policy, features, deadline (`gateway.http.build_context`)
      4. `answer`     calls everything below, in order
      5. cache.exact  have we answered just this? then at once: no embedding, no model
-        cache.follow is it being answered right now? then that answer is shared (`gateway.coalescing`)
+        cache.follow is it being answered right now? then that answer is shared (`gateway.caching.coalescing`)
      6. embed        the vector that the semantic cache and the classifier share
      7. cache.semantic   have we answered this by another name?
      8. route        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt      one call; good enough, or the next tier, while the budget allows: `routing.cascade` decides
-    10. reply        JSON or server-sent events (`gateway.reply`)
-    11. afterwards   cache write, ledger, trace (`gateway.afterwards`)
+    10. reply        JSON or server-sent events (`gateway.http.responses`)
+    11. afterwards   cache write, ledger, trace (`gateway.caching.write_behind`)
 
 `routing` and `cache` meet here and nowhere else.
 """
@@ -27,18 +27,18 @@ from typing import Final
 
 from cache.entry import Hit
 from cache.planning.plan import CachePlan
-from gateway.accounts import settle
-from gateway.caching import exact, keeping_of, plan_of, semantic
-from gateway.context import RequestContext
-from gateway.dispatch import Draft, Tried
-from gateway.embedding import Vector
+from gateway.accounting.charges import settle
+from gateway.caching.embedding import Vector
+from gateway.caching.lookups import exact, keeping_of, plan_of, semantic
+from gateway.caching.replay import replay
+from gateway.cascade.attempt import Draft, Tried
+from gateway.cascade.client_errors import no_tier
+from gateway.cascade.runner import Run
+from gateway.cascade.streaming import LiveStream
 from gateway.errors import CacheOnlyMiss
-from gateway.failures import no_tier
-from gateway.racing import Run
-from gateway.replay import replay
-from gateway.reply import Reply
-from gateway.services import Services
-from gateway.streaming import LiveStream
+from gateway.http.responses import Reply
+from gateway.request.context import RequestContext
+from gateway.steps import Services
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values

@@ -33,7 +33,7 @@ from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
 from gateway.backends.tool_calls import ToolCallDeltas
-from gateway.completions import Assembler, Progress, chunks_of, fill_in, usage_of
+from gateway.chat.completions import Assembler, Progress, chunks_of, fill_in, usage_of
 from gateway.off_loop import off_loop
 
 _ERROR_BODY_LIMIT = 64 << 10

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.completions import new_call_id
+from gateway.chat.completions import new_call_id
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 It answers "what did this request cost, who answered it, and how long did it take" without reading any hop. What the
 pipeline knows anyway it writes here at once; what follows from the hops (the account of each call, what was wasted,
-the pace, the objectives) `gateway.books` adds when the reply is out.
+the pace, the objectives) `gateway.accounting.finalize` adds when the reply is out.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.settings import LogConfig
+from gateway.config.schema import LogConfig
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.lines import LineWriter
 from gateway.telemetry.trace import Trace

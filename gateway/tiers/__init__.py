@@ -8,7 +8,7 @@ sharing    what sibling workers know of it
 """
 
 from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.line import Ask
+from gateway.tiers.queue import Ask
 from gateway.tiers.slot import Slot
 from gateway.tiers.tier import Tier
 

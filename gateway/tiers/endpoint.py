@@ -18,13 +18,13 @@ from typing import Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
-from gateway.settings import BackendConfig
+from gateway.config.schema import BackendConfig
 from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
 from gateway.tiers.forecasts import Forecasts, queued
-from gateway.tiers.line import Ask, Line, Waiter
+from gateway.tiers.gossip_state import Peers, rest_of, rest_told
+from gateway.tiers.queue import Ask, Line, Waiter
 from gateway.tiers.reserve import Grants, Reserve, floor_of
-from gateway.tiers.sharing import Peers, rest_of, rest_told
 from gateway.tiers.slot import Slot
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel

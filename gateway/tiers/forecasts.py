@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.settings import Warm
+from gateway.config.schema import Warm
 from routing.load.latency import Forecast, LatencyModel
 
 _FRESH_S = 0.25

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.backends.base import BackendError, BadStatus
-from gateway.blame import BudgetSpent, is_endpoints_fault
-from gateway.tiers.line import Ask
+from gateway.tiers.fault import BudgetSpent, is_endpoints_fault
+from gateway.tiers.queue import Ask
 
 if TYPE_CHECKING:
     from gateway.tiers.endpoint import Endpoint
@@ -55,7 +55,7 @@ class Slot:
         self._end(now)
 
     def failed(self, error: BackendError) -> None:
-        """The call gave none. Whether that is the endpoint's fault is decided in `gateway.blame`."""
+        """The call gave none. Whether that is the endpoint's fault is decided in `gateway.tiers.fault`."""
         if self._over:
             return
         now = self.endpoint.now()

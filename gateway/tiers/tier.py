@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from gateway.backends.base import Saturated
 from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.line import Ask
+from gateway.tiers.queue import Ask
 from gateway.tiers.slot import Slot
 from routing.decide import TierHealth
 from routing.load.budgets import RetryBudget

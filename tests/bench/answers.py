@@ -35,12 +35,12 @@ import numpy as np
 
 from cache.offline.evaluation.figures import Figure, share
 from cache.risk.comparison import ALIKE, contradict
-from gateway.audit_judge import AuditJudge
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.openai import OpenAIBackend
-from gateway.commands._collect_model import local_model
-from gateway.commands.eval._cache_rows import read_rows
-from gateway.settings import BackendConfig
+from gateway.caching.audit_judge import AuditJudge
+from gateway.cli.commands._collect_model import local_model
+from gateway.cli.commands.eval._cache_rows import read_rows
+from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudge as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder

@@ -27,9 +27,9 @@ from typing import Any, Final
 import uvloop
 import yaml
 
-from gateway.launch import Launch
-from gateway.server import built, listen, server_of
-from gateway.supervisor.state import free_port
+from gateway.cli.local.state import free_port
+from gateway.config.launch import Launch
+from gateway.server.server import built, listen, server_of
 from tests.support.gateway import ROOT, config
 from tests.support.store import local_store
 

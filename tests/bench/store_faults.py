@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from gateway.supervisor.state import free_port
+from gateway.cli.local.state import free_port
 from tests.bench.rig import bench_gateway, listens
 from tests.support.gateway import ROOT, Gateway, environment
 from tests.support.store import LocalStore, local_store

@@ -22,7 +22,7 @@ from cache.scopes.shelf import Caps
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from cache.write import Keep, Keeping
-from gateway.supervisor.state import free_port
+from gateway.cli.local.state import free_port
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import LocalStore, local_store

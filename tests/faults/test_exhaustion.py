@@ -18,10 +18,10 @@ import pytest
 import yaml
 
 from gateway.assembly import build
-from gateway.connections import SLOW_S
-from gateway.gate import Gate
-from gateway.launch import Launch
-from gateway.server import listen, server_of
+from gateway.config.launch import Launch
+from gateway.request.load_shedding import Gate
+from gateway.server.connection_limits import SLOW_S
+from gateway.server.server import listen, server_of
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import COMMANDS, main
+from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import HELP, Exit
 from policies.loader import SHIPPED
 from tests.support.upstream import Upstream, error_reply

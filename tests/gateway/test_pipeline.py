@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from gateway import afterwards
+from gateway.caching import write_behind as afterwards
 from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT

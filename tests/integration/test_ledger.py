@@ -10,7 +10,7 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.cli import main
+from gateway.cli.main import main
 from tests.support.gateway import CHAT, ROOT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.cli import main
+from gateway.cli.main import main
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway

@@ -12,8 +12,8 @@ import httpx2
 import openai
 import pytest
 
-from gateway.continuation import CORRECTED
-from gateway.handover import GO_ON
+from gateway.cascade.continuation import CORRECTED
+from gateway.cascade.handover import GO_ON
 from tests.integration.test_path import traced
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore

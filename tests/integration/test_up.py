@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gateway.supervisor.local_model import find_gguf
+from gateway.cli.local.local_model import find_gguf
 from tests.support.gateway import ROOT, environment, free_port
 from tests.support.processes import children_of, command_line, descendants
 from tests.support.wait import until
@@ -174,7 +174,7 @@ def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(who
 @pytest.mark.real_model
 def test_the_local_model_ends_with_its_parent() -> None:
     """Started by anything at all, it does not outlive what started it."""
-    model = f"{sys.executable} -m gateway.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
+    model = f"{sys.executable} -m gateway.cli.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
     pipe = subprocess.PIPE
     with subprocess.Popen(["sh", "-c", f"{model} 2>/dev/null & echo $! ; wait"], cwd=ROOT, stdout=pipe) as parent:
         assert parent.stdout is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.commands import CommandError, train_confidence
+from gateway.cli.commands import CommandError, train_confidence
 from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from routing.offline.dataset import Answer, DataError, Example

@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx2
 
-from gateway.app import App
 from gateway.assembly import build, running
-from gateway.launch import Launch
-from gateway.services import Services
+from gateway.config.launch import Launch
+from gateway.server.app import App
+from gateway.steps import Services
 from tests.support.gateway import config, secrets_of, write_deployment
 
 

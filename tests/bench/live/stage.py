@@ -16,7 +16,7 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.supervisor.state import free_port
+from gateway.cli.local.state import free_port
 from tests.bench.live.behaviour import Behaviour
 from tests.bench.live.client import Clients
 from tests.bench.live.upstream import Record

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from gateway.settings import LogConfig
+from gateway.config.schema import LogConfig
 from gateway.telemetry import logs
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.lines import LineWriter

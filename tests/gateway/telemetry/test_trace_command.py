@@ -11,7 +11,7 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.commands import trace
+from gateway.cli.commands import trace
 from gateway.telemetry.feedback import STREAM, Feedback
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry

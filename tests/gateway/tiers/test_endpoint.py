@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.backends.base import BackendError, BadStatus, Saturated, TimedOut, Truncated, Unreachable
-from gateway.blame import BudgetSpent, DeadlinePassed
 from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers.fault import BudgetSpent, DeadlinePassed
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock, endpoint_of, fail, held
 
 

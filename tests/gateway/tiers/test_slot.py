@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.backends.base import Unreachable
-from gateway.blame import BudgetSpent
 from gateway.tiers import Ask, Endpoint
+from gateway.tiers.fault import BudgetSpent
 from tests.gateway.tiers.endpoints import CHAT, Clock
 
 

@@ -1,0 +1,303 @@
+"""Equal requests at the same moment, one answer: how a request comes to lead a flight, or to join one.
+
+The first of them makes the answer (`gateway.caching.leader`), the others read along (`gateway.caching.follower`), in
+this worker or in another (`cache.flights.exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a
+deadline or a departure is each one's own.
+
+A request that the flight fails for reasons that need not be its own tries again: one of those leads anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import orjson
+
+from cache.entry import Hit, Lookup
+from cache.flights.exchange import FlightExchange
+from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
+from cache.flights.single_flight import Flight, Flights, Landing
+from cache.planning.plan import NO_DEMANDS, CachePlan
+from cache.read import Read
+from cache.response_cache import Cache
+from cache.store.base import Store, StoreUnavailable
+from cache.write import Keeping
+from gateway.caching.follower import Reading, late
+from gateway.caching.leader import Leading, Work
+from gateway.caching.recent import Known
+from gateway.caching.write_behind import Afterwards
+from gateway.errors import ApiError, InternalError, PassedThrough
+from gateway.http.responses import Reply
+from gateway.request.context import RequestContext
+
+log = logging.getLogger("tierline.coalescing")
+
+_MOST_FLIGHTS: Final = 3
+_LEAST_S: Final = 0.05
+
+
+class Coalescing:
+    """One worker's flights, and its part in those of others. `start` it on the event loop, and close it."""
+
+    def __init__(self, store: Store, cache: Cache, afterwards: Afterwards) -> None:
+        self.cache = cache
+        self.afterwards = afterwards
+        self.exchange = FlightExchange(store, pack, unpack)
+        self.flights = Flights()
+        self.looking: dict[str, list[asyncio.Future[Lookup | None]]] = {}
+        self.known = Known()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begins to hear what other workers ask for."""
+        self.exchange.start()
+
+    async def aclose(self) -> None:
+        """Ends every flight."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.exchange.aclose()
+
+    def turn(self, ctx: RequestContext, plan: CachePlan) -> Turn | None:
+        """This request's turn among those that share an answer; None for one that shares none."""
+        policy = plan.policy
+        if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
+            return None
+        if ctx.wishes.cache.only_if_cached:
+            return None
+        # Policies that differ in nothing that makes an answer share it; one that allows more time waits for no flight
+        # that has less. Tiers of one's own choice are part of what is asked for.
+        key, clamp = f"{plan.keys.key}:{ctx.policy.slo.deadline:g}", ctx.clamp
+        if clamp is not None:
+            key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
+        return Turn(self, ctx, plan, key, plan.keys.key)
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Holds a task of a flight until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def settle(self, flight: Flight, ctx: RequestContext, keeping: Keeping | None) -> None:
+        """Closes the books of a landed flight. Equal requests of this worker find its answer in `Cache.pending` now;
+        other workers read the flight, by its lease, until the answer is in the cache.
+        """
+        self.flights.forget(flight)
+        if keeping is not None and self.exchange.works:
+            self.afterwards.conclude(ctx.trace, keeping, _Landed(self.exchange, flight))
+        else:
+            self.exchange.release(flight)
+            self.afterwards.conclude(ctx.trace, keeping)
+
+    def let_go(self, flight: Flight) -> None:
+        """Nobody else joins this flight, here or elsewhere."""
+        self.flights.forget(flight)
+        self.exchange.release(flight)
+
+
+class Turn:
+    """One request among its equals: it looks into the cache, and then leads a flight or joins one."""
+
+    __slots__ = ("_claimed", "_ctx", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_unsure")
+
+    def __init__(self, host: Coalescing, ctx: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
+        """`key` is what equal requests share, `entry` the key of the answer in the cache."""
+        self._host = host
+        self._ctx = ctx
+        self._plan = plan
+        self._key = key
+        self._entry = entry
+        # What the policy wants of every first token holds for whoever asked first, too: only a wish is its own.
+        self._first_due = ctx.ttft_deadline if ctx.wishes.ttft_s is not None else None
+        self._flight: Flight | None = None
+        self._claimed: Claimed | None = None
+        self._unsure = False  # whether a look that was too late has taken the lease
+
+    @property
+    def joins(self) -> bool:
+        """Whether there is a flight that this request can join without a look into the cache.
+
+        One with tags has to look: it shares no answer that was begun before one of its sources changed.
+        """
+        return self._plan.tags is None and self._joinable() is not None
+
+    async def looked_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+        """What is stored; where nothing is, the same round trip has asked for the right to make the answer, unless an
+        answer was to be expected there.
+
+        Of those who ask at the same moment one looks: a burst would exhaust the store's connections.
+        """
+        if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
+            return await look(self._read)
+        looking = self._host.looking
+        others = looking.get(self._key)
+        if others is not None:
+            found: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
+            others.append(found)
+            return await found or await look(self._read)
+        others = looking[self._key] = []
+        lookup: Lookup | None = None
+        known = self._host.known
+        try:
+            lookup = await look(None if self._entry in known else self._read)
+            known.found(self._entry, there=lookup.hit is not None)
+            return lookup
+        finally:
+            del looking[self._key]
+            for other in others:
+                if not other.done():
+                    other.set_result(lookup)
+
+    async def answer(self, work: Work) -> Reply | Hit:
+        """This request's answer, made by its own work or shared; raises ApiError."""
+        ctx = self._ctx
+        if (tags := self._plan.tags) is not None:
+            # An answer goes when the source of one of its tags does, so equal requests have equal tags as they are now.
+            # Those to whom the store has not told how they are ("?") share among themselves.
+            versions = tags.versions or [(name, "?") for name in tags.names]
+            self._key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
+        for left in reversed(range(_MOST_FLIGHTS)):
+            flight = self._joinable()
+            if self._unsure and self._flight is not None and flight is not None:
+                self._host.exchange.leases.abandon(self._flight)
+                self._unsure = False
+            if flight is None:
+                # Who has lost an answer once does not wait for another worker again.
+                found = await self._lead(work, relays=left == _MOST_FLIGHTS - 1)
+            else:
+                found = await self._follow(flight, last=left < _MOST_FLIGHTS - 1)
+            if found is not None:
+                return found
+            if ctx.budget_s() < _LEAST_S:
+                raise late()
+        return await work(ctx)
+
+    def _joinable(self) -> Flight | None:
+        return self._host.flights.joinable(self._key, self._ctx.deadline, self._first_due)
+
+    async def _follow(self, flight: Flight, *, last: bool) -> Reply | Hit | None:
+        self._ctx.client.watch()
+        return await Reading(self._ctx, flight.board(self._ctx.deadline), follows=True, last=last).answer()
+
+    async def _read(self, key: str) -> bytes | None:
+        """What lies under a key of the store, with the claim where nothing does."""
+        self._flight = flight = self._new()
+        try:
+            found = await self._host.exchange.leases.look(flight, key)
+        except StoreUnavailable as error:
+            self._claimed = None if error.reason in ASK_AGAIN else NO_LEASE
+            self._unsure = error.reason == "timeout"
+            raise
+        if isinstance(found, bytes):
+            return found
+        self._claimed = found
+        return None
+
+    async def _lead(self, work: Work, *, relays: bool) -> Reply | Hit | None:
+        """The answer of a flight of its own, made here or, if it `relays`, read from another worker."""
+        ctx, host = self._ctx, self._host
+        flight, claimed = self._flight or self._new(), self._claimed
+        self._flight = self._claimed = None
+        host.flights.launch(flight)
+        if claimed is None:
+            claimed = await self._claim(flight)
+        theirs = claimed.theirs if relays and self._first_due is None else None
+        if theirs is not None and can_serve(theirs, flight.deadline):
+            self._relay(flight, theirs)
+            return await self._follow(flight, last=False)
+        if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
+            return hit
+        leading = Leading(
+            ctx,
+            flight,
+            began=partial(host.afterwards.postpone, ctx.trace),
+            settled=partial(host.settle, flight, ctx),
+            keep=host.keep,
+        )
+        return await leading.answer(work)
+
+    async def _claim(self, flight: Flight) -> Claimed:
+        try:
+            return await self._host.exchange.leases.claim(flight, self._entry)
+        except BaseException:
+            self._end(flight, Landing("abandoned"))
+            raise
+
+    async def _written(self, flight: Flight) -> Lookup:
+        """What was written, or is about to be, since the look."""
+        try:
+            found = await self._host.cache.exact(self._plan, self._ctx.allowed_tiers())
+        except BaseException:
+            self._end(flight, Landing("abandoned"))
+            raise
+        if found.hit is not None:
+            self._end(flight, Landing("found", found=found.hit))
+        return found
+
+    def _relay(self, flight: Flight, theirs: Lease) -> None:
+        task = asyncio.create_task(self._relayed(flight, theirs), name="tierline.flight")
+        self._host.keep(task)
+
+        def end() -> None:
+            self._host.flights.forget(flight)
+            task.cancel()
+
+        flight.on_empty = end
+
+    async def _relayed(self, flight: Flight, theirs: Lease) -> None:
+        try:
+            await self._host.exchange.relay(flight, theirs)
+        except asyncio.CancelledError:
+            flight.land(Landing("abandoned"))
+        except Exception:
+            log.exception("a flight of another worker met a bug")
+        finally:
+            self._end(flight, Landing("lost"))
+
+    def _end(self, flight: Flight, landing: Landing) -> None:
+        flight.land(landing)
+        self._host.let_go(flight)
+
+    def _new(self) -> Flight:
+        ctx = self._ctx
+        wish = ctx.wishes.deadline_s
+        roomy = wish is None or wish >= ctx.policy.slo.deadline
+        return Flight(self._key, ctx.deadline, roomy=roomy, first_due=ctx.ttft_deadline)
+
+
+class _Landed:
+    """A flight whose answer is on its way into the cache. Until it is there, other workers read it from the flight."""
+
+    __slots__ = ("_exchange", "_flight", "lease")
+
+    def __init__(self, exchange: FlightExchange, flight: Flight) -> None:
+        self._exchange = exchange
+        self._flight = flight
+        self.lease = exchange.lease_of(flight)
+
+    def kept(self, *, written: bool) -> None:
+        """See `afterwards.Shared`."""
+        if written and self.lease:
+            self._exchange.leases.gone(self._flight)
+        self._exchange.release(self._flight)
+
+
+def pack(error: Exception | None) -> bytes:
+    """An error for other workers; of one that is no ApiError they learn only that there was one."""
+    if error is None:
+        return b""
+    known = error if isinstance(error, ApiError) else InternalError()
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in known.headers]
+    return orjson.dumps([known.status, known.message, known.type, known.param, known.code, headers])
+
+
+def unpack(packed: bytes) -> ApiError:
+    """The error again; ValueError or TypeError for what is none."""
+    status, message, type_, param, code, headers = orjson.loads(packed)
+    error = PassedThrough(int(status), str(message), str(type_), param, code)
+    error.headers = tuple((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in headers)
+    return error

@@ -1,0 +1,235 @@
+"""One reader of a flight: what its client gets of the answer, at its own pace and within its own deadline.
+
+Whatever the flight carries, each client gets what it asked for: events of a stream or one body, with the totals or
+without. The ids are those of the answer, the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import orjson
+
+from cache.entry import Hit
+from cache.flights.single_flight import Head, Landing, Seat
+from gateway.accounting.charges import replayed, settle
+from gateway.backends.base import BackendError, Truncated
+from gateway.caching.replay import said_of
+from gateway.cascade.streaming import DONE_EVENT, error_event
+from gateway.chat.completions import assemble, chunks_of, wants_usage
+from gateway.errors import ApiError, InternalError, UpstreamTimeout
+from gateway.http.responses import Reply, is_error
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers.fault import DeadlinePassed
+
+_COALESCED: Final = ((b"x-tierline-coalesced", b"1"),)
+_LAST: Final = b": x-tierline-"
+_CONTINUED: Final = b" x-tierline-continued-by="
+_OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
+_OVERLOADED: Final = 503
+_GRACE_S: Final = 0.25
+"""What the answer's maker has beyond the deadline to say so itself, before its readers do."""
+
+
+def late() -> ApiError:
+    """The request's own deadline passed before the answer began."""
+    return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
+
+
+class Reading:
+    """One request's reading of one flight. `follows`: another request's work; else it is its own, in other hands.
+
+    `last`: it joins no further flight, so it takes whatever failure this one ends in.
+    """
+
+    def __init__(self, ctx: RequestContext, seat: Seat, *, follows: bool, last: bool) -> None:
+        self._ctx = ctx
+        self._seat = seat
+        self._flight = seat.flight
+        self._last = last
+        self._hop: Hop | None = ctx.trace.begin(names.CACHE_FOLLOW) if follows else None
+        self._sending = 0.0
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(max(0.0, ctx.budget_s()), self._late)
+        self._stall: asyncio.TimerHandle | None = None
+        self.end = "client_cancel"
+        """As `LiveStream.end`."""
+
+    async def answer(self) -> Reply | Hit | None:
+        """What the client gets; None when it has to be asked for again. Raises ApiError."""
+        try:
+            if not await self._seat.begun():
+                return self._without_beginning(self._flight.landing)
+            head = self._flight.head
+            if head is None:
+                raise AssertionError("a flight that has begun has a head")
+            self._describe(head)
+            if self._ctx.features.stream:
+                return self._stream(head)
+            return await self._body(head)
+        except BaseException:
+            self.close()
+            raise
+
+    def rest(self) -> AsyncGenerator[bytes]:
+        """The events that its seat has not taken yet."""
+        self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
+        return self._events()
+
+    def close(self) -> None:
+        """Ends the reading, safe to call twice; the flight goes on while anybody else reads it."""
+        self._deadline.cancel()
+        if self._stall is not None:
+            self._stall.cancel()
+        if self._hop is not None:
+            self._hop.attributes.setdefault(names.CACHE_OUTCOME, self.end)
+            self._hop.end()
+        self._seat.leave(self.end)
+
+    # --- before the answer begins -------------------------------------------------------------------------------------
+
+    def _describe(self, head: Head) -> None:
+        ledger = self._ctx.ledger
+        ledger.path, ledger.tier, ledger.backend, ledger.model = head.path, head.tier, head.backend, head.model
+        ledger.confidence, ledger.difficulty = head.confidence, head.difficulty
+        settle(self._ctx, None)
+        if self._hop is not None:
+            self._hop.attributes[names.FOLLOWED] = head.request_id
+
+    def _without_beginning(self, landing: Landing | None) -> Hit | None:
+        """What becomes of a request whose flight brought no answer."""
+        self.end = DeadlinePassed.error_type if landing is None else landing.end
+        hit = landing.found if landing is not None and isinstance(landing.found, Hit) else None
+        if hit is not None and self._hop is not None:
+            self._hop.attributes.update(said_of(hit))
+        self.close()
+        if landing is None:
+            raise late()
+        if hit is not None:
+            return hit
+        error = landing.error
+        if error is None:
+            return None
+        if not isinstance(error, ApiError):
+            raise InternalError
+        if self._last or _meets_all(error):
+            raise error.with_traceback(None)
+        return None
+
+    def _late(self) -> None:
+        flight = self._flight
+        if flight.departed and flight.deadline <= self._ctx.deadline and self._ctx.budget_s() > -_GRACE_S:
+            # Who makes the answer keeps to that deadline, and says so in the answer.
+            self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
+        else:
+            self._seat.nudge()
+
+    # --- one body -----------------------------------------------------------------------------------------------------
+
+    async def _body(self, head: Head) -> Reply | None:
+        landing = await self._seat.landed()
+        flight = self._flight
+        if landing is None:
+            self.end = DeadlinePassed.error_type
+            self.close()
+            raise late()
+        if landing.end != "done":
+            self.end = landing.end
+            self.close()
+            return None
+        body: bytes | None = flight.memo.get("body")
+        if body is None:
+            body = flight.memo["body"] = _assembled(flight.events()) if head.stream else flight.events()[0]
+        self.end = "done"
+        self.close()
+        replayed(self._ctx, body)
+        return Reply(body=body, extra=_COALESCED)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _stream(self, head: Head) -> Reply:
+        events = self.rest() if head.stream else self._replayed()
+        return Reply(events=events, extra=_COALESCED, stream=self)
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        seat, follows, counted = self._seat, self._hop is not None, wants_usage(self._ctx.body)
+        event = b""
+        while await seat.more():
+            for event in seat.take():
+                if is_usage(event):
+                    if follows:
+                        replayed(self._ctx, event)
+                    if not counted:
+                        continue
+                self._sending = time.monotonic()
+                yield _own_last(event) if follows and event.startswith(_LAST) else event
+                self._sending = 0.0
+        landing = self._flight.landing
+        if landing is not None and (landing.end == "done" or is_error(event)):
+            self.end = landing.word or "done"
+            return
+        # Whoever made the answer has not said how it ended, which is for each reader's own client to hear.
+        broken: BackendError = DeadlinePassed("the deadline has passed")
+        if landing is not None:
+            broken = Truncated("whoever made it is gone")
+        self.end = broken.error_type
+        yield error_event(broken)
+
+    async def _replayed(self) -> AsyncGenerator[bytes]:
+        """The events of an answer that comes as one body."""
+        flight, ctx = self._flight, self._ctx
+        if await self._seat.landed() is None:
+            self.end = DeadlinePassed.error_type
+            yield error_event(DeadlinePassed("the deadline has passed"))
+            return
+        body = flight.events()[0]
+        replayed(ctx, body)
+        chunks: list[bytes] | None = flight.memo.get("chunks")
+        if chunks is None:
+            made = (b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks_of(orjson.loads(body)))
+            chunks = flight.memo["chunks"] = list(made)
+        counted = wants_usage(ctx.body)
+        for chunk in chunks:
+            if counted or not is_usage(chunk):
+                self._sending = time.monotonic()
+                yield chunk
+                self._sending = 0.0
+        self.end = "done"
+        yield _OWN_LAST + b"\n" + DONE_EVENT
+
+    def _look(self) -> None:
+        """Gives up a client that has left what it was sent unread for too long."""
+        wait_s = stall_s = self._ctx.client.stall_s
+        if self._sending:
+            wait_s = self._sending + stall_s - time.monotonic()
+            if wait_s <= 0:
+                self._ctx.client.drop()
+                return
+        self._stall = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+
+def _meets_all(error: ApiError) -> bool:
+    """Whether an equal request would meet the same: the caller's fault, or every backend asks for a pause."""
+    return error.status < 500 or error.status == _OVERLOADED
+
+
+def is_usage(event: bytes) -> bool:
+    """Whether it is the chunk of the totals. No string in JSON can hold these bytes: its quotes would be escaped."""
+    return b'"choices":[]' in event and b'"usage":{' in event
+
+
+def _own_last(event: bytes) -> bytes:
+    """The last write, with the figures of a request that has cost nothing."""
+    said, _, rest = event.partition(b"\n")
+    continued = said.partition(_CONTINUED)[2]
+    return _OWN_LAST + (_CONTINUED + continued if continued else b"") + b"\n" + rest
+
+
+def _assembled(events: list[bytes]) -> bytes:
+    chunks: list[Any] = [orjson.loads(event[6:]) for event in events if event.startswith(b"data: {")]
+    return orjson.dumps(assemble(chunks))

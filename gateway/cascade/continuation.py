@@ -1,0 +1,272 @@
+"""Who goes on when a committed stream breaks: found, opened and answering before the client hears of the break.
+
+What the policy wants (`escalate.stream.on_break`):
+    continue   another backend is handed the text so far, in the way it can take it (`gateway.cascade.handover`)
+    correct    a stronger tier answers afresh, after a mark that says so
+    error      nobody goes on
+A stream of which the client has no word yet (its role, at most) is simply asked for once more, of anybody.
+
+In order: another endpoint of the tier, the stronger tiers, the weaker ones. A model that goes round in circles would do
+so at another endpoint too, and one whose context is full holds no more there, so after that its tier is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from gateway.accounting.charges import charge, estimate
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    Call,
+    ContextExceeded,
+    Degenerate,
+    Event,
+    EventStream,
+    Saturated,
+    Truncated,
+)
+from gateway.cascade.call import begun
+from gateway.cascade.handover import Way, handed_over, without_loop
+from gateway.cascade.overlap import Seam
+from gateway.chat.stream_text import Said
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers.fault import BudgetSpent, DeadlinePassed
+from routing.decide import needs
+from routing.tokens import room_needed
+
+CORRECTED: Final = "\n\n[corrected]\n\n"
+"""What stands between an answer that broke off and the one that takes its place."""
+_MOST_CALLS: Final = 2
+_LEAST_S: Final = 0.05
+How = Way | Literal["afresh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A committed stream that broke, and what it has said by then. `number` is the attempt's."""
+
+    error: BackendError
+    tier: str
+    endpoint: Endpoint
+    number: int
+    said: Said
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A stream that goes on with a broken one, its first token here: `events` so far, `source` for the rest.
+
+    The events need fitting in (`gateway.cascade.overlap`). `given` is how many tokens of the text so far its prompt
+    holds.
+    """
+
+    tier: str
+    number: int
+    slot: Slot
+    hop: Hop
+    source: EventStream
+    events: list[Event]
+    seam: Seam
+    given: int
+
+
+GoOn = Callable[[Broken], Awaitable[Continued | None]]
+"""Finds who goes on with a broken stream; None when nobody can."""
+
+
+class Successor:
+    """Goes on with one request's stream, once; see the module's docstring. A `GoOn`."""
+
+    def __init__(self, ctx: RequestContext, tiers: Mapping[str, Tier]) -> None:
+        self._ctx = ctx
+        self._tiers = tiers
+
+    async def __call__(self, broken: Broken) -> Continued | None:
+        """The stream that goes on. Cancelled with its request, at any moment, it leaves nothing open."""
+        ctx = self._ctx
+        if not _may_go_on(ctx, broken):
+            return None
+        avoid: set[Endpoint] = {broken.endpoint}
+        calls = 0
+        for name in self._tiers_for(broken):
+            if not self._fits(name):
+                continue
+            while calls < _MOST_CALLS and ctx.budget_s() > _LEAST_S:
+                slot = await self._slot(name, broken, avoid)
+                if slot is None:
+                    break
+                calls += 1
+                avoid.add(slot.endpoint)
+                if (continued := await self._open(name, slot, broken)) is not None:
+                    return continued
+        return None
+
+    def _tiers_for(self, broken: Broken) -> Iterator[str]:
+        ctx = self._ctx
+        ladder = ctx.ladder()
+        at = ladder.index(broken.tier)
+        stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
+        same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
+        if ctx.policy.escalate.stream.on_break == "correct" and broken.said.text:
+            # A correction by the weaker would be none.
+            return iter((*stronger, *same))
+        return iter((*same, *stronger, *weaker))
+
+    def _fits(self, name: str) -> bool:
+        """Whether the tier can do what the request asks, and is expected to begin in time."""
+        features = self._ctx.features
+        health = self._tiers[name].health(features.approx_tokens)
+        if health.unavailable and not health.failing:
+            return False
+        forecast = health.forecast
+        if forecast is not None and forecast.known and forecast.ttft_s > self._ctx.budget_s():
+            return False
+        room = room_needed(self._ctx.body, health.context) if health.context else 0
+        return not health.unfit_for(needs(features), room)
+
+    async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
+        """A place at an endpoint of this tier that can go on, waited for no longer than any attempt would; or None."""
+        tier, load = self._tiers[name], self._ctx.policy.load
+        ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
+        if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
+            return None
+        ask = Ask(
+            surface=self._ctx.policy.surface,
+            priority=load.priority,
+            wait_s=min(load.max_wait, self._ctx.budget_s()),
+            max_waiting=load.max_waiting,
+            tokens_in=self._ctx.features.approx_tokens + broken.said.tokens,
+            stream=True,
+        )
+        try:
+            slot = await tier.acquire(ask, ruled_out)
+        except Saturated:
+            return None
+        if slot.endpoint not in ruled_out:
+            return slot
+        slot.free()
+        return None
+
+    def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
+        """How this backend would go on; None if it cannot."""
+        if not broken.said.text or self._ctx.policy.escalate.stream.on_break == "correct":
+            return "afresh"
+        way = endpoint.config.continuation
+        if way == "none" or (way == "prompt" and self._ctx.features.wants_json):
+            return None
+        return way
+
+    async def _open(self, tier: str, slot: Slot, broken: Broken) -> Continued | None:
+        """The stream of this endpoint, once it has begun to answer; None when it fails before that."""
+        ctx = self._ctx
+        ctx.ledger.attempts += 1
+        number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in ctx.trace.hops)
+        how = self._how(broken, slot.endpoint)
+        timeout_s = min(ctx.budget_s(), slot.endpoint.config.patience)
+        hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, tier, slot.endpoint, broken, number, timeout_s))
+        call, seam, given = _request(ctx, broken, how or "afresh", hop)
+        try:
+            source, events = await _begun(call, slot, timeout_s)
+        except BackendError as error:
+            slot.failed(error)
+            if isinstance(error, BadStatus):
+                hop.attributes[names.UPSTREAM_STATUS] = error.status
+            hop.attributes[names.OUTCOME] = "retryable"
+            hop.attributes[names.REASON] = f"{error.error_type}: {error}"
+            hop.end(error.error_type)
+            return None
+        except asyncio.CancelledError:
+            slot.free()
+            charge(ctx, hop, slot.endpoint.config.price, estimate(ctx, 0))
+            hop.attributes[names.OUTCOME] = "caller_gone"
+            hop.end("client_gone")
+            raise
+        except Exception:
+            slot.free()  # a fault of ours is not the client's leaving
+            raise
+        begun(slot, hop)
+        hop.attributes[names.OUTCOME] = "accepted"
+        hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
+        if broken.said.text and how == "afresh":
+            events.insert(0, _mark())
+        return Continued(tier, number, slot, hop, source, events, seam, given)
+
+
+def _may_go_on(ctx: RequestContext, broken: Broken) -> bool:
+    """Whether the policy wants it, and the stream is one text that another model can take up."""
+    said = broken.said
+    if ctx.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
+        return False
+    if said.more_than_text or (ctx.body.get("n") or 1) > 1:
+        return False
+    if not said.text:
+        return not said.thought
+    if ctx.policy.escalate.stream.on_break == "correct":
+        return not ctx.features.wants_json
+    return not ctx.body.get("logprobs")
+
+
+def _attributes(
+    ctx: RequestContext, tier: str, endpoint: Endpoint, broken: Broken, number: int, timeout_s: float
+) -> dict[str, Any]:
+    config = endpoint.config
+    return {
+        names.ATTEMPT_NUMBER: number,
+        names.TIER: tier,
+        names.CONTINUES: broken.number,
+        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
+        names.TIMEOUT: round(timeout_s * 1000, 1),
+        **names.of_call(config.name, config.kind, config.model),
+    }
+
+
+def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[Call, Seam, int]:
+    """The call, the seam its answer is fitted in at, and how many tokens of the text so far it holds."""
+    traceparent = ctx.trace.traceparent(hop)
+    said = broken.said
+    if how == "afresh":
+        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(""), 0
+    text, tokens = said.text, said.tokens
+    handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
+    body = handed_over(ctx.body, handed, tokens, how)
+    return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(text), tokens
+
+
+async def _begun(call: Call, slot: Slot, timeout_s: float) -> tuple[EventStream, list[Event]]:
+    """The open stream and its events up to the first that says something. Raises BackendError; then nothing is open."""
+    source: EventStream | None = None
+    events: list[Event] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            source = await slot.endpoint.backend.stream(call)
+            while not any(map(_says_something, events)):
+                read = await source.read()
+                if not read:
+                    raise Truncated("the stream ended before its answer")
+                events += read
+    except BaseException as stopped:
+        if source is not None:
+            source.close()
+        if isinstance(stopped, TimeoutError):
+            raise BudgetSpent(timeout_s) from None
+        raise
+    return source, events
+
+
+def _says_something(event: Event) -> bool:
+    said = Said(looking=False)
+    said.add(event.value["choices"])
+    return said.begun or any(choice.get("finish_reason") for choice in event.value["choices"])
+
+
+def _mark() -> Event:
+    choice = {"index": 0, "delta": {"content": CORRECTED}, "finish_reason": None}
+    named = {"id": None, "object": "chat.completion.chunk", "created": None, "model": None}
+    return Event(b"", {**named, "choices": [choice]})

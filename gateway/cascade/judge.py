@@ -1,0 +1,31 @@
+"""The verdict on an answer: its evidence, the head of the backend that gave it, the policy; and what the span says."""
+
+from __future__ import annotations
+
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Endpoint
+from routing.cascade import Attempt
+from routing.confidence.judge import Assessment, Evidence, assess
+
+UNJUDGED = Assessment(True, None, "nothing stronger follows")
+"""The verdict on an answer that nothing could replace."""
+
+
+def judge(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
+    """Whether the answer that shows this evidence may go out."""
+    verdict = assess(evidence, ctx.policy.escalate, endpoint.config.head, attempt.prior)
+    attributes = hop.attributes
+    attributes[names.CONFIDENCE_BASIS] = verdict.basis
+    if verdict.threshold is not None:
+        attributes[names.MIN_CONFIDENCE] = verdict.threshold
+    if verdict.head:
+        attributes[names.CONFIDENCE_HEAD] = verdict.head
+    return verdict
+
+
+def alternatives_for(endpoint: Endpoint) -> int:
+    """How many alternatives of each token the endpoint's head looks at; 0 for none, or without a head."""
+    head = endpoint.config.head
+    return 0 if head is None else head.alternatives

@@ -1,0 +1,185 @@
+"""Drives one request's cascade: makes the attempts it asks for, one after another, or beside each other in a race.
+
+An attempt that nothing can come to run beside is awaited where it is; only a race has tasks (15 us each). The first
+answer that is good enough wins; whatever else is under way is cancelled before the winner goes out, so that no call
+outlives its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
+from gateway.cascade.attempt import Tried, try_attempt
+from gateway.cascade.client_errors import exhausted, no_tier
+from gateway.cascade.streaming import LiveStream
+from gateway.errors import ApiError
+from gateway.request.context import RequestContext
+from gateway.steps import Services
+from gateway.tiers import Endpoint, Slot
+from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
+from routing.decide import Decision, NoTierError, TierHealth
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_LOSERS_S = 0.05
+"""How long a winner waits at most for the losers' books. They are cancelled: it takes a turn of the loop."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How one attempt stands among the others, while it is under way."""
+
+    run: Run
+    lost: bool = False
+    """Another answer has gone out: the cancellation that comes with it is not the client's."""
+    slot: Slot | None = None
+
+    def rivals(self) -> list[Endpoint]:
+        """Where the other attempts of the request are now."""
+        return self.run.endpoints()
+
+    def takes_over(self) -> bool:
+        """Whether a stronger tier would take over, were the draft turned down now."""
+        return self.run.takes_over()
+
+
+@dataclass(slots=True)
+class _Running:
+    attempt: Attempt
+    standing: Standing
+
+
+class Run:
+    """One request's cascade at work. `served()` once; `aclose()` in any case."""
+
+    def __init__(
+        self,
+        ctx: RequestContext,
+        services: Services,
+        decision: Decision,
+        health: Mapping[str, TierHealth],
+        priors: Mapping[str, float],
+        *,
+        both: bool = False,
+    ) -> None:
+        """`both`: the next tier is asked at once too."""
+        self.first_tier = decision.tiers[0]
+        self._missing = decision.missing
+        self._ctx = ctx
+        self._services = services
+        racing = _racing(ctx, services, both=both)
+        self._cascade = Cascade(decision, ctx.policy, health, stream=ctx.features.stream, priors=priors, racing=racing)
+        self._tried: dict[int, Tried] = {}
+        self._running: dict[asyncio.Task[Tried], _Running] = {}
+        self._began = 0.0
+        self._served: Tried | None = None
+
+    def begin(self) -> None:
+        """Starts the first attempt now, while something else is still asked."""
+        step = self._cascade.next(self._ctx.left())
+        if isinstance(step, Attempt):
+            self._start(step)
+
+    async def served(self) -> Tried:
+        """The attempt whose answer goes out; raises ApiError when there is none."""
+        cascade, ctx = self._cascade, self._ctx
+        while True:
+            if self._running and self._has_begun():
+                cascade.began()
+            step = cascade.next(ctx.left(), time.monotonic() - self._began)
+            if isinstance(step, Attempt) and step.alone:
+                self._ended(await self._try(step, Standing(self)))
+            elif isinstance(step, Attempt):
+                self._start(step)
+            elif isinstance(step, Wait):
+                await self._wait(step.for_s)
+            elif isinstance(step, Serve):
+                ctx.ledger.path = cascade.path
+                self._served = self._tried[step.number]
+                return self._served
+            else:
+                raise self._failure(step)
+
+    def takes_over(self) -> bool:
+        """Whether a stronger tier would take over, were a draft turned down now."""
+        return self._cascade.takes_over(self._ctx.left())
+
+    def endpoints(self) -> list[Endpoint]:
+        """Where attempts are under way."""
+        return [one.standing.slot.endpoint for one in self._running.values() if one.standing.slot is not None]
+
+    async def aclose(self) -> None:
+        """Ends what is under way, closes the streams that nobody gets, and books them."""
+        losers = tuple(self._running)
+        for task in losers:
+            self._running[task].standing.lost = not self._ctx.client.gone
+            task.cancel()
+        if losers:
+            await asyncio.wait(losers, timeout=_LOSERS_S)
+        for task in losers:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._tried[self._running[task].attempt.number] = task.result()
+        for one in self._tried.values():
+            if one is not self._served and isinstance(one.answer, LiveStream):
+                one.answer.lose()
+        self._running.clear()
+
+    async def _try(self, attempt: Attempt, standing: Standing) -> Tried:
+        before = tuple(self._tried.values())
+        services = self._services
+        return await try_attempt(self._ctx, services.tiers, attempt, standing, before, services.embedding.cosine)
+
+    def _start(self, attempt: Attempt) -> None:
+        standing = Standing(self)
+        task = asyncio.create_task(self._try(attempt, standing), name="tierline.attempt")
+        self._running[task] = _Running(attempt, standing)
+        if not attempt.role:
+            self._began = time.monotonic()
+
+    def _has_begun(self) -> bool:
+        """Whether a first token is here, though it is held yet: its backend is slow no longer."""
+        return any(one.standing.slot is not None and one.standing.slot.has_begun for one in self._running.values())
+
+    async def _wait(self, for_s: float | None) -> None:
+        done, _ = await asyncio.wait(self._running, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            del self._running[task]
+            self._ended(task.result())
+
+    def _ended(self, tried: Tried) -> None:
+        self._tried[tried.attempt.number] = tried
+        self._cascade.observe(tried.outcome, tried.attempt.number)
+
+    def _failure(self, failed: Fail) -> ApiError:
+        """What the client is told. A request that is too long for the tiers that were there is not its fault while one
+        that may hold it is down.
+        """
+        errors, tiers = self._errors(), [self._services.tiers[name] for name in self._missing]
+        if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
+            reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
+            return no_tier(NoTierError(reason, capable=True), tiers)
+        return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
+
+    def _errors(self) -> list[BackendError]:
+        """What went wrong, in order. That no retry was allowed is no news to the client; the failure before it is."""
+        errors = [one.error for one in self._tried.values() if one.error is not None]
+        return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
+
+
+def _racing(ctx: RequestContext, services: Services, *, both: bool) -> Racing:
+    """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
+    hedge = ctx.policy.escalate.hedge
+    if hedge is None:
+        return Racing(both)
+    after, features = hedge.after, ctx.features
+
+    def after_s(tier: str) -> float | None:
+        if not isinstance(after, str):
+            return after
+        q = _QUANTILES[after]
+        return services.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
+
+    return Racing(both, after_s, lambda: services.spending.may_hedge(ctx.policy))

@@ -1,0 +1,104 @@
+"""Evidence where a backend gives no log-probabilities: it is asked the same once more, and the answers are compared.
+
+The samples are drawn beside the answer, so they cost tokens and hardly any time. They are never served; what they cost
+counts as wasted. One that fails, or is not there when the attempt's time is up, is no evidence and no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from gateway.accounting.charges import charge, estimate
+from gateway.backends.base import BackendError, Call
+from gateway.chat.completions import usage_of
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.tiers import Ask, Endpoint
+from policies.model import Agreement
+from routing.cascade import Attempt
+from routing.confidence.agreement import Cosine, agreement_of
+
+log = logging.getLogger("tierline.sampling")
+
+_NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs")
+
+
+class Samples:
+    """The samples of one attempt. `aclose()` in any case: nothing of them outlives the attempt."""
+
+    def __init__(
+        self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
+    ) -> None:
+        self._ctx = ctx
+        self._endpoint = endpoint
+        self._cosine = cosine
+        self._body = _body(ctx, rule)
+        self._until = time.monotonic() + attempt.timeout_s
+        self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
+
+    async def agreement(self, answer: str) -> float | None:
+        """How far the samples say what `answer` says, 0..1, once they are there; None without one."""
+        await asyncio.wait(self._tasks, timeout=max(0.0, self._until - time.monotonic()))
+        texts = [task.result() for task in self._tasks if task.done() and not task.exception()]
+        return agreement_of(answer, [text for text in texts if text is not None], self._cosine)
+
+    async def aclose(self) -> None:
+        """Ends what is not there yet, and books it."""
+        for task in self._tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("a sample for request %s failed", self._ctx.request_id, exc_info=ended)
+
+    async def _draw(self) -> str | None:
+        ctx, endpoint = self._ctx, self._endpoint
+        if not endpoint.unhindered:
+            return None  # a sample takes no place from an answer, and tries no backend that rests
+        config = endpoint.config
+        hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
+        slot = endpoint.take(Ask(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens))
+        try:
+            call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
+            value = (await endpoint.backend.complete(call)).value
+        except BackendError as error:
+            slot.failed(error)
+            hop.end(error.error_type)
+            return None
+        except asyncio.CancelledError:
+            slot.free()
+            charge(ctx, hop, config.price, estimate(ctx, 0))
+            hop.end("cancelled")
+            raise
+        except Exception:
+            slot.free()
+            raise
+        slot.succeeded()
+        charge(ctx, hop, config.price, usage_of(value) or estimate(ctx, 0))
+        hop.end()
+        content = value["choices"][0]["message"].get("content")
+        return content if isinstance(content, str) else None
+
+
+def samples_for(
+    ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
+) -> Samples | None:
+    """The samples that the policy wants for this attempt, being drawn; None where there is nothing to learn."""
+    rule = ctx.policy.escalate.agreement
+    if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
+        return None
+    features = ctx.features
+    if features.stream or features.has_tools or features.has_images or ctx.body.get("n") not in (None, 1):
+        return None
+    if not ctx.policy.escalate.when.asks_for_confidence:
+        return None
+    return Samples(ctx, attempt, endpoint, rule, cosine)
+
+
+def _body(ctx: RequestContext, rule: Agreement) -> dict[str, Any]:
+    """The request, without what would make the sample the same answer again."""
+    own = ctx.body.get("temperature")
+    temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
+    return {key: ctx.body[key] for key in ctx.body if key not in _NOT_SAMPLED} | {"temperature": temperature}

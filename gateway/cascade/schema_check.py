@@ -1,0 +1,81 @@
+"""The schemas that came with a request, held against its answer: `response_format`'s, and those of the tools called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from routing.confidence.judge import Evidence
+from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
+
+
+async def held_against_schemas(evidence: Evidence, ctx: RequestContext, hop: Hop) -> Evidence:
+    """The evidence, with how it breaks the request's schemas, if it does and the policy cares.
+
+    A schema that is not checkable breaks no answer; the span says why it is not.
+    """
+    invalid = ctx.policy.escalate.when.invalid
+    misfit = ""
+    if evidence.complete and "json_schema" in invalid and evidence.text and ctx.features.wants_json:
+        misfit = await _answer_misfit(evidence.text, ctx.body, hop)
+    if evidence.complete and "tool_args" in invalid and evidence.tool_arguments and not misfit:
+        misfit = await _calls_misfit(evidence, ctx.body, hop)
+    return replace(evidence, misfit=misfit) if misfit else evidence
+
+
+async def _answer_misfit(text: str, body: Mapping[str, Any], hop: Hop) -> str:
+    found = _answer_schema(body["response_format"])
+    if found is None or await _fits(found, text, hop) is not False:
+        return ""
+    return "not what the JSON schema says"
+
+
+def _answer_schema(response_format: Mapping[str, Any]) -> object | None:
+    """OpenAI's form; llama.cpp and others also take the schema beside `json_object`."""
+    if response_format["type"] == "json_object":
+        return response_format.get("schema")
+    named = response_format.get("json_schema")
+    return named.get("schema") if isinstance(named, dict) else None
+
+
+async def _calls_misfit(evidence: Evidence, body: Mapping[str, Any], hop: Hop) -> str:
+    parameters = _parameters(body)
+    for name, arguments in zip(evidence.tool_names, evidence.tool_arguments, strict=True):
+        schema = parameters.get(name)
+        if schema is not None and await _fits(schema, arguments, hop) is False:
+            return "tool arguments that do not fit the tool's parameters"
+    return ""
+
+
+def _parameters(body: Mapping[str, Any]) -> dict[str, object]:
+    """Each tool's schema by its name; the old form's functions too."""
+    tools = [tool.get("function") for tool in body.get("tools") or () if isinstance(tool, dict)]
+    functions = [*tools, *(body.get("functions") or ())]
+    return {
+        function["name"]: function.get("parameters")
+        for function in functions
+        if isinstance(function, dict) and isinstance(function.get("name"), str)
+    }
+
+
+async def _fits(schema: object, text: str, hop: Hop) -> bool | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    compiled = await _compiled(orjson.dumps(schema))
+    fits = compiled.fits(value)
+    if fits is None:
+        hop.attributes[names.SCHEMA_UNCHECKED] = compiled.unchecked or "the answer is nested too deep for it"
+    return fits
+
+
+async def _compiled(raw: bytes) -> Schema:
+    return compile_schema(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(compile_schema, raw)

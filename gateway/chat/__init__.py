@@ -1,0 +1,1 @@
+"""Read completions and chunks: their shapes, the evidence in them, the text of a stream."""

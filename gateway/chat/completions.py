@@ -1,0 +1,337 @@
+"""Chat completions as values: a stream's chunks to the whole answer and back, and what can be read off either.
+
+`assemble` and `chunks_of` are each other's inverse for everything a client sees, so that an answer stored from a stream
+replays as JSON, and one stored from JSON replays as a stream.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_MAX_TOOL_CALLS = 1024
+_NOTHING = (None, "")
+_OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
+_OWN_CHOICE_KEYS = frozenset({"index", "message"})
+_NAMES = frozenset({"id", "role", "type"})  # told whole, be it more than once
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one backend call. `estimated` when the backend did not say."""
+
+    tokens_in: int
+    tokens_out: int
+    estimated: bool = False
+
+
+def usage_of(value: Mapping[str, Any]) -> Usage | None:
+    """The usage a completion or chunk reports; None when it has none or it is nonsense."""
+    usage = value.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
+        return None
+    return Usage(tokens_in, tokens_out)
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether the client asked for its stream's totals (`stream_options.include_usage`)."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
+    """The token log-probabilities in a choice of a completion or of a chunk; empty without."""
+    logprobs = holder.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list):
+        return []
+    return [
+        float(token["logprob"]) for token in content if isinstance(token, dict) and _is_number(token.get("logprob"))
+    ]
+
+
+def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
+    """The log-probabilities of each token's likeliest alternatives, `most` at most, in a choice; empty without."""
+    logprobs = holder.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list):
+        return []
+    return [
+        [
+            float(one["logprob"])
+            for one in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
+            if isinstance(one, dict) and _is_number(one.get("logprob"))
+        ]
+        for token in content
+        if isinstance(token, dict) and _is_number(token.get("logprob"))
+    ]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def fill_in(completion: dict[str, Any], model: str) -> bool:
+    """Gives a completion, in place, the members that clients rely on and that can be made up without harm; whether it
+    lacked any. A `finish_reason` is none of them: without one nobody knows whether the answer is whole. What is there
+    stays, of whatever type: an answer with an id that is no text is not to be made to look sound.
+    """
+    lacks: list[tuple[dict[str, Any], str, Any]] = []
+    if completion.get("id") in _NOTHING:
+        lacks.append((completion, "id", new_completion_id()))
+    if completion.get("object") in _NOTHING:
+        lacks.append((completion, "object", "chat.completion"))
+    if completion.get("created") is None:
+        lacks.append((completion, "created", int(time.time())))
+    if completion.get("model") in _NOTHING:
+        lacks.append((completion, "model", model))
+    for position, choice in enumerate(completion["choices"]):
+        message = choice["message"]
+        if choice.get("index") is None:
+            lacks.append((choice, "index", position))
+        if message.get("role") is None:
+            lacks.append((message, "role", "assistant"))
+        if "content" not in message:
+            lacks.append((message, "content", None))
+        if "refusal" not in message:
+            lacks.append((message, "refusal", None))
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            nameless = (call for call in calls if isinstance(call, dict) and call.get("id") in _NOTHING)
+            lacks += [(call, "id", new_call_id()) for call in nameless]
+    for holder, name, value in lacks:
+        holder[name] = value
+    return bool(lacks)
+
+
+def new_completion_id() -> str:
+    """An id for an answer that has none."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
+
+
+def new_call_id() -> str:
+    """An id for a tool call that has none."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def strip_logprobs(value: Mapping[str, Any]) -> None:
+    """Takes out, in place, the log-probabilities that the client did not ask for."""
+    for choice in value["choices"]:
+        if isinstance(choice, dict):
+            choice.pop("logprobs", None)
+
+
+class Progress:
+    """Which choices a stream has begun, and which it has finished."""
+
+    __slots__ = ("_finished", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: set[int | None] = set()
+        self._finished: set[int | None] = set()
+
+    def add(self, choices: Iterable[Mapping[str, Any]]) -> None:
+        """Takes the choices of one chunk."""
+        for choice in choices:
+            index = choice.get("index")
+            (self._finished if choice.get("finish_reason") else self._seen).add(index)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is whole: there was a finish, and no choice is without one."""
+        return bool(self._finished) and self._seen <= self._finished
+
+
+def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known.
+
+    As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
+    (`wants_usage`) may see. The `usage: null` that they expect in all others is added on the way out, in
+    `gateway.http.responses`.
+    """
+    head = {key: completion[key] for key in completion if key not in _OWN_CHUNK_KEYS}
+    head["object"] = "chat.completion.chunk"
+    for position, choice in enumerate(completion["choices"]):
+        index = choice.get("index", position)
+        extra = {key: value for key, value in choice.items() if key not in ("index", "message", "finish_reason")}
+        delta = _delta(choice["message"])
+        yield {**head, "choices": [{"index": index, "delta": delta, **extra, "finish_reason": None}]}
+        yield {**head, "choices": [{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}]}
+    if completion.get("usage") is not None:
+        yield {**head, "choices": [], "usage": completion["usage"]}
+
+
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+    delta = {key: value for key, value in message.items() if value is not None or key == "content"}
+    calls = delta.get("tool_calls")
+    if isinstance(calls, list):
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)]
+    return {"role": "assistant", **delta}
+
+
+def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The completion that a finished stream spelled out. Unknown fields are kept, the last value of each."""
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(chunk)
+    return assembler.completion()
+
+
+class Assembler:
+    """`assemble` as the stream goes: keeps what the answer needs (some 60 bytes a token), not the chunks (1,000)."""
+
+    __slots__ = ("_choices", "_completion")
+
+    def __init__(self) -> None:
+        self._completion: dict[str, Any] = {"object": "chat.completion"}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Takes the next chunk; it may be changed afterwards."""
+        completion = self._completion
+        for key, value in chunk.items():
+            if key not in _OWN_CHUNK_KEYS:
+                if value is not None or key not in completion:
+                    completion[key] = value
+            elif key == "usage" and value is not None:
+                completion[key] = value
+        for part in chunk["choices"]:
+            index = part.get("index") or 0
+            choice = self._choices.get(index)
+            if choice is None:
+                choice = self._choices[index] = _Choice(index)
+            choice.add(part)
+
+    def completion(self) -> dict[str, Any]:
+        """The completion; to be asked for once, at the end."""
+        return {**self._completion, "choices": [self._choices[index].value() for index in sorted(self._choices)]}
+
+
+class _Choice:
+    """One choice, told in the parts of many chunks."""
+
+    __slots__ = ("_calls", "_logprobs", "_message", "_rest")
+
+    def __init__(self, index: int) -> None:
+        self._rest: dict[str, Any] = {"index": index, "finish_reason": None}
+        self._message = _Pieces({"role": "assistant", "content": None, "refusal": None})
+        self._calls: dict[int, _Pieces] = {}
+        self._logprobs: _Pieces | None = None
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        for key, value in part.items():
+            if key == "delta":
+                if value:
+                    self._add_delta(value)
+            elif key == "logprobs":
+                if isinstance(value, dict):
+                    self._add_logprobs(value)
+            elif key == "finish_reason" and self._rest[key] not in (None, "stop"):
+                continue  # once cut short, it is so, whatever a later chunk says
+            elif value is not None and key not in _OWN_CHOICE_KEYS:
+                self._rest[key] = value
+
+    def value(self) -> dict[str, Any]:
+        message = self._message.value()
+        if self._calls:
+            message["tool_calls"] = [self._calls[index].value() for index in sorted(self._calls)]
+        choice = {**self._rest, "message": message}
+        if self._logprobs is not None:
+            choice["logprobs"] = self._logprobs.value()
+        return choice
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for key, value in delta.items():
+            if key == "tool_calls":
+                self._add_calls(value)
+            else:
+                self._message.add(key, value)
+
+    def _add_logprobs(self, part: Mapping[str, Any]) -> None:
+        if self._logprobs is None:
+            self._logprobs = _Pieces(dict.fromkeys(part))
+        self._logprobs.add_all(part)
+
+    def _add_calls(self, parts: Any) -> None:
+        for part in parts if isinstance(parts, list) else ():
+            index = self._call_of(part) if isinstance(part, dict) else -1
+            if not 0 <= index < _MAX_TOOL_CALLS:
+                continue
+            call = self._calls.get(index)
+            if call is None:
+                call = self._calls[index] = _Pieces({"id": None, "type": "function"})
+                if "function" in part:
+                    call.add("function", {"name": "", "arguments": ""})
+            for key, value in part.items():
+                if key != "index":
+                    call.add(key, value)
+
+    def _call_of(self, part: Mapping[str, Any]) -> int:
+        index = part.get("index")
+        if type(index) is int:
+            return index
+        # Without an index, a part that names itself begins a call, and one that does not goes on with the last.
+        last = max(self._calls, default=-1)
+        return last + 1 if part.get("id") or last < 0 else last
+
+
+class _Text(list[str]):
+    """A text in pieces: joined once, at the end."""
+
+    __slots__ = ()
+
+
+class _Pieces:
+    """An object in pieces: texts, lists and objects go on, and of all else the last that is not null holds."""
+
+    __slots__ = ("_inner", "_values")
+
+    def __init__(self, values: dict[str, Any], *, inner: bool = False) -> None:
+        self._values = values
+        self._inner = inner
+
+    def add(self, key: str, value: Any) -> None:
+        """Takes the next piece of one member."""
+        have = self._values.get(key)
+        if isinstance(value, str):
+            if type(have) is _Text:
+                have.append(value)
+            elif key not in _NAMES:
+                if have is None or isinstance(have, str):
+                    self._values[key] = _Text((value,))
+                # What was something else than a text is no text: that must not go unseen.
+            elif value:
+                self._values[key] = value
+        elif isinstance(value, list):
+            if type(have) is list:
+                have += value
+            else:
+                self._values[key] = value[:]
+        elif isinstance(value, dict) and not self._inner:
+            # One level, and no deeper: audio, a function; a backend's nesting must not become our recursion.
+            if type(have) is not _Pieces:
+                have = self._values[key] = _Pieces({}, inner=True)
+            have.add_all(value)
+        elif value is not None:
+            self._values[key] = value
+
+    def add_all(self, pieces: Mapping[str, Any]) -> None:
+        """Takes the next piece of every member it has."""
+        for key, value in pieces.items():
+            self.add(key, value)
+
+    def value(self) -> dict[str, Any]:
+        """What the pieces came to."""
+        return {key: _whole(value) for key, value in self._values.items()}
+
+
+def _whole(value: Any) -> Any:
+    if type(value) is _Text:
+        return "".join(value)
+    return value.value() if type(value) is _Pieces else value

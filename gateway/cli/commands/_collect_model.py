@@ -1,0 +1,191 @@
+"""The model whose answers `tierline collect` records: asked one prompt at a time each, patiently, and graded."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import orjson
+
+from gateway.backends.base import (
+    Backend,
+    BackendError,
+    BadStatus,
+    Call,
+    Completion,
+    ContextExceeded,
+    TimedOut,
+    Unreachable,
+)
+from gateway.chat.completions import token_logprobs, top_logprobs, usage_of
+from gateway.cli.commands._collect_rows import Json, Task
+from routing.offline.grading import grade
+
+_CALL_S = 300.0
+_TRIES = 6
+_FIRST_PAUSE_S = 0.5
+_FAILURES_TO_STOP = 5
+_ALTERNATIVES: Final = 5
+_WRONG_SETUP: Final = frozenset({401, 402, 403, 404, 405})
+
+OnAnswer = Callable[[Task, Json], None]
+OnFailure = Callable[[Task, str], None]
+
+
+class Stopped(Exception):
+    """The model cannot be asked any more; the message says why, and what to do."""
+
+
+class Respondent:
+    """One model behind an OpenAI-compatible endpoint, asked at temperature 0 for its answer and its log-probabilities.
+
+    `without_logprobs` counts the answers that came without any.
+    """
+
+    def __init__(self, backend: Backend, base_url: str, max_tokens: int) -> None:
+        self.without_logprobs = 0
+        self._backend = backend
+        self._base_url = base_url
+        self._wish = {"temperature": 0, "max_tokens": max_tokens}
+        self._ask_logprobs: Json = {"logprobs": True, "top_logprobs": _ALTERNATIVES}
+        self._failures = 0
+
+    async def answer_all(
+        self, tasks: Iterable[Task], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
+    ) -> None:
+        """Asks for each task, `concurrency` at a time, and reports each as it comes.
+
+        Raises Stopped when the endpoint cannot be reached, refuses us, or fails several prompts in a row.
+        """
+        waiting = iter(tasks)
+
+        async def work() -> None:
+            for task in waiting:
+                try:
+                    answer = await self._answer(task)
+                except BackendError as error:
+                    self._judge(error)
+                    on_failure(task, _said(error))
+                else:
+                    self._failures = 0
+                    on_answer(task, answer)
+
+        workers = [asyncio.create_task(work()) for _ in range(concurrency)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def _judge(self, error: BackendError) -> None:
+        """Stops where the next prompt will fare no better."""
+        self._failures += 1
+        if isinstance(error, Unreachable):
+            raise Stopped(f"no model answers at {self._base_url} ({error}): is it running?") from None
+        if isinstance(error, BadStatus) and error.status in _WRONG_SETUP:
+            raise Stopped(f"{self._base_url} refuses: {_said(error)}; see --base-url, --model and --key-env") from None
+        if self._failures >= _FAILURES_TO_STOP:
+            raise Stopped(f"{self._base_url} failed {self._failures} prompts in a row: {_said(error)}") from None
+
+    async def _answer(self, task: Task) -> Json:
+        body = {"messages": [{"role": "user", "content": task.prompt}], **self._wish}
+        asked = dict(self._ask_logprobs)
+        try:
+            completion, latency_s = await self._complete(body | asked)
+        except BadStatus as error:
+            if not error.callers_fault or not asked or error.status in _WRONG_SETUP:
+                raise
+            # Some endpoints refuse a request for log-probabilities; what fails without them too has another cause.
+            completion, latency_s = await self._complete(body)
+            self._ask_logprobs = {}
+        answer = _recorded(completion.value, task, latency_s)
+        self.without_logprobs += "logprobs" not in answer
+        return answer
+
+    async def _complete(self, body: Mapping[str, Any]) -> tuple[Completion, float]:
+        """The completion and the seconds it took; what may pass is tried again, after a pause or the one asked for."""
+        for pause_s in (*(_FIRST_PAUSE_S * 2**n for n in range(_TRIES - 1)), None):
+            started = time.perf_counter()
+            try:
+                async with asyncio.timeout(_CALL_S):
+                    return await self._backend.complete(Call(body, ask_logprobs=False)), time.perf_counter() - started
+            except TimeoutError:
+                raise TimedOut(f"no answer within {_CALL_S:g} s") from None
+            except BackendError as error:
+                refused = isinstance(error, ContextExceeded) or (
+                    isinstance(error, BadStatus) and (error.callers_fault or error.status in _WRONG_SETUP)
+                )
+                if refused or pause_s is None:
+                    raise
+                asked_s = error.retry_after_s if isinstance(error, BadStatus) else None
+                await asyncio.sleep(pause_s if asked_s is None else min(asked_s, _CALL_S))
+        raise AssertionError("the last try returns or raises")
+
+
+@asynccontextmanager
+async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str]]:
+    """The base URL and name of the model that ships with Tierline, served for as long as the context lasts.
+
+    Raises CannotStart.
+    """
+    from gateway.cli.local.child import Child
+    from gateway.cli.local.local_model import find_gguf, local_child
+    from gateway.cli.local.state import claim
+    from gateway.config.schema import LocalModel
+
+    with TemporaryDirectory(prefix="tierline-collect-") as folder, claim(Path(folder)) as state:
+        spec, base_url = local_child(LocalModel(), state)
+        child = Child(replace(spec, vital=True), say)
+        life = asyncio.create_task(child.run())
+        settled = asyncio.create_task(child.settled.wait())
+        try:
+            await asyncio.wait({life, settled}, return_when=asyncio.FIRST_COMPLETED)
+            if life.done():
+                life.result()
+            yield base_url, find_gguf(None)[1]
+        finally:
+            settled.cancel()
+            await child.stop()
+            await asyncio.wait({life})
+
+
+def _recorded(completion: Mapping[str, Any], task: Task, latency_s: float) -> Json:
+    """The answer as a row has it; what the endpoint did not say is left out."""
+    choice = completion["choices"][0]
+    text = choice["message"].get("content")
+    text = text if isinstance(text, str) else ""
+    usage = usage_of(completion)
+    logprobs = token_logprobs(choice)
+    top = [[round(one, 4) for one in sorted(found, reverse=True)] for found in top_logprobs(choice, _ALTERNATIVES)]
+    said = {
+        "correct": int(grade(text, task.accepted, task.grade)),
+        "confidence": round(math.fsum(logprobs) / len(logprobs), 6) if logprobs else None,
+        "latency_ms": round(latency_s * 1000, 1),
+        "tok_in": usage.tokens_in if usage else None,
+        "tok_out": usage.tokens_out if usage else None,
+        "finish_reason": choice.get("finish_reason"),
+        "logprobs": [round(logprob, 4) for logprob in logprobs] or None,
+        "top_logprobs": top if any(top) else None,
+        "answer": text,
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _said(error: BackendError) -> str:
+    """The error in the endpoint's own words, where it has some: the user asked it, and is the one who reads them."""
+    if not isinstance(error, BadStatus):
+        return str(error) or error.error_type
+    try:
+        message = orjson.loads(error.body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = error.body.decode("utf-8", "replace")
+    words = " ".join(str(message).split())
+    return f"status {error.status}" + (f": {words[:200]}" if words else "")

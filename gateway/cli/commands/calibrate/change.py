@@ -1,0 +1,89 @@
+"""The policy change that a calibration amounts to: a diff to review, checked by loading what it makes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands.calibrate.labelled import Surface
+from policies.edit import CannotEdit, replaced, span_of, with_value
+from policies.loader import read_policy, version_of
+from policies.model import Policy
+from routing.confidence.judge import Basis
+from routing.offline.calibration.choose import Setting
+from routing.offline.calibration.start import with_threshold
+
+_WHEN = ("escalate", "when")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`before` and `after` are the policy file's whole texts; `key` the threshold of confidence that was set."""
+
+    file: Path
+    before: str
+    after: str
+    key: str
+
+    @property
+    def diff(self) -> str:
+        """A unified diff, for `patch -p1` or `git apply`; empty where nothing changes."""
+        name = Path(os.path.relpath(self.file)).as_posix()
+        lines = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
+        return "".join(unified_diff(*lines, f"a/{name}", f"b/{name}"))
+
+    def write(self) -> None:
+        """Puts the new text in the file's place, in one step. Raises OSError."""
+        scratch = self.file.with_name(f".{self.file.name}.new")
+        scratch.write_text(self.after, encoding="utf-8", newline="")
+        scratch.chmod(self.file.stat().st_mode & 0o777)
+        scratch.replace(self.file)
+
+
+def key_for(basis: Basis) -> str:
+    """The policy's key for a confidence of that kind."""
+    return "confidence_below" if basis == "calibrated" else "uncalibrated_below"
+
+
+def change_to(surface: Surface, setting: Setting, basis: Basis) -> Change:
+    """The policy file with the setting in it; raises CommandError where it cannot be put there as text."""
+    before = surface.file.read_bytes().decode("utf-8-sig")
+    key = key_for(basis)
+    try:
+        after = with_value(before, (*_WHEN, key), f"{setting.confidence_below:g}")
+    except CannotEdit as error:
+        raise CommandError(f"{surface.file}: {error}") from None
+    if setting.p_adequate is not None:
+        span = span_of(after, ("route", "start", surface.tiers[0]))
+        if span is None:
+            raise AssertionError("the loader has read this rule")
+        rule = with_threshold(after[span.start : span.end], setting.p_adequate)
+        after = replaced(after, span, rule)
+    change = Change(surface.file, before, after, key)
+    _check(change, surface, setting)
+    return change
+
+
+def _check(change: Change, surface: Surface, setting: Setting) -> None:
+    """The new text says what was meant and nothing else; an edit of text could go wrong in ways nobody foresees."""
+    expected = _meant(surface, change.key, setting)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / surface.file.name
+        file.write_text(change.after, encoding="utf-8", newline="")
+        policy, _ = read_policy(file)
+    if policy.version != version_of(expected):
+        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited as text; set it by hand")
+
+
+def _meant(surface: Surface, key: str, setting: Setting) -> Policy:
+    policy, tier = surface.policy, surface.tiers[0]
+    when = policy.escalate.when.model_copy(update={key: setting.confidence_below})
+    route = policy.route
+    if setting.p_adequate is not None:
+        route = route.model_copy(update={"start": {**route.start, tier: surface.rules.rule(setting.p_adequate)}})
+    escalate = policy.escalate.model_copy(update={"when": when})
+    return policy.model_copy(update={"escalate": escalate, "route": route})

@@ -1,0 +1,162 @@
+"""Labelled requests from rows of both models' graded answers, scored by the classifier as the gateway would."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._progress import OnProgress
+from gateway.cli.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
+from routing.confidence.judge import Evidence, Head, confidence_of, structural_fault
+from routing.decide import rule_values
+from routing.difficulty.model import SHEET_FILE, DifficultyModel
+from routing.embedding.embedder import Embedder
+from routing.features import features_of_text
+from routing.offline.calibration.cases import Cases
+from routing.offline.dataset import Answer, DataError, Example, label, read_rows
+
+_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Scorers:
+    """What judges a request before and after the answer. `sheets` are the files that say what they were fitted on.
+
+    `first`: answers are judged as a stream's are, by so many of their first tokens; None judges them whole.
+    """
+
+    embedder: Embedder
+    difficulty: DifficultyModel
+    head: Head | None
+    sheets: tuple[Path, ...]
+    first: int | None = None
+
+
+def from_data(
+    surface: Surface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers, on_progress: OnProgress
+) -> Labelled:
+    """The rows that both models answered. Raises CommandError, DataError."""
+    examples = [example for file in files for example in _examples(file, models)]
+    values, priors = _scored(examples, surface, scorers, on_progress)
+    answers = [example.answers[0] for example in examples]
+    evidence = [_evidence(answer, scorers.first) for answer in answers]
+    found = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
+    pairs = zip(answers, evidence, strict=True)
+    verdicts = judged(surface, found, [_is_faulty(answer, seen, surface) for answer, seen in pairs])
+    small_cost, large_cost, unit = costs(
+        [_cost(example.answers[0], surface, 0) for example in examples],
+        [_cost(example.answers[-1], surface, 1) for example in examples],
+    )
+    cases = Cases(
+        small=np.array([example.small for example in examples]),
+        large=np.array([example.large for example in examples]),
+        confidence=verdicts.confidence,
+        unfit=verdicts.unfit,
+        small_cost=small_cost,
+        large_cost=large_cost,
+        starts={at: surface.rules.start_cheapest(values, at) for at in surface.rules.thresholds},
+        unit=unit,
+        accepts_unknown=surface.policy.escalate.no_signal == "accept",
+    )
+    return Labelled(cases, verdicts.basis, models, tuple(_notes(surface, files, models, scorers)))
+
+
+def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
+    rows = read_rows(file)
+    known = sorted({name for row in rows for name in row.answers})
+    for name, flag in zip(models, ("--small", "--large"), strict=True):
+        if name not in known:
+            raise CommandError(f"{file} has no answers of {name!r}; it has {', '.join(known)}: name one by {flag}")
+    found = list(label(rows, *models))
+    if not found:
+        raise DataError(f"{file}: no prompt was answered by both {models[0]} and {models[1]}")
+    return found
+
+
+def _scored(
+    examples: Sequence[Example], surface: Surface, scorers: Scorers, on_progress: OnProgress
+) -> tuple[list[dict[str, Any]], list[float | None]]:
+    """For each example, what start rules may ask, and P(the small tier is right) where it is known."""
+    values: list[dict[str, Any]] = []
+    priors: list[float | None] = []
+    for start in range(0, len(examples), _BATCH):
+        on_progress("scoring prompts", start, len(examples))
+        prompts = [example.prompt for example in examples[start : start + _BATCH]]
+        for prompt, vector in zip(prompts, scorers.embedder.embed(prompts), strict=True):
+            features = features_of_text(prompt)
+            difficulty = scorers.difficulty.assess(vector, features)
+            values.append(rule_values(difficulty, features, surface.policy.slo.deadline))
+            known = difficulty.in_domain and surface.policy.route.classifier != "none"
+            priors.append(scorers.difficulty.probabilities(vector, features)[0] if known else None)
+    on_progress("scoring prompts", len(examples), len(examples))
+    return values, priors
+
+
+def _evidence(answer: Answer, first: int | None) -> Evidence:
+    """What the judge sees of an answer: all of it, or of its first tokens."""
+    if first is not None:
+        return _of_first_tokens(answer, first)
+    # Where a row says the mean alone, it is as if every token had it.
+    logprobs = answer.logprobs
+    if logprobs is None and answer.confidence is not None:
+        logprobs = (min(0.0, answer.confidence),) * max(1, answer.tok_out or 1)
+    return Evidence(answer.text or "", logprobs, answer.top_logprobs, finish_reason=answer.finish_reason)
+
+
+def _of_first_tokens(answer: Answer, first: int) -> Evidence:
+    if answer.logprobs is None:
+        raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew")
+    complete = len(answer.logprobs) <= first
+    return Evidence(
+        text=(answer.text or "") if complete else "",
+        logprobs=answer.logprobs[:first],
+        top_logprobs=answer.top_logprobs and answer.top_logprobs[:first],
+        finish_reason=answer.finish_reason if complete else None,
+        complete=complete,
+    )
+
+
+def _is_faulty(answer: Answer, seen: Evidence, surface: Surface) -> bool:
+    """Whether the judge would turn the answer down whatever its tokens say, as far as the row tells."""
+    if answer.text is not None:
+        return bool(structural_fault(seen, surface.policy.escalate))
+    return seen.finish_reason in surface.policy.escalate.when.finish
+
+
+def _cost(answer: Answer, surface: Surface, tier: int) -> float | None:
+    return dollars(answer.cost_usd, answer.tok_in, answer.tok_out, (surface.small, surface.large)[tier])
+
+
+def _notes(surface: Surface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers) -> Iterator[str]:
+    for model, backend, tier in zip(models, (surface.small, surface.large), surface.tiers, strict=True):
+        if model != backend.model:
+            yield (
+                f"the labels are {model}'s, but {tier} runs {backend.model}: thresholds hold for the models they were "
+                "chosen with"
+            )
+    digests = {hashlib.sha256(file.read_bytes()).hexdigest(): file for file in files}
+    for sheet in scorers.sheets:
+        for digest in _trained_on(sheet) & digests.keys():
+            yield f"{sheet} was fitted on {digests[digest].name}: on new traffic it does worse than it does here"
+
+
+def _trained_on(sheet: Path) -> set[str]:
+    """The SHA-256 of every file a data sheet says its numbers were fitted on."""
+    try:
+        said = json.loads(sheet.read_bytes())
+    except (OSError, ValueError):
+        return set()
+    sources = said.get("trained_on", []) if isinstance(said, dict) else []
+    return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}
+
+
+def sheet_of(artefact: Path) -> Path:
+    """The data sheet of a classifier's folder."""
+    return artefact / SHEET_FILE

@@ -1,0 +1,109 @@
+"""What a calibration starts from: the surface, the step of its ladder in question, and labelled requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gateway.cli.commands import CommandError
+from gateway.config.schema import BackendConfig, Deployment
+from policies.errors import did_you_mean
+from policies.loader import policy_files, read_policy
+from policies.model import Policy
+from routing.confidence.judge import Basis
+from routing.offline.calibration.cases import Cases, CostUnit
+from routing.offline.calibration.risk import Flags, Floats
+from routing.offline.calibration.start import StartRules
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """A surface and the first step of its ladder, from the `small` tier's backend to the `large` one's."""
+
+    file: Path
+    policy: Policy
+    rules: StartRules
+    small: BackendConfig
+    large: BackendConfig
+
+    @property
+    def tiers(self) -> tuple[str, str]:
+        """The names of the two tiers."""
+        return self.policy.tiers[0], self.policy.tiers[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Labelled requests. `models` are the two that answered, `notes` what whoever reads the result must know."""
+
+    cases: Cases
+    basis: Basis
+    models: tuple[str, str]
+    notes: tuple[str, ...]
+
+
+def find_surface(name: str, folder: Path, deployment: Deployment) -> Surface:
+    """The surface of that name; raises CommandError, or ConfigError where a policy cannot be read."""
+    read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
+    if name not in read:
+        raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}")
+    file, policy = read[name]
+    if len(policy.tiers) < 2:
+        raise CommandError(f"{name} has one tier, {policy.tiers[0]}: there is no threshold to choose")
+    if policy.escalate.max_attempts < 2:
+        raise CommandError(f"{name} never escalates (max_attempts is 1): there is no threshold to choose")
+    backends = {tier.name: tier.backends[0] for tier in deployment.tiers}
+    for tier in policy.tiers[:2]:
+        if tier not in backends:
+            raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
+    return Surface(file, policy, StartRules.of(policy), backends[policy.tiers[0]], backends[policy.tiers[1]])
+
+
+def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, backend: BackendConfig) -> float | None:
+    """What a call cost: as recorded, else its tokens at the backend's price; None where neither is known."""
+    if cost_usd is not None:
+        return cost_usd
+    if tok_in is None or tok_out is None:
+        return None
+    return (tok_in * backend.price.input + tok_out * backend.price.output) / 1e6
+
+
+def costs(small: Sequence[float | None], large: Sequence[float | None]) -> tuple[Floats, Floats, CostUnit]:
+    """Both tiers' costs in dollars; or, where some are unknown or the large tier is free, counted in large calls."""
+    known = [(one, other) for one, other in zip(small, large, strict=True) if one is not None and other is not None]
+    if len(known) < len(small) or not sum(other for _, other in known):
+        return np.zeros(len(small)), np.ones(len(small)), "large calls"
+    pairs = np.array(known)
+    return pairs[:, 0], pairs[:, 1], "dollars"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How the surface's judge would see the small tier's answers, as `Cases` wants it."""
+
+    confidence: Floats
+    unfit: Flags
+    basis: Basis
+
+
+def judged(surface: Surface, found: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]) -> Judged:
+    """One threshold is chosen at a time: the calibrated one if any answer is held against that.
+
+    The other answers are then as the policy's other threshold has them, which stays as it is.
+    """
+    chosen: Basis = "calibrated" if any(basis == "calibrated" for _, basis in found) else "logprob"
+    calibrated = chosen == "calibrated"
+    other = surface.policy.escalate.when.threshold(calibrated=False)
+    confidence, unfit = np.full(len(found), np.nan), np.array(faulty, bool)
+    for i, (value, basis) in enumerate(found):
+        if value is None:
+            continue
+        if calibrated and basis != "calibrated":
+            confidence[i] = np.inf
+            unfit[i] |= value < other
+        else:
+            confidence[i] = value
+    return Judged(confidence, unfit, chosen)

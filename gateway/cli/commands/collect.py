@@ -1,0 +1,207 @@
+"""`tierline collect`: what one model answers to prompts whose answers are known, as rows of labelled prompts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.openai import OpenAIBackend
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
+from gateway.cli.commands._collect_rows import Json, Labels, Task, read_tasks
+from gateway.cli.commands._progress import progress
+from gateway.cli.local import CannotStart
+from gateway.cli.local.local_model import find_gguf
+from gateway.exit_codes import Exit
+from routing.offline.dataset import DataError
+
+_CONNECT_S = 10.0
+_MAX_REPLY = 32 << 20
+_STDERR = Console(stderr=True)
+
+_EXAMPLES = """examples:
+  tierline collect --prompts mine.jsonl --out local.jsonl.gz
+                              the model that ships with Tierline, started for the purpose
+  tierline collect --prompts mine.jsonl --base-url http://127.0.0.1:11434/v1 --model llama3.2:3b --out llama.jsonl.gz
+                              another local model, here Ollama's
+  tierline collect --prompts local.jsonl.gz --base-url https://api.openai.com/v1 --model gpt-4o-mini \\
+      --key-env OPENAI_API_KEY --out both.jsonl.gz
+                              the hosted tier, on the same prompts: its labels beside those of the first run
+
+A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "text"}, with "dataset" and "group" if you
+like. `grade` is choice (the letter, A to J), number (the last one of the answer), text (an accepted answer is said in
+it) or yes_no. A file of {"id", "answers", "grade"} may say what is right instead (--answers); prompts that nothing
+grades are left out. `tierline train`, `calibrate` and `eval` read what is written. Ctrl-C loses only the answers in
+flight: --resume goes on. Exit code 1: prompts are left without an answer."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `collect` to the command line."""
+    parser = subparsers.add_parser(
+        "collect",
+        help="label prompts with what a model answers",
+        description="Asks a model prompts whose answers are known; records if it was right, and its log-probabilities.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSON lines, or .gz of them")
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="what is right, by id, where FILE does not say it")
+    parser.add_argument("--base-url", type=_url, metavar="URL", help="the OpenAI-compatible endpoint, up to /v1")
+    parser.add_argument("--model", metavar="NAME", help="the model's name there, and in the rows")
+    parser.add_argument("--key-env", metavar="VAR", help="the environment variable that holds the endpoint's key")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the labelled rows; .gz is compressed")
+    parser.add_argument("--concurrency", type=_count, default=4, metavar="N", help="prompts at a time (default: 4)")
+    parser.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="of an answer (default: 256)")
+    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N prompts")
+    parser.add_argument("--resume", action="store_true", help="go on with an earlier run's --out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Asks what is not answered yet, writes the rows and prints how well the model did."""
+    if bool(args.base_url) != bool(args.model):
+        raise CommandError("--base-url and --model go together; with neither, the model that ships with Tierline")
+    try:
+        every, ungraded = read_tasks(args.prompts, args.answers)
+        if ungraded:
+            _say(f"{ungraded} prompts are left out: nothing says what is right")
+        tasks = every[: args.limit]
+        labels = Labels.open(args.out, args.model or find_gguf(None)[1], resume=args.resume)
+        failures = _ask(args, labels, tasks)
+        labels.finish(tasks)
+    except (DataError, CannotStart, OSError) as error:
+        raise CommandError(str(error)) from None
+    if failures:
+        task, reason = failures[0]
+        _say(f"{len(failures)} prompts have no answer, --resume asks them again; the first, {task.id}: {reason}")
+    _report(args, labels, tasks)
+    return Exit.FINDINGS if failures else Exit.OK
+
+
+def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> list[tuple[Task, str]]:
+    """Fills the labels; returns the prompts that got no answer, and why."""
+    missing = labels.missing(tasks)
+    failures: list[tuple[Task, str]] = []
+    try:
+        with progress() as on_progress:
+            answered = len(tasks) - len(missing)
+            on_progress(labels.model, answered, len(tasks))
+
+            def on_answer(task: Task, answer: Json) -> None:
+                nonlocal answered
+                labels.add(task, answer)
+                answered += 1
+                on_progress(labels.model, answered, len(tasks))
+
+            def on_failure(task: Task, reason: str) -> None:
+                failures.append((task, reason))
+
+            if missing:
+                asyncio.run(_ask_all(args, missing, on_answer, on_failure))
+    except (Stopped, KeyboardInterrupt) as error:
+        kept = f"{len(tasks) - len(labels.missing(tasks))} of {len(tasks)} prompts are answered; --resume goes on"
+        if isinstance(error, Stopped):
+            raise CommandError(f"{error}\n{kept}") from None
+        _say(kept)
+        raise
+    return failures
+
+
+async def _ask_all(args: argparse.Namespace, tasks: Sequence[Task], on_answer: OnAnswer, on_failure: OnFailure) -> None:
+    async with _endpoint(args) as (base_url, model, key):
+        transport = AiohttpTransport(
+            f"{base_url}/chat/completions",
+            max_in_flight=args.concurrency,
+            connect_timeout_s=_CONNECT_S,
+            max_reply=_MAX_REPLY,
+        )
+        backend = OpenAIBackend(transport, model=model, key=key)
+        respondent = Respondent(backend, base_url, args.max_tokens)
+        try:
+            await respondent.answer_all(tasks, args.concurrency, on_answer, on_failure)
+        finally:
+            await backend.aclose()
+            if count := respondent.without_logprobs:
+                _say(
+                    f"{count} answers came without log-probabilities: they say who is right, and fit no confidence head"
+                )
+
+
+@asynccontextmanager
+async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, str | None]]:
+    """Base URL, model and key; the model that ships is started if no other is named."""
+    if args.base_url is None:
+        async with local_model(_say) as (base_url, model):
+            yield base_url, model, None
+        return
+    key = os.environ.get(args.key_env) if args.key_env else None
+    if args.key_env and not key:
+        raise CommandError(f"{args.key_env}, which --key-env names, is not set")
+    yield args.base_url, args.model, key
+
+
+def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> None:
+    """How often the model was right, in all and where it was surest, by data set."""
+    answers: dict[str, list[Json]] = {}
+    for task in tasks:
+        if task.id in labels.rows and labels.model in labels.rows[task.id]["models"]:
+            answers.setdefault(task.dataset, []).append(labels.rows[task.id]["models"][labels.model])
+    figures = {dataset: _figures(some) for dataset, some in answers.items()}
+    if args.json:
+        print(json.dumps({"model": labels.model, "out": str(args.out), "datasets": figures}))  # noqa: T201
+        return
+    table = Table(title=labels.model, title_justify="left", box=None)
+    table.add_column("data set")
+    for heading in ("n", "right", "mean confidence", "right among the surest fifth"):
+        table.add_column(heading, justify="right")
+    for dataset, found in figures.items():
+        shares = (found["right"], found["confidence"], found["right_surest_fifth"])
+        table.add_row(dataset, str(found["n"]), *("-" if one is None else f"{one:.3f}" for one in shares))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    sys.stdout.write(f"written to {args.out}\n")
+
+
+def _figures(answers: Sequence[Json]) -> dict[str, Any]:
+    sure = sorted((one for one in answers if "confidence" in one), key=lambda one: -float(one["confidence"]))
+    fifth = sure[: math.ceil(len(sure) / 5)]
+    return {
+        "n": len(answers),
+        "right": _mean([float(one["correct"]) for one in answers]),
+        "confidence": _mean([math.exp(one["confidence"]) for one in sure]),
+        "right_surest_fifth": _mean([float(one["correct"]) for one in fifth]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL like http://127.0.0.1:8000/v1")
+    return text.rstrip("/")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _say(line: str) -> None:
+    _STDERR.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,51 @@
+"""The classifier as it is served: what an artefact says of texts, each in a request of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+from gateway.cli.commands._progress import OnProgress
+from gateway.cli.commands.eval._embedding import Remembered
+from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
+from routing.embedding.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder
+from routing.features import features_of_text
+
+_SHOWN_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A loaded artefact and the encoder it was made for."""
+
+    folder: Path
+    model: DifficultyModel
+    embedder: Embedder
+
+    @classmethod
+    def open(cls, artefact: str, kind: EmbedderKind | None, state: Path) -> Served:
+        """`artefact` is a folder, or the kind of a shipped one. Raises ArtefactError, EmbedderUnavailable."""
+        shipped = artefact in get_args(EmbedderKind)
+        folder = shipped_artefact(cast(EmbedderKind, artefact)) if shipped else Path(artefact)
+        embedder = _encoder(DifficultyModel.load(folder).embedder, kind, state)
+        return cls(folder, DifficultyModel.load(folder, embedder), embedder)
+
+    def assess(self, texts: Sequence[str], on_progress: OnProgress) -> Iterator[Difficulty]:
+        """The difficulty of each text."""
+        vectors = Remembered(self.embedder, on_progress).embed(texts)
+        for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+            if row % _SHOWN_EVERY == 0:
+                on_progress("scoring", row, len(texts))
+            yield self.model.assess(vector, features_of_text(text))
+        on_progress("scoring", len(texts), len(texts))
+
+
+def _encoder(name: str, kind: EmbedderKind | None, state: Path) -> Embedder:
+    """The encoder of the given kind, or whichever makes the vectors of that name."""
+    for candidate in get_args(EmbedderKind) if kind is None else (kind,):
+        embedder = load_embedder(candidate, state)
+        if kind is not None or embedder.name == name:
+            return embedder
+    raise EmbedderUnavailable(f"the artefact was made for {name!r} vectors, and no encoder here makes them")

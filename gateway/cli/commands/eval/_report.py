@@ -1,0 +1,262 @@
+"""What an evaluation prints: one JSON object, or tables a hundred columns wide, and a picture where one is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._labelled import Labelled
+from gateway.cli.commands._progress import OnProgress
+from routing.offline.evaluation.figures import (
+    ALWAYS_LARGE,
+    ALWAYS_SMALL,
+    Draw,
+    Figures,
+    Interval,
+    OnResample,
+    Outcomes,
+    figures,
+)
+
+_ALWAYS_THERE = ("apgr", "cpt50", "cpt80", "calls95", "calls99", "ece")
+_METHODS = ("random", ALWAYS_SMALL, ALWAYS_LARGE, "groups", "length", "raw_logprob", "ours", "oracle")
+_HEADINGS = {"datasets": "data set", "prefix": "first tokens"}
+_WIDTH = 100
+_DIGITS = 5
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was measured, over all prompts and in parts, and under which conditions (`facts`, as JSON values).
+
+    `parts` has tables by name, each of rows by name: how many prompts, and their figures.
+    """
+
+    title: str
+    pair: tuple[str, str]
+    n: int
+    figures: Figures
+    parts: dict[str, dict[str, tuple[int, Figures]]]
+    facts: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def measured(
+    title: str,
+    data: Labelled,
+    draws: Sequence[Draw],
+    facts: dict[str, Any],
+    notes: list[str],
+    on_progress: OnProgress,
+    prefixes: Mapping[int, Sequence[Draw]] = MappingProxyType({}),
+) -> Report:
+    """Every figure of these draws, of each data set's part of them, and of what was judged from first tokens.
+
+    `facts` holds at least `seed`.
+    """
+    outcomes = Outcomes.of(data.examples)
+    names = np.array([example.dataset for example in data.examples])
+    known = list(dict.fromkeys(names.tolist()))
+    each = {name: [_only(draw, names == name) for draw in draws] for name in known if len(known) > 1}
+    jobs: dict[tuple[str, str], Sequence[Draw]] = {
+        ("datasets", name): some for name, some in each.items() if all(len(draw.rows) for draw in some)
+    }
+    jobs |= {("prefix", str(tokens)): some for tokens, some in prefixes.items()}
+    whole = figures(outcomes, draws, facts["seed"], _watch(on_progress, 0, 1 + len(jobs)))
+    parts: dict[str, dict[str, tuple[int, Figures]]] = {}
+    for number, ((heading, row), some) in enumerate(jobs.items(), start=1):
+        count = len(np.unique(np.concatenate([draw.rows for draw in some])))
+        found = figures(outcomes, some, facts["seed"], _watch(on_progress, number, 1 + len(jobs)))
+        parts.setdefault(heading, {})[row] = count, found
+    if not whole.get("apgr"):
+        notes = [*notes, f"{data.pair()[1]} is no better than {data.pair()[0]} here: there is no gap to recover"]
+    return Report(title, data.pair(), len(names), whole, parts, {"data": data.sources, **facts}, notes)
+
+
+def _watch(on_progress: OnProgress, number: int, jobs: int) -> OnResample:
+    return lambda done, total: on_progress("resampling", number * total + done, jobs * total)
+
+
+def _only(draw: Draw, chosen: NDArray[np.bool_]) -> Draw:
+    here = np.flatnonzero(chosen[draw.rows])
+    return Draw(draw.rows[here], tuple(method.take(here) for method in draw.methods), draw.cascade)
+
+
+def show(report: Report, args: argparse.Namespace) -> None:
+    """Prints the report, as asked."""
+    if args.json:
+        sys.stdout.write(orjson.dumps(as_json(report), option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    console = console_of_stdout()
+    console.print(report.title, style="bold")
+    _print(console, report.figures)
+    for heading, rows in report.parts.items():
+        console.print(_in_parts(_HEADINGS[heading], rows))
+        console.print()
+    print_notes(console, report.notes)
+
+
+def console_of_stdout() -> Console:
+    """The terminal, at its own width, or a hundred columns of a file."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
+
+
+def print_notes(console: Console, notes: Sequence[str]) -> None:
+    """A line or more for each."""
+    for note in notes:
+        console.print(f"- {note}", style="dim")
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    shares = _shares(report.figures, report.pair)
+    parts = {
+        heading: {name: {**_as_json(some), "n": count} for name, (count, some) in rows.items()}
+        for heading, rows in report.parts.items()
+    }
+    return {
+        **_as_json(report.figures),
+        "n": report.n,
+        "small": report.pair[0],
+        "large": report.pair[1],
+        "share_per_tier": shares,
+        **parts,
+        **report.facts,
+        "notes": report.notes,
+    }
+
+
+def interval_json(interval: Interval) -> dict[str, float]:
+    """`{"value", "lo", "hi"}`."""
+    return {name: round(getattr(interval, name), _DIGITS) for name in ("value", "lo", "hi")}
+
+
+def _as_json(found: Figures) -> dict[str, Any]:
+    every: Figures = {figure: {} for figure in _ALWAYS_THERE} | found
+    return {
+        figure: {method: interval_json(methods[method]) for method in _METHODS if method in methods}
+        for figure, methods in every.items()
+    }
+
+
+def _shares(found: Figures, pair: tuple[str, str]) -> dict[str, dict[str, float]]:
+    """How much of the traffic each tier answers where 95% of the large model's accuracy is reached."""
+    large = {method: share.value for method, share in found["calls95"].items()}
+    return {
+        method: {pair[0]: round(1 - large[method], _DIGITS), pair[1]: round(large[method], _DIGITS)}
+        for method in _METHODS
+        if method in large
+    }
+
+
+def percent(interval: Interval | None) -> str:
+    """A share with its interval, in percent."""
+    if interval is None:
+        return _NONE
+    if interval.exact:
+        return f"{interval.value:.1%}"
+    return f"{interval.value:.1%} [{100 * interval.lo:.1f}, {100 * interval.hi:.1f}]"
+
+
+def _print(console: Console, found: Figures) -> None:
+    def cell(figure: str, method: str) -> Interval | None:
+        return found.get(figure, {}).get(method)
+
+    dollars = ("$ per 1,000", "saved") if "dollars" in found else ()
+    quality = table("method", "APGR", "CPT50", "CPT80", "ECE")
+    cost = table("method", "calls for 95%", "calls for 99%", "small / large", *dollars)
+    for method in _METHODS:
+        if not any(method in methods for methods in found.values()):
+            continue
+        name = method.replace("_", " ")
+        apgr, ece = cell("apgr", method), cell("ece", method)
+        quality.add_row(
+            name, str(apgr or _NONE), percent(cell("cpt50", method)), percent(cell("cpt80", method)), str(ece or _NONE)
+        )
+        row = [
+            name,
+            percent(cell("calls95", method)),
+            percent(cell("calls99", method)),
+            _split(cell("calls95", method)),
+        ]
+        if dollars:
+            spent, saved = cell("dollars", method), cell("saved", method)
+            row += [_money(spent), _NONE if saved is None else f"{saved.value:.1%}"]
+        cost.add_row(*row)
+    small, large = found["accuracy"][ALWAYS_SMALL], found["accuracy"][ALWAYS_LARGE]
+    console.print(f"accuracy: always small {small}, always large {large}")
+    console.print()
+    console.print(quality)
+    console.print()
+    console.print(cost)
+    console.print()
+    ahead = found.get("ours_minus", {})
+    for method in (method for method in _METHODS if method in ahead):
+        console.print(f"APGR of ours minus that of {method.replace('_', ' ')}: {ahead[method]}")
+    if ahead:
+        console.print()
+
+
+def _in_parts(heading: str, rows: Mapping[str, tuple[int, Figures]]) -> Table:
+    known = {method for _, found in rows.values() for method in found.get("apgr", {})}
+    methods = ("raw_logprob" if "raw_logprob" in known else "groups", "ours")
+    columns = (f"APGR {name.replace('_', ' ')}" for name in methods)
+    made = table(heading, "n", *columns, "ours: calls for 95%")
+    for name, (count, found) in rows.items():
+        apgr = [str(found.get("apgr", {}).get(method, _NONE)) for method in methods]
+        made.add_row(name, f"{count:,}", *apgr, percent(found["calls95"].get("ours")))
+    return made
+
+
+def table(first: str, *others: str) -> Table:
+    """An empty table: the first column to the left, the others to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column(first)
+    for heading in others:
+        made.add_column(heading, justify="right")
+    return made
+
+
+def _split(large: Interval | None) -> str:
+    return _NONE if large is None else f"{100 * (1 - large.value):.0f} / {100 * large.value:.0f}%"
+
+
+def _money(spent: Interval | None) -> str:
+    return _NONE if spent is None else f"{spent.value:.4f}"
+
+
+def require_libraries(args: argparse.Namespace, *, fits: bool) -> None:
+    """Says at once, and not after minutes of work, what is not installed. Raises CommandError."""
+    if fits and not _installed("sklearn"):
+        hint = ", or score what is fitted already with --artefact" if "artefact" in args else ""
+        raise CommandError(f"fitting needs scikit-learn; run: make tools (or pip install 'tierline[train]'){hint}")
+    if args.plot is not None and not _installed("matplotlib"):
+        raise CommandError("a picture needs matplotlib; run: make tools (or pip install 'tierline[train]')")
+
+
+def _installed(library: str) -> bool:
+    try:
+        import_module(library)
+    except ImportError:
+        return False
+    return True
+
+
+def named(data: Labelled) -> str:
+    """The data, the pair of each file and n, for a title."""
+    names = ", ".join(dict.fromkeys(example.dataset for example in data.examples))
+    pairs = ", ".join(dict.fromkeys(f"{source['small']} or {source['large']}" for source in data.sources))
+    return f"{names}: {pairs}, n = {len(data.examples):,}"

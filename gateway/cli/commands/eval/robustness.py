@@ -1,0 +1,201 @@
+"""`tierline eval robustness`: does a rephrased question go to the same tier?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import orjson
+from rich.table import Table
+
+from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._progress import progress
+from gateway.cli.commands.eval import _report
+from gateway.cli.commands.eval._artefact import Served
+from gateway.cli.commands.eval._data import whole
+from gateway.cli.commands.eval._pairs import Pair, read_pairs
+from gateway.exit_codes import Exit
+from policies.loader import read_policy
+from policies.model import Policy
+from routing.decide import rule_values
+from routing.difficulty.model import Difficulty
+from routing.embedding.embedder import EmbedderKind
+from routing.features import features_of_text
+from routing.offline.dataset import DataError
+from routing.offline.evaluation.figures import Interval, share
+from routing.offline.evaluation.stability import Assessed, Cut, agreement, best, cuts
+
+_EXAMPLES = """examples:
+  tierline eval robustness --pairs paraphrases.jsonl.gz
+  tierline eval robustness --pairs paraphrases.jsonl.gz --artefact my-classifier --limit 0
+  tierline eval robustness --pairs paraphrases.jsonl.gz --policy policies/chat.yaml
+
+A row is a line of JSON: {"id", "dataset", "group", "a", "b", "same_answer"}; the pairs whose same_answer is true are
+used. Thresholds on p_adequate are taken from the pairs' own texts, so that the small tier gets 20 to 80% of them; the
+share of pairs whose texts go to one tier is printed for each. The best of them that leaves each tier a fifth of the
+traffic is `same tier`. Intervals are central 95% of 1,000 bootstrap resamples of the pairs."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `eval robustness`."""
+    parser = subparsers.add_parser(
+        "robustness",
+        help="the same tier for a rephrased question",
+        description="Measures how often both texts of a pair that ask the same go to the same tier.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--pairs", type=Path, required=True, metavar="FILE", help="pairs: JSON lines, or .gz of them")
+    parser.add_argument("--artefact", default="static", metavar="PATH", help="a folder, 'static' (default) or 'minilm'")
+    parser.add_argument("--embedding", choices=get_args(EmbedderKind), help="default: the artefact's")
+    parser.add_argument("--limit", type=whole(0), default=5000, metavar="N", help="pairs, at random (0: all; or 5000)")
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="agreement under this policy's start rules, too")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="of the sample and the resamples (default: 0)"
+    )
+    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(evaluate=evaluate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stability:
+    """What was found. `flips`: the share of pairs of which one text is in the domain and the other is not."""
+
+    found: list[Cut]
+    best: Cut | None
+    groups: dict[str, tuple[int, Interval]]
+    in_domain: Interval
+    flips: Interval
+    policy: dict[str, Any] | None
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Assesses both texts of every pair and prints how often they go to one tier."""
+    policy = read_policy(args.policy)[0] if args.policy else None
+    pairs, notes = _chosen(args)
+    with progress() as on_progress:
+        served = Served.open(args.artefact, args.embedding, args.state)
+        texts = [text for pair in pairs for text in (pair.a, pair.b)]
+        said = list(served.assess(texts, on_progress))
+    found = _stability(pairs, said, policy, args.seed)
+    artefact = {"path": args.artefact, "version": served.model.version}
+    facts = {"artefact": artefact, "embedding": served.embedder.name, "seed": args.seed, "notes": notes}
+    if args.json:
+        report = {**_as_json(found), "n": len(pairs), "pairs": args.pairs.name, **facts}
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+    else:
+        title = f"{args.pairs.name}: n = {len(pairs):,} pairs; artefact {served.model.version}, {served.embedder.name}"
+        _print(title, found, notes)
+    return Exit.OK
+
+
+def _chosen(args: argparse.Namespace) -> tuple[list[Pair], list[str]]:
+    """The pairs that ask the same, or a sample of them; and what was left out."""
+    pairs, conversations = read_pairs(args.pairs)
+    same = [pair for pair in pairs if pair.same_answer]
+    if not same:
+        raise DataError(f"{args.pairs}: none of the {len(pairs)} pairs has same_answer true")
+    notes = [f"{conversations:,} pairs of conversations were skipped"] if conversations else []
+    if 0 < args.limit < len(same):
+        rows = np.random.default_rng(args.seed).choice(len(same), args.limit, replace=False)
+        notes.append(f"{args.limit:,} of {len(same):,} pairs, at random; --limit 0 takes all")
+        same = [same[row] for row in np.sort(rows)]
+    return same, notes
+
+
+def _stability(pairs: Sequence[Pair], said: Sequence[Difficulty], policy: Policy | None, seed: int) -> _Stability:
+    assessed = Assessed(
+        np.array([difficulty.p_adequate for difficulty in said]).reshape(-1, 2),
+        np.array([difficulty.in_domain for difficulty in said]).reshape(-1, 2),
+    )
+    found = cuts(assessed, seed)
+    top = best(found)
+    names = np.array([pair.group for pair in pairs])
+    groups: dict[str, tuple[int, Interval]] = {}
+    if top is not None:
+        same = agreement(assessed.p_adequate >= top.threshold)
+        for name in dict.fromkeys(names.tolist()):
+            own = same[names == name]
+            groups[name] = (len(own), share(own, seed))
+    return _Stability(
+        found,
+        top,
+        groups if len(groups) > 1 else {},
+        share(assessed.in_domain.mean(axis=1), seed),
+        share(1.0 - agreement(assessed.in_domain), seed),
+        None if policy is None else _under(policy, pairs, said, seed),
+    )
+
+
+def _under(policy: Policy, pairs: Sequence[Pair], said: Sequence[Difficulty], seed: int) -> dict[str, Any]:
+    """Where the policy's start rules send each text, with the whole deadline left and every tier ready."""
+    texts = [text for pair in pairs for text in (pair.a, pair.b)]
+    tiers = np.array([_start(policy, *each) for each in zip(texts, said, strict=True)]).reshape(-1, 2)
+    shares = {name: round(float((tiers == number).mean()), 4) for number, name in enumerate(policy.tiers)}
+    return {"policy": policy.label, "same_tier": share(agreement(tiers), seed), "share_per_tier": shares}
+
+
+def _start(policy: Policy, text: str, difficulty: Difficulty) -> int:
+    values = rule_values(difficulty, features_of_text(text), policy.slo.deadline)
+    return policy.tiers.index(next(tier for tier, rule in policy.route.start.items() if rule.holds(values)))
+
+
+def _as_json(found: _Stability) -> dict[str, Any]:
+    report: dict[str, Any] = {"agreement": {}, "agreement_in_domain": {}, "small_share": {}}
+    for cut in found.found:
+        report["agreement"][str(cut.asked)] = _report.interval_json(cut.same)
+        report["small_share"][str(cut.asked)] = round(cut.small_share, 4)
+        if cut.same_inside is not None:
+            report["agreement_in_domain"][str(cut.asked)] = _report.interval_json(cut.same_inside)
+    if found.best is not None:
+        at = {"at": found.best.asked, "threshold": round(found.best.threshold, 4)}
+        report["same_tier"] = {**_report.interval_json(found.best.same), **at}
+        groups = {name: {**_report.interval_json(same), "n": n} for name, (n, same) in found.groups.items()}
+        report |= {"groups": groups} if groups else {}
+    report["in_domain"] = _report.interval_json(found.in_domain)
+    report["in_domain_flips"] = _report.interval_json(found.flips)
+    if found.policy is not None:
+        report["policy"] = {**found.policy, "same_tier": _report.interval_json(found.policy["same_tier"])}
+    return report
+
+
+def _print(title: str, found: _Stability, notes: Sequence[str]) -> None:
+    console = _report.console_of_stdout()
+    console.print(title, style="bold")
+    console.print(f"in domain: {_report.percent(found.in_domain)} of the texts; ", end="")
+    console.print(f"of {_report.percent(found.flips)} of the pairs only one is")
+    console.print()
+    console.print(_cuts_table(found))
+    console.print()
+    if found.groups and found.best is not None:
+        console.print(_groups_table(found, found.best))
+        console.print()
+    if found.best is None:
+        console.print("- no cut leaves each tier a fifth of the traffic: too many texts have one score", style="dim")
+    if found.policy is not None:
+        shares = ", ".join(f"{name} {part:.0%}" for name, part in found.policy["share_per_tier"].items())
+        same = _report.percent(found.policy["same_tier"])
+        console.print(f"- {found.policy['policy']}: same tier for {same} of the pairs; {shares}", style="dim")
+    _report.print_notes(console, notes)
+
+
+def _cuts_table(found: _Stability) -> Table:
+    table = _report.table("small tier's share", "p_adequate >=", "same tier", "same tier, both in domain", "")
+    for cut in found.found:
+        mark = "best" if cut is found.best else ""
+        same, inside = _report.percent(cut.same), _report.percent(cut.same_inside)
+        table.add_row(f"{cut.small_share:.1%}", f"{cut.threshold:.3f}", same, inside, mark)
+    return table
+
+
+def _groups_table(found: _Stability, top: Cut) -> Table:
+    table = _report.table("group", "n", f"same tier, at {top.small_share:.0%}")
+    for name, (count, same) in found.groups.items():
+        table.add_row(name, f"{count:,}", _report.percent(same))
+    return table

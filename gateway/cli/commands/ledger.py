@@ -1,0 +1,167 @@
+"""`tierline ledger`: what requests cost, took and were worth, over the records that the store keeps."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._ledger_figures import figures
+from gateway.cli.commands._ledger_view import show
+from gateway.cli.commands._progress import OnProgress, progress
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+from gateway.telemetry import reader
+from gateway.telemetry.feedback import Feedback, Key, key_of
+
+_EXAMPLES = """examples:
+  tierline ledger                           every request that is kept, 10,000 by default
+  tierline ledger --since 1h --surface chat
+  tierline ledger --last 500 --json | jq .strongest_alone.reported
+  tierline ledger --since 24h --export audit.jsonl
+
+"strongest alone" is what the policy's strongest tier would have cost for the same answers, at its configured price: for
+a cache hit, too. A saving is claimed from usage that backends reported; what is partly our own count stands apart.
+Goodput is the share of requests within every p99 limit and the deadline of their surface; bad requests and clients that
+left are not counted. The holdout went to the strongest tier by chance (the policy's `holdout`): the difference of its
+scores from the others' is what routing costs in quality, if a random sample of both was judged.
+
+A line of --export is one request: the ledger with an account of each backend call, when it started, its trace id, and
+the feedback on it (`score`, `comment`; null where nobody said anything)."""
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smhd])$")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_REPORT_EVERY = 200
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `ledger` to the command line."""
+    parser = subparsers.add_parser(
+        "ledger",
+        help="say what requests cost, took and were worth",
+        description="Sums up the requests that the store keeps: money, what was wasted and what was saved, times, "
+        "goodput, and the quality of what was routed against what was held out.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--last", type=_count, metavar="N", help="only the latest N")
+    which.add_argument("--since", type=_duration, metavar="TIME", help="only those of the last 90s, 15m, 1h or 2d")
+    parser.add_argument("--surface", metavar="S", help="only this surface's")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the records there too, one JSON object a line"
+    )
+    add_store_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Reads, sums up, prints and exports; raises CommandError."""
+    with _progress(args.json) as on_progress:
+        rows = _rows(args, on_progress)
+        if not rows:
+            raise CommandError("no such request is kept; `tierline trace list` shows what is")
+        if args.export is not None:
+            _write(args.export, rows, on_progress)
+    said = figures(rows)
+    if args.json:
+        sys.stdout.write(orjson.dumps(said).decode() + "\n")
+        return Exit.OK
+    show(said, args.surface)
+    if args.export is not None:
+        sys.stdout.write(f"\n{len(rows)} records written to {args.export}\n")
+    return Exit.OK
+
+
+def _rows(args: argparse.Namespace, on_progress: OnProgress) -> list[dict[str, Any]]:
+    """The requests asked for, newest first, each with what was said of it."""
+    try:
+        records, said = asyncio.run(_read(store_url(args), args, on_progress))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+    return [_row(record, said.get(key_of(record["ledger"]))) for record in records]
+
+
+async def _read(
+    url: str, args: argparse.Namespace, on_progress: OnProgress
+) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback]]:
+    store = RedisStore.from_url(url)
+    oldest = time.time() - args.since if args.since else None
+    found: list[dict[str, Any]] = []
+    read = 0
+    try:
+        async for blob in reader.newest(store):
+            record = orjson.loads(blob)
+            read += 1
+            if read % _REPORT_EVERY == 0:
+                on_progress("reading", read, max(read, args.last or 0))
+            # The newest come first by when they ended; one that began before may have ended after.
+            if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
+                break
+            if args.surface in (None, record["ledger"]["surface"]):
+                found.append(record)
+            if len(found) == args.last:
+                break
+        return found, await reader.feedback_by_request(store)
+    finally:
+        await store.aclose()
+
+
+def _row(record: Mapping[str, Any], said: Feedback | None) -> dict[str, Any]:
+    return {
+        "started": record["started"],
+        "trace_id": record["trace_id"],
+        **record["ledger"],
+        "score": said.score if said else None,
+        "comment": said.comment if said else None,
+    }
+
+
+def _write(file: Path, rows: list[dict[str, Any]], on_progress: OnProgress) -> None:
+    try:
+        with file.open("wb") as stream:
+            for number, row in enumerate(rows, start=1):
+                stream.write(orjson.dumps(row) + b"\n")
+                if number % _REPORT_EVERY == 0:
+                    on_progress("writing", number, len(rows))
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[OnProgress]:
+    if quiet or not sys.stderr.isatty():
+        yield _silent
+        return
+    with progress() as on_progress:
+        yield on_progress
+
+
+def _silent(_stage: str, _done: int, _total: int, /) -> None:
+    """No progress: nobody watches."""
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    match = _DURATION.match(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90s, 15m, 1h or 2d")
+    return float(match[1]) * _SECONDS[match[2]]

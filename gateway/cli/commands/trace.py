@@ -1,0 +1,106 @@
+"""`tierline trace last | list | show REQUEST_ID`: what happened to a request, hop by hop, and why."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+
+import orjson
+from rich.console import Console
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+from gateway.telemetry import reader
+from gateway.telemetry.feedback import Feedback, Key, key_of
+from gateway.telemetry.view import draw, draw_list
+
+_EXAMPLES = """examples:
+  tierline trace last                     the latest request, drawn
+  tierline trace list -n 50               the latest 50, one line each
+  tierline trace show 0198a1b2c3d4        the request with that x-request-id
+  tierline trace show 0198a1b2c3d4 --json | jq .ledger
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `trace` to the command line."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="show what happened to a request",
+        description="Shows the latest requests as the store keeps them: every hop, its time, and the reason for it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    where = argparse.ArgumentParser(add_help=False)
+    add_store_flags(where)
+    where.add_argument("--json", action="store_true", help="print the records as stored, one line each")
+    what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
+    last = what.add_parser("last", parents=[where], help="the latest request")
+    last.add_argument("-n", type=_count, default=1, metavar="N", help="how many (default 1)")
+    several = what.add_parser("list", parents=[where], help="a table of the latest requests")
+    several.add_argument("-n", type=_count, default=20, metavar="N", help="how many (default 20)")
+    show = what.add_parser("show", parents=[where], help="one request")
+    show.add_argument("request_id", metavar="REQUEST_ID", help="its x-request-id")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carries the command out; raises CommandError and ConfigError."""
+    try:
+        blobs, feedback = asyncio.run(_read(store_url(args), args))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+    _print(blobs, feedback, args)
+    return Exit.OK
+
+
+def _print(blobs: list[bytes], feedback: Mapping[Key, Feedback], args: argparse.Namespace) -> None:
+    if args.json:
+        for blob in blobs:
+            sys.stdout.write(blob.decode() + "\n")
+        return
+    console = Console(highlight=False)
+    records = [orjson.loads(blob) for blob in blobs]
+    if args.what == "list":
+        draw_list(records, console)
+        return
+    for number, record in enumerate(records):
+        if number:
+            console.print()
+        draw(record, console, feedback.get(key_of(record["ledger"])))
+
+
+async def _read(url: str, args: argparse.Namespace) -> tuple[list[bytes], Mapping[Key, Feedback]]:
+    """The records asked for, and what was said of them where they are drawn."""
+    store = RedisStore.from_url(url)
+    try:
+        blobs = await _records(store, args)
+        drawn = not args.json and args.what != "list"
+        return blobs, await reader.feedback_by_request(store) if drawn else {}
+    finally:
+        await store.aclose()
+
+
+async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
+    if args.what == "show":
+        found = await reader.find(store, args.request_id)
+        if found is None:
+            raise CommandError(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
+        return [found]
+    blobs = await reader.latest(store, args.n)
+    if not blobs:
+        raise CommandError("no request has been traced yet; send one and look again")
+    return blobs
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)

@@ -1,0 +1,157 @@
+"""`tierline train cache`: the semantic cache's verifier, from pairs labelled with whether one answer serves both."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from cache.offline.training.pairs import PairError, prepared, read_pairs
+from cache.offline.training.perturb import Pair
+from cache.offline.training.verifier import Fitted, TrainingUnavailable, fit, save, save_words, tabulated
+from cache.semantic.verifier import WORDS, Verifier, VerifierError, WordTable
+from cache.text.thesaurus import KIND, SYNONYM
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._progress import progress
+from gateway.exit_codes import Exit
+from routing.embedding.embedder import Embedder, EmbedderUnavailable, load_embedder
+from routing.embedding.static import StaticEmbedder
+
+_EXAMPLES = """examples:
+  tierline train cache --data pairs.jsonl.gz --out artefacts/static
+  tierline train cache --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
+
+A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}: may the answer to `a` be given to who asks `b`?
+Pairs of our own making (a question said otherwise, or with one thing changed) are added from the questions. Printed are
+shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group or topic, and for
+what is given by --check, nothing of its data set. The strict threshold is the lowest at which, of each data set, at
+most 2% are served of the pairs that differ though their vectors are near. The table of word vectors is written beside
+the folder, and all artefacts there share it."""
+
+_BATCH = 64
+_SEEN = {"left_out": "not this part", "checked": "nothing of it"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `cache` to the commands of `tierline train`."""
+    parser = subparsers.add_parser(
+        "cache",
+        help="fit the verifier of the semantic cache",
+        description="Fits the head that says whether the answer to one question may be given to another.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, or .gz of them"
+    )
+    parser.add_argument(
+        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="pairs that nothing is fitted on"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder the artefact is written to")
+    parser.add_argument("--embedding", choices=("static", "minilm"), default="static", help="default: static")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+    )
+    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        fitted, digest = _trained(args)
+    except (PairError, EmbedderUnavailable, TrainingUnavailable, VerifierError, OSError) as error:
+        raise CommandError(str(error)) from None
+    if args.json:
+        out = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
+        sys.stdout.write(json.dumps(out) + "\n")
+        return Exit.OK
+    _print(fitted)
+    sys.stdout.write(f"written to {args.out}, version {digest[:12]}, strict threshold {fitted.strict:.4f}\n")
+    return Exit.OK
+
+
+def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:
+    static = StaticEmbedder.load()
+    embedder: Embedder = static if args.embedding == "static" else load_embedder(args.embedding, args.state)
+    labelled, checked = ([pair for path in paths for pair in read_pairs(path)] for paths in (args.data, args.check))
+    names = {pair.dataset for pair in checked}
+    if both := names & {pair.dataset for pair in labelled}:
+        raise PairError(f"{', '.join(sorted(both))}: given by --data and by --check; one of them must do")
+    pairs = prepared(labelled, checked, static.embed, args.seed)
+    words_path = args.out.parent / WORDS
+    words = _words(static)
+    save_words(words, static.embed(words), words_path)
+    table = WordTable.load(words_path)
+    with progress() as on_progress:
+        rows = tabulated(pairs, _cosines(pairs, embedder), table, names)
+        fitted = fit(rows, args.seed, on_progress)
+    digest = save(fitted, args.out, _sheet(args, labelled, pairs, embedder.name))
+    Verifier.load(args.out)
+    return fitted, digest
+
+
+def _words(static: StaticEmbedder) -> list[str]:
+    """The words of the table: the encoder's own, then those the thesaurus knows besides."""
+    own = static.vocabulary()
+    return [*own, *sorted({*SYNONYM, *KIND} - {*own})]
+
+
+def _cosines(pairs: Sequence[Pair], embedder: Embedder) -> list[float]:
+    texts = sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len)
+    place = {text: i for i, text in enumerate(texts)}
+    # Texts of like length together: a batch is as slow as its longest.
+    batches = [embedder.embed(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
+    vectors: NDArray[np.float32] = np.concatenate(batches)
+    return [float(vectors[place[pair.a]] @ vectors[place[pair.b]]) for pair in pairs]
+
+
+def _sheet(args: argparse.Namespace, labelled: Sequence[Pair], pairs: Sequence[Pair], encoder: str) -> dict[str, Any]:
+    counts = {name: sum(pair.dataset == name for pair in pairs) for name in sorted({pair.dataset for pair in pairs})}
+    return {
+        "what": "P(the answer to one question serves another), from how alike they are and what differs between them",
+        "encoder": encoder,
+        "trained_on": [{"file": path.name} for path in args.data],
+        "checked_by": [{"file": path.name} for path in args.check],
+        "pairs": {"read": len(labelled), "used": counts},
+        "trained_at": datetime.now(UTC).date().isoformat(),
+        "tierline": version("tierline"),
+        "scikit_learn": version("scikit-learn"),
+        "command": shlex.join(_command(args)),
+        "notes": args.note,
+    }
+
+
+def _command(args: argparse.Namespace) -> Iterator[str]:
+    """The command that makes this artefact again, next to the data."""
+    yield from ("tierline", "train", "cache", "--data", *(path.name for path in args.data))
+    if args.check:
+        yield from ("--check", *(path.name for path in args.check))
+    yield from ("--out", args.out.name)
+    yield from ("--embedding", args.embedding, "--seed", str(args.seed))
+
+
+def _print(fitted: Fitted) -> None:
+    table = Table(title="served at the strict threshold, of pairs left out", title_justify="left", box=None)
+    table.add_column("data set")
+    table.add_column("seen")
+    for heading in ("n", "same answer", "another answer"):
+        table.add_column(heading, justify="right")
+    for kind, by_dataset in fitted.figures.items():
+        for name, figures in by_dataset.items():
+            shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
+            table.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

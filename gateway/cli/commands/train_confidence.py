@@ -1,0 +1,146 @@
+"""`tierline train confidence`: the confidence head of a backend, from its own labelled answers."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._progress import progress
+from gateway.exit_codes import Exit
+from routing.offline.dataset import Answer, DataError, read_rows
+from routing.offline.training.difficulty import TrainingUnavailable
+
+_EXAMPLES = """examples:
+  tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
+  tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --calibration 200
+
+Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
+{"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}; with `confidence` alone, the mean
+log-probability, only whole answers are judged; with `agreement` alone (0..1), second samples. 100 to 200 labels make
+probabilities and keep the order of the raw log-probability; more may also improve the order. Printed are figures by
+5-fold cross-validation, for whole answers and for the first tokens of a stream. AUROC is the chance that a right answer
+is thought surer than a wrong one.
+
+The head judges by the answer alone. How far the difficulty classifier's word on the prompt should move it (`prior` in
+the artefact) is not fitted here: its weight is 0."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `confidence` to the commands of `tierline train`."""
+    parser = subparsers.add_parser(
+        "confidence",
+        help="fit the confidence head of a backend",
+        description="Fits the head that says how likely a backend's answer is right, and measures it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, or .gz of them"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="whose answers: a name under `models` of a row")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the artefact, a JSON file")
+    parser.add_argument("--calibration", type=_labels, metavar="N", help="use N random labels (default: all)")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+    )
+    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fits, writes the artefact and prints how good it is."""
+    from routing.offline.training.answer_heads import fit_head, save_head
+
+    try:
+        sources, answers = _read(args.data, args.model)
+        if args.calibration:
+            answers = _drawn(answers, args.calibration, args.seed)
+        with progress() as on_progress:
+            head = fit_head(answers, args.model, args.seed, on_progress)
+        digest = save_head(head, args.out, _sheet(args, sources, len(answers)))
+    except (DataError, TrainingUnavailable, OSError) as error:
+        raise CommandError(str(error)) from None
+    if args.json:
+        report = {"model": args.model, "version": digest[:12], "labels": len(answers), **head.metrics}
+        sys.stdout.write(json.dumps(report) + "\n")
+    else:
+        _print(head.metrics)
+        sys.stdout.write(f"written to {args.out}, version {digest[:12]}\n")
+    return Exit.OK
+
+
+def _labels(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 20:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of labels, 20 or more")
+    return int(text)
+
+
+def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[Answer]]:
+    """What the data sheet says of each file, and all of the model's answers."""
+    sources: list[dict[str, Any]] = []
+    answers: list[Answer] = []
+    for path in paths:
+        rows = read_rows(path)
+        some = [row.answers[model] for row in rows if model in row.answers]
+        if not some:
+            known = sorted({name for row in rows for name in row.answers})
+            raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(known) or 'no model'}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        right = round(sum(answer.correct for answer in some) / len(some), 4)
+        sources.append({"file": path.name, "sha256": digest, "answers": len(some), "right": right})
+        answers += some
+    return sources, answers
+
+
+def _drawn(answers: list[Answer], count: int, seed: int) -> list[Answer]:
+    if count > len(answers):
+        raise DataError(f"--calibration asks for {count} labels, but there are {len(answers)}")
+    chosen = np.random.default_rng(seed).permutation(len(answers))[:count]
+    return [answers[row] for row in np.sort(chosen).tolist()]
+
+
+def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]], labels: int) -> dict[str, Any]:
+    return {
+        "what": f"confidence: P(an answer of {args.model} is right), from the evidence it leaves",
+        "trained_on": sources,
+        "labels": labels,
+        "trained_at": datetime.now(UTC).date().isoformat(),
+        "tierline": version("tierline"),
+        "scikit_learn": version("scikit-learn"),
+        "command": shlex.join(_command(args)),
+        "notes": args.note,
+    }
+
+
+def _command(args: argparse.Namespace) -> Iterator[str]:
+    """The command that makes this artefact again, next to the data. Notes change nothing and are listed apart."""
+    yield from ("tierline", "train", "confidence", "--data", *(path.name for path in args.data))
+    yield from ("--model", args.model, "--out", args.out.name, "--seed", str(args.seed))
+    if args.calibration:
+        yield from ("--calibration", str(args.calibration))
+
+
+def _print(metrics: Mapping[str, Any]) -> None:
+    table = Table(title=f"{metrics['folds']}-fold", title_justify="left", box=None)
+    for heading in ("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head"):
+        table.add_column(heading, justify="left" if heading == "judged by" else "right")
+    for name, part in metrics["parts"].items():
+        shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
+        figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
+        table.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,0 +1,75 @@
+"""`tierline up`: the store, the local model and the gateway, started, watched and stopped together."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.cli.commands._flags import add_server_flags, launch_of
+from gateway.cli.local import CannotStart
+from gateway.cli.local.banner import render
+from gateway.cli.local.child import Child, Say
+from gateway.cli.local.family import Family
+from gateway.cli.local.plan import Plan, gather_facts, make_plan
+from gateway.cli.local.state import StateFolder, claim
+from gateway.exit_codes import Exit
+from gateway.telemetry.lines import LineWriter
+
+_EXAMPLES = """examples:
+  tierline up                                     everything, on http://127.0.0.1:8787
+  tierline up --port 9000 --workers 2             elsewhere, with two gateway processes
+  TIERLINE_STORE_URL=redis://10.0.0.5:6379/0 tierline up
+                                                  with your Redis or Valkey instead of the embedded one
+  OPENAI_API_KEY=... tierline up                  with the hosted tier
+
+Ctrl-C stops everything, with exit code 0; a second Ctrl-C does it at once, with 130."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `up` to the command line."""
+    parser = subparsers.add_parser(
+        "up",
+        help="start everything: the store, the local model and the gateway",
+        description="Starts the store, the local model and the gateway, restarts what fails, and stops them together.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_server_flags(parser)
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="what outlives a run (default: .state)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs until a signal. Raises ConfigError."""
+    launch = launch_of(args)
+    # A terminal that is held (Ctrl-S), a pipe that nobody reads: neither may hold up who watches the children.
+    output = LineWriter[str](sys.stdout.fileno(), _line, lambda missing: _line(f"({missing} lines are missing)"))
+    try:
+        with contextlib.closing(output), claim(args.state) as state:
+            plan = make_plan(launch, state)
+            surfaces = launch.policy_source(plan.deployment).load().names
+            return asyncio.run(_watch(plan, surfaces, state, output.put))
+    except CannotStart as error:
+        sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours
+        return Exit.NOT_DONE
+
+
+async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder, say: Say) -> int:
+    async def announce(children: Sequence[Child]) -> None:
+        try:
+            state.announce(plan.up)
+        except OSError as error:  # a full disk is no reason to stop answering requests
+            say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
+        say(render(await gather_facts(plan, surfaces, state, children)))
+
+    return await Family(plan.specs, say, announce).run()
+
+
+def _line(text: str) -> bytes:
+    return f"{text}\n".encode(errors="backslashreplace")

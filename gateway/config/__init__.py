@@ -1,0 +1,1 @@
+"""Read the deployment's configuration: its schema, its loader, the environment, the reload of policies."""

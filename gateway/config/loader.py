@@ -1,0 +1,226 @@
+"""Reading a deployment's config: the file, then the environment, then the secrets, each checked before it is used."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.config.addresses import check_store_url
+from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
+from gateway.config.schema import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig, key_digest
+from policies.errors import InvalidContent, KeyPath, Problem
+from policies.validation import validate
+from policies.yaml_source import Document, read_yaml
+from routing.confidence.head import ConfidenceHead, shipped_head
+from routing.difficulty.model import ArtefactError
+
+_PACKAGE = Path(__file__).parents[1]
+_IN_CHECKOUT = _PACKAGE.parent / "deploy" / "tierline.yaml"
+_IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
+
+STORE_URL = "TIERLINE_STORE_URL"
+"""Names the store wherever the config itself names none."""
+LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
+LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
+"""How many tokens the model at LOCAL_URL holds; set by `tierline up` for the model that it starts."""
+_SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
+_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings"})
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
+
+
+def default_config() -> Path:
+    """The config used when none is named: the checkout's, or the one in the installed package."""
+    return _IN_CHECKOUT if _IN_CHECKOUT.is_file() else _IN_WHEEL
+
+
+def load_deployment(file: Path | None = None, environ: Environ = os.environ) -> Deployment:
+    """The deployment that `file` (by default `default_config()`) describes in this environment; raises ConfigError.
+
+    Paths in the file are relative to its folder, except `embedding.state`, which is relative to the working directory.
+    """
+    written = read_yaml(file or default_config())
+    filled = interpolate(written, environ)
+    deployment = validate(Deployment, filled, lambda path, _: _refusal(path, written))
+    return _Resolver(written, environ).resolve(deployment)
+
+
+def _refusal(path: KeyPath, written: Document) -> str | None:
+    key, value = path[-1], _at(written, path)
+    if key in _SECRET_KEYS and not isinstance(value, dict):
+        return "a secret is never written here; name its environment variable with key_env, or its file with key_file"
+    if isinstance(value, str) and _PASSWORD_IN_URL.search(value):
+        return "a password is never written here; put the whole URL in an environment variable and refer to it: ${VAR}"
+    return "set by Tierline itself; remove it" if key in _RESOLVED_KEYS else None
+
+
+def _at(document: Document, path: KeyPath) -> Any:
+    value: Any = document.value
+    for part in path:
+        value = value[part]
+    return value
+
+
+class _Resolver:
+    """Fills a checked deployment with its secrets and absolute paths, collecting every problem and warning."""
+
+    def __init__(self, written: Document, environ: Environ) -> None:
+        self._written = written
+        self._environ = environ
+        self._folder = written.file.parent
+        self._problems: list[Problem] = []
+        self._warnings: list[Problem] = []
+
+    def resolve(self, deployment: Deployment) -> Deployment:
+        tiers = tuple(
+            tier.model_copy(
+                update={
+                    "backends": tuple(
+                        self._backend(("tiers", i, "backends", j), backend) for j, backend in enumerate(tier.backends)
+                    )
+                }
+            )
+            for i, tier in enumerate(deployment.tiers)
+        )
+        tenants = {name: self._tenant(("tenants", name), tenant) for name, tenant in deployment.tenants.items()}
+        self._keys_differ(tenants)
+        local = deployment.local_model
+        update = {
+            "tiers": tiers,
+            "tenants": tenants,
+            "store": self._store(deployment.store),
+            "classifier": self._existing(("classifier",), deployment.classifier),
+            "cross_encoder": self._existing(("cross_encoder",), deployment.cross_encoder),
+            "admin": self._admin(deployment.admin, tenants),
+            "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
+            "warnings": tuple(self._warnings),
+        }
+        if self._problems:
+            raise InvalidContent(self._problems)
+        return deployment.model_copy(update=update)
+
+    def _store(self, store: StoreConfig) -> StoreConfig:
+        url = self._environ.get(STORE_URL)
+        if store.url or not url:
+            return store
+        try:
+            check_store_url(url)
+        except ValueError as error:
+            self._refuse(("store", "url"), f"{STORE_URL}: {error}")
+        return store.model_copy(update={"url": url})
+
+    def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
+        reason = None if backend.base_url else self._why_no_url((*path, "base_url"))
+        key = None
+        try:
+            if backend.key_env:
+                key = secret_from_env(backend.key_env, self._environ)
+                reason = reason or (None if key else f"{backend.key_env} is not set")
+            elif backend.key_file:
+                key = self._keys_in_file((*path, "key_file"), backend.key_file, at_most=1)[0]
+        except BadSecret as error:
+            self._refuse((*path, "key_env" if backend.key_env else "key_file"), str(error))
+        if key and urlsplit(backend.base_url).scheme == "http" and not _is_loopback(backend.base_url):
+            self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
+        head = self._head((*path, "confidence_head"), backend)
+        context = backend.context if backend.context is not None else self._local_context(backend)
+        update = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
+        return backend.model_copy(update=update)
+
+    def _local_context(self, backend: BackendConfig) -> int | None:
+        """The context of the model that `tierline up` serves, where this backend is that model."""
+        context, url = self._environ.get(LOCAL_CONTEXT, ""), self._environ.get(LOCAL_URL, "").rstrip("/")
+        return int(context) if context.isdecimal() and url and url == backend.base_url else None
+
+    def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
+        wanted = backend.confidence_head
+        if wanted == "none":
+            return None
+        file = shipped_head(backend.model) if wanted == "default" else self._absolute(Path(wanted))
+        if file is None:
+            return None
+        try:
+            head = ConfidenceHead.load(file)
+        except ArtefactError as error:
+            self._refuse(path, f"{error}; fit one with `tierline train confidence`, or say none")
+            return None
+        if wanted != "default" and head.model != backend.model:
+            self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
+        return head
+
+    def _why_no_url(self, path: KeyPath) -> str:
+        *section, key = path
+        written = _at(self._written, tuple(section)).get(key)
+        names = variables_in(written)
+        return f"{names[0]} is not set" if names else "no base_url"
+
+    def _tenant(self, path: KeyPath, tenant: TenantConfig) -> TenantConfig:
+        keys = []
+        try:
+            for name in tenant.key_env:
+                key = secret_from_env(name, self._environ)
+                if key is None:
+                    raise BadSecret(f"{name} is not set")
+                keys.append(key)
+            for file in tenant.key_file:
+                keys += self._keys_in_file((*path, "key_file"), file)
+            if not keys:
+                raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
+        except BadSecret as error:
+            self._refuse(path, str(error))
+        return tenant.model_copy(
+            update={"key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys)}
+        )
+
+    def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:
+        if admin is None:
+            return None
+        key, path = None, ("admin", "key_env")
+        try:
+            key = secret_from_env(admin.key_env, self._environ)
+        except BadSecret as error:
+            self._refuse(path, str(error))
+        else:
+            if key is None:
+                self._refuse(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
+            elif any(key_digest(key.get_secret_value().encode()) in tenant.key_digests for tenant in tenants.values()):
+                self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
+        return admin.model_copy(update={"key": key})
+
+    def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None) -> list[Any]:
+        keys, warning = secrets_from_file(self._absolute(file))
+        if warning:
+            self._warn(path, warning)
+        if at_most is not None and len(keys) > at_most:
+            raise BadSecret(f"{file} holds {len(keys)} keys; one is wanted")
+        return keys
+
+    def _keys_differ(self, tenants: dict[str, TenantConfig]) -> None:
+        owner: dict[bytes, str] = {}
+        for name, tenant in tenants.items():
+            for digest in tenant.key_digests:
+                other = owner.setdefault(digest, name)
+                if other != name:
+                    self._refuse(("tenants", name), f"has a key that is also {other!r}'s")
+
+    def _existing(self, path: KeyPath, file: Path | None) -> Path | None:
+        found = self._absolute(file) if file else None
+        if found and not found.exists():
+            self._refuse(path, f"no such file or folder: {found}")
+        return found
+
+    def _absolute(self, file: Path) -> Path:
+        return self._folder / file.expanduser()
+
+    def _refuse(self, path: KeyPath, message: str) -> None:
+        self._problems.append(self._written.problem(path, message))
+
+    def _warn(self, path: KeyPath, message: str) -> None:
+        self._warnings.append(self._written.problem(path, message))
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -1,0 +1,145 @@
+"""Signs of life while a stream's answer is not there yet, where the policy wants them (`escalate.stream.alive`).
+
+An answer that takes a tenth of a second has its head sent before it is known who will give it; then something goes out
+every two seconds, less than any proxy's idle limit. What the headers could not say yet is in the last comment, and an
+error is an event: the status was 200.
+
+    comments   lines that clients skip. One newline each: openai-python takes a blank line for the end of an event
+    role       a first chunk, with the role, under an id of our own, which every later chunk then has too
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from gateway.chat.completions import new_completion_id, wants_usage
+from gateway.errors import ApiError
+from gateway.http.responses import Header, explain, start_events
+from gateway.request.context import RequestContext
+
+_AFTER_S: Final = 0.1
+_EVERY_S: Final = 2.0
+_WAITING: Final = b": waiting\n"
+_LAST: Final = b": x-tierline-"
+_KNOWN_EARLY: Final = frozenset({b"x-request-id", b"openai-processing-ms", b"x-tierline-surface", b"x-tierline-policy"})
+_TOLD_LATE: Final = frozenset(
+    {
+        b"x-tierline-path",
+        b"x-tierline-tier",
+        b"x-tierline-model",
+        b"x-tierline-difficulty",
+        b"x-tierline-confidence",
+        b"x-tierline-similarity",
+        b"x-tierline-coalesced",
+    }
+)
+
+
+class Alive:
+    """The early head of one stream. It is `begin`-ned, and `stopped` before anything else is sent, or `abandon`-ed."""
+
+    def __init__(self, ctx: RequestContext, send: Any) -> None:
+        self._ctx = ctx
+        self._send = send
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._named: dict[str, Any] = {}
+        if ctx.policy.escalate.stream.alive == "role":
+            self._named = {
+                "id": new_completion_id(),
+                "object": "chat.completion.chunk",
+                "created": int(time.time()),
+                "model": ctx.policy.surface,
+            }
+
+    def begin(self) -> None:
+        """Counts from here; without an answer in time the head goes out."""
+        self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._start)
+
+    async def stopped(self) -> bool:
+        """Ends it, nothing being half sent; whether the head is out."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is None:
+            return False
+        self._over.set()
+        await self._task
+        return True
+
+    def abandon(self) -> None:
+        """Ends it where it stands: nobody is there any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def events(self, events: AsyncGenerator[bytes], extra: Sequence[Header] = ()) -> AsyncGenerator[bytes]:
+        """The events of the answer as they follow the early head; `extra` are headers that it would have had."""
+        try:
+            async for data in events:
+                if data.startswith(_LAST):
+                    yield self._said_late(extra) + data[1:]
+                elif not self._named:
+                    yield data
+                elif renamed := self._renamed(data):
+                    yield renamed
+        finally:
+            await events.aclose()
+
+    async def fail(self, error: ApiError) -> None:
+        """Sends the error as the last event, with what can be said of its request, and ends the response."""
+        ledger = self._ctx.ledger
+        said = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
+        data = self._said_late() + said.encode() + b"data: " + error.body() + b"\n\n"
+        await self._send({"type": "http.response.body", "body": data})
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="tierline.alive")
+
+    async def _run(self) -> None:
+        early = [header for header in self._headers() if header[0] in _KNOWN_EARLY]
+        await start_events(self._send, early)
+        data = self._role() if self._named else _WAITING
+        while not self._over.is_set():
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            data = _WAITING
+            try:
+                async with asyncio.timeout(_EVERY_S):
+                    await self._over.wait()
+            except TimeoutError:
+                continue
+
+    def _headers(self) -> list[Header]:
+        return explain(self._ctx.trace, self._ctx.ledger)
+
+    def _said_late(self, extra: Sequence[Header] = ()) -> bytes:
+        told = (header for header in (*self._headers(), *extra) if header[0] in _TOLD_LATE)
+        return b":" + b"".join(b" %b=%b" % header for header in told)
+
+    def _role(self) -> bytes:
+        count = self._ctx.body.get("n") or 1
+        delta = {"role": "assistant", "content": ""}
+        choices = [{"index": index, "delta": delta, "finish_reason": None} for index in range(count)]
+        chunk = {**self._named, "choices": choices}
+        if wants_usage(self._ctx.body):
+            chunk["usage"] = None
+        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+    def _renamed(self, data: bytes) -> bytes:
+        """A chunk under our own name and without its role; empty when nothing else was in it. No error is a chunk."""
+        value = orjson.loads(data[6:])
+        if "error" in value:
+            return data
+        chunk = value | self._named
+        left = not chunk["choices"]
+        for choice in chunk["choices"]:
+            delta = choice.get("delta") or {}
+            delta.pop("role", None)
+            left = left or any(delta.values()) or bool(choice.get("finish_reason") or choice.get("logprobs"))
+        return b"data: " + orjson.dumps(chunk) + b"\n\n" if left else b""

@@ -1,0 +1,172 @@
+"""The admin API: what is in the cache, and taking it out. Off unless the config has `admin`, on a port of its own.
+
+    GET    /admin/cache/stats          what each scope holds, and how lookups went
+    GET    /admin/cache/entries/ID     one entry; the id is the one in replies and traces
+    DELETE /admin/cache/entries/ID     takes it out, with its copies
+    POST   /admin/cache/purge          {"surface": S} | {"tag": T} | {"entry": ID}, the first two also with a
+                                       "tenant" or a "team", a tag with a "surface"
+
+When a purge is answered, no worker gives what it names to a request that comes from then on; that of a surface takes a
+second.
+
+The key is the admin's own, sent as `Authorization: Bearer KEY`. No tenant's key opens it, and no request of the
+gateway's public port reaches it, whatever its headers say: the port it came in by decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from cache.administration import Purged
+from cache.scopes.tags import BadTags, parse
+from cache.store.base import StoreUnavailable
+from gateway.config.schema import Admin
+from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
+from gateway.http.middleware import bearer_key, read_body
+from gateway.request.body import parse_json
+from gateway.request.disconnect import ClientGone
+from gateway.request.options import known_headers
+from gateway.steps import Services
+from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
+
+_MAX_BODY: Final = 4096
+_ENTRY_ID: Final = re.compile(r"[0-9a-f]{12,32}")
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_KEYS: Final = frozenset({"surface", "tag", "entry", "tenant", "team"})
+_RETRY_AFTER: Final = ((b"retry-after", b"5"),)
+
+
+def admin_router(services: Services, admin: Admin) -> APIRouter:
+    """The routes, for whoever has the admin's key."""
+    router = APIRouter(prefix="/admin/cache")
+    wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
+    administration = services.cache.administration
+
+    def admitted(request: Request) -> None:
+        key = bearer_key(known_headers(request.scope["headers"]))
+        if not key or not hmac.compare_digest(hashlib.sha256(key).digest(), wanted):
+            raise Unauthorized("The admin API has a key of its own. Send it as 'Authorization: Bearer KEY'.")
+
+    @router.get("/stats")
+    async def stats(request: Request) -> Response:
+        admitted(request)
+        scopes = await _answered(administration.stats())
+        return _json(
+            {
+                "object": "cache.stats",
+                "scopes": [scope_shown(one) for one in scopes],
+                "lookups": lookups_of(services.metrics.render().decode()),
+            }
+        )
+
+    @router.get("/entries/{entry_id}")
+    async def show(request: Request, entry_id: str) -> Response:
+        admitted(request)
+        found = await _answered(administration.find(_id(entry_id)))
+        if found is None:
+            raise _no_entry(entry_id)
+        return _json({"object": "cache.entry", **entry_shown(found)})
+
+    @router.delete("/entries/{entry_id}")
+    async def remove(request: Request, entry_id: str) -> Response:
+        admitted(request)
+        return _json(await _removed(services, entry_id))
+
+    @router.post("/purge")
+    async def purge(request: Request) -> Response:
+        admitted(request)
+        try:
+            raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY)
+        except ClientGone:
+            return Response(status_code=499)
+        return _json(await _purged(services, _checked(parse_json(raw))))
+
+    return router
+
+
+async def _purged(services: Services, asked: Mapping[str, str]) -> dict[str, Any]:
+    if "entry" in asked:
+        return await _removed(services, asked["entry"])
+    kind = next((kind for kind in ("tenant", "team") if kind in asked), None)
+    owner = f"{kind}:{asked[kind]}" if kind is not None else None
+    administration, surface = services.cache.administration, asked.get("surface")
+    if "tag" in asked:
+        purged: Purged = await _answered(administration.purge_tag(asked["tag"], surface, owner))
+    else:
+        purged = await _answered(administration.purge_surface(asked["surface"], owner))
+    return {
+        "object": "cache.purge",
+        **asked,
+        "scopes": purged.scopes,
+        "entries": purged.entries,
+        "bytes": purged.bytes,
+    }
+
+
+async def _removed(services: Services, entry_id: str) -> dict[str, Any]:
+    found = await _answered(services.cache.administration.remove(_id(entry_id)))
+    if found is None:
+        raise _no_entry(entry_id)
+    return {"object": "cache.purge", "entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)}
+
+
+async def _answered(asked: Any) -> Any:
+    try:
+        return await asked
+    except StoreUnavailable as down:
+        raise Overloaded(f"The store does not answer ({down.reason}).", headers=_RETRY_AFTER) from None
+
+
+def _checked(body: object) -> dict[str, str]:
+    """A purge that can be meant: of one thing, by plain names."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+    for name, value in body.items():
+        if name not in _KEYS or not isinstance(value, str):
+            raise InvalidRequest(
+                f"A purge has {', '.join(sorted(_KEYS))}, each a string.", code="unsupported_value", param=name
+            )
+    what = body.keys() & {"surface", "tag", "entry"}
+    if what not in ({"surface"}, {"tag"}, {"tag", "surface"}, {"entry"}) or ("entry" in what and len(body) > 1):
+        raise InvalidRequest("Name a surface, a tag or an entry.", code="missing_required_parameter", param="surface")
+    if "tenant" in body and "team" in body:
+        raise InvalidRequest("Name a tenant or a team, not both.", code="unsupported_value", param="team")
+    for name in body.keys() & {"surface", "tenant", "team"}:
+        if not _NAME.fullmatch(body[name]):
+            raise InvalidRequest(f"{body[name]!r} is no {name}'s name.", code="unsupported_value", param=name)
+    if "tag" in body:
+        _check_tag(body["tag"])
+    return body
+
+
+def _check_tag(tag: str) -> None:
+    try:
+        named = parse(tag.encode("latin-1", "replace"))
+    except BadTags:
+        named = ()
+    if named != (tag,):
+        raise InvalidRequest("A tag is 1 to 64 letters, digits or ._:/@+#=-", code="unsupported_value", param="tag")
+
+
+def _id(entry_id: str) -> str:
+    if not _ENTRY_ID.fullmatch(entry_id):
+        raise InvalidRequest(
+            "An entry's id is 12 to 32 hex digits, as in replies and traces.", code="unsupported_value", param="entry"
+        )
+    return entry_id
+
+
+def _no_entry(entry_id: str) -> NotFound:
+    return NotFound(f"There is no entry {entry_id!r}; it may have expired.", code="entry_not_found", param="entry")
+
+
+def _json(value: Mapping[str, Any]) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

@@ -1,0 +1,210 @@
+"""`POST /v1/chat/completions`, as a raw ASGI endpoint: the hot route (a FastAPI route alone costs 43 us)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+from cache.write import Keeping
+from gateway.caching.write_behind import Finished
+from gateway.cascade.client_errors import retry_after
+from gateway.chat.completions import wants_usage
+from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge
+from gateway.http.build_context import admit
+from gateway.http.early_head import Alive
+from gateway.http.middleware import linger, read_body, request_id_of
+from gateway.http.responses import (
+    Header,
+    Reply,
+    explain,
+    overhead_ms,
+    reasons,
+    send_error,
+    send_json,
+    start_events,
+    with_null_usage,
+)
+from gateway.pipeline import answer
+from gateway.request.body import ChatBodies
+from gateway.request.disconnect import Client, ClientGone
+from gateway.request.options import known_headers
+from gateway.steps import Services
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
+from gateway.telemetry.traceparent import parse_traceparent
+
+log = logging.getLogger("tierline.chat")
+
+CLIENT_GONE = 499
+_CUT_OFF_S = 0.5
+
+
+class ChatCompletions:
+    """The endpoint, over one worker's services."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._bodies = ChatBodies(services.deployment.limits)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
+        exchange = _Exchange(self._services, self._bodies, scope, receive, send)
+        self._services.gate.enter()
+        self._services.metrics.request_started()
+        keeping: Keeping | None = None
+        try:
+            keeping = await exchange.run()
+        finally:
+            self._services.metrics.request_ended()
+            self._services.gate.leave()
+            exchange.close()
+            self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, keeping))
+
+
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(self, services: Services, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
+        self._services = services
+        self._bodies = bodies
+        self._receive = receive
+        self._send = send
+        self._headers = known_headers(scope["headers"])
+        self._started = False
+        self._events_open = False
+        """Whether the head of a stream is out and its end is not: an error can only be an event then."""
+        self._counted = False
+        """Whether the client asked for its stream's totals."""
+        self._client = Client(receive, services.deployment.limits.stall)
+        self._alive: Alive | None = None
+        trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
+        self.trace = Trace(names.REQUEST, trace_id, parent_id)
+        self.ledger = Ledger(request_id_of(self._headers))
+
+    async def run(self) -> Keeping | None:
+        """Reads, answers, replies; what a whole answer leaves for the cache, whatever became of its client."""
+        reply: Reply | None = None
+        try:
+            reply = await self._answer()
+            await self._reply(reply)
+            return reply.keeping
+        except ClientGone:
+            self._client_left()
+        except ApiError as error:
+            await self._fail(error)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None:
+                task.uncancel()
+            if self._client.gone:
+                self._client_left()
+            else:
+                await self._cut_off()
+        except Exception:
+            log.exception("request %s met a bug", self.ledger.request_id)
+            await self._fail(InternalError())
+        whole = reply is not None and (reply.stream is None or reply.stream.end == "done")
+        return reply.keeping if reply is not None and whole else None
+
+    def close(self) -> None:
+        """Closes the books, after the last byte."""
+        self._client.unwatch()
+        if self._alive is not None:
+            self._alive.abandon()
+        ledger, root = self.ledger, self.trace.root
+        root.end(ledger.error)
+        ledger.total_ms = root.seconds * 1000
+        ledger.overhead_ms = overhead_ms(self.trace)
+        retry = self._headers.get(b"x-stainless-retry-count")
+        if retry is not None and retry.isdigit():
+            root.attributes[names.CLIENT_RETRY] = int(retry[:3])
+
+    async def _answer(self) -> Reply:
+        services, headers = self._services, self._headers
+        services.gate.check()
+        services.guard.check(headers)
+        self.ledger.tenant = services.tenants.of(headers)
+        raw = await read_body(self._receive, headers, services.deployment.limits.body, typed=services.guard.active)
+        body, large = await self._bodies.read(raw)
+        self.ledger.requested_model = body["model"]
+        self._counted = wants_usage(body)
+        ctx = admit(services, headers, body, self.trace, self.ledger, self._client, large=large)
+        if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
+            self._alive = Alive(ctx, self._send)
+            self._alive.begin()
+        return await answer(ctx, services)
+
+    async def _reply(self, reply: Reply) -> None:
+        ledger = self.ledger
+        ledger.status = 200
+        headers = self._explained()
+        headers += reply.extra
+        if reply.events is None:
+            ledger.ttft_ms = self.trace.root.seconds * 1000
+            self._started = True
+            await send_json(self._send, 200, headers, reply.body)
+            return
+        try:
+            await self._stream(reply, reply.events, headers)
+        except asyncio.CancelledError:
+            if reply.stream is not None and not self._client.gone:
+                reply.stream.end = "drain"
+            raise
+        finally:
+            if reply.stream is not None:
+                reply.stream.close()
+
+    async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
+        send = self._send
+        if self._alive is not None and await self._alive.stopped():
+            events = self._alive.events(events, reply.extra)
+        else:
+            await start_events(send, headers)
+        self._started = self._events_open = True
+        self.ledger.ttft_ms = self.trace.root.seconds * 1000
+        async with contextlib.aclosing(events):
+            async for event in events:
+                sent = with_null_usage(event) if self._counted else event
+                await send({"type": "http.response.body", "body": sent, "more_body": True})
+        if reply.stream is not None and reply.stream.end != "done":
+            self.ledger.error = reply.stream.end
+        # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be a second one.
+        self._events_open = False
+        await send({"type": "http.response.body", "body": b""})
+
+    def _explained(self) -> list[Header]:
+        headers = explain(self.trace, self.ledger)
+        if self._headers.get(b"x-tierline-debug") == b"1":
+            headers.append(reasons(self.trace))
+        return headers
+
+    async def _fail(self, error: ApiError) -> None:
+        self.ledger.error = error.code or error.type
+        if self._events_open:
+            self._events_open = False
+            await self._send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\n"})
+        if self._started:
+            return
+        if self._alive is not None and await self._alive.stopped():
+            self.ledger.status = 200
+            await self._alive.fail(error)
+            return
+        self.ledger.status = error.status
+        before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None
+        self._started = True
+        await send_error(self._send, error, self._explained(), before_end)
+
+    async def _cut_off(self) -> None:
+        """The gateway stops, and the time that this request had to end is over: its client is told, if it listens."""
+        error = Draining("The gateway is stopping. Send the request again.", headers=retry_after(1))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_OFF_S):
+                await self._fail(error)
+
+    def _client_left(self) -> None:
+        self.ledger.status = CLIENT_GONE
+        self.ledger.error = "client_gone"

@@ -1,0 +1,187 @@
+"""`POST /v1/feedback`: what a client says afterwards of an answer it got.
+
+    {"request_id": "req_...", "score": 0..1}   or   {"request_id": "req_...", "correct": true | false}
+
+and a `comment` of at most 500 characters, which is kept only where the config keeps prompts. A tenant speaks of its own
+requests alone, and only of those whose records are still kept; the last word on a request counts. A score below 0.5 for
+an answer that came from the cache takes the entry out; where it was another question's answer, the tenant gets none on
+that surface for a while that is no surer than it was (see `cache.risk.control`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from cache.store.base import Append, StoreUnavailable
+from gateway.errors import InvalidRequest, NotFound, Overloaded
+from gateway.http.middleware import read_body
+from gateway.request.body import parse_json
+from gateway.request.disconnect import ClientGone
+from gateway.request.options import known_headers
+from gateway.steps import Services
+from gateway.telemetry import names, reader
+from gateway.telemetry.feedback import STREAM, Feedback
+
+_MAX_BODY: Final = 4096
+_MAX_COMMENT: Final = 500
+_MAX_ID: Final = 128
+_LOOKUPS: Final = 2
+_MAX_WAITING: Final = 64
+_WRONG: Final = 0.5
+_KEYS: Final = frozenset({"request_id", "score", "correct", "comment"})
+_RETRY_AFTER: Final = ((b"retry-after", b"5"),)
+_CLIENT_GONE: Final = 499
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    request_id: str
+    score: float
+    comment: str | None
+
+
+class _Turns:
+    """Who may look a record up now. An id that is not there is looked for in all of them: 40 MB of reading."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_LOOKUPS)
+        self._waiting = 0
+
+    async def __aenter__(self) -> None:
+        if self._waiting >= _MAX_WAITING:
+            raise Overloaded("Much feedback is being taken. Send it again in a moment.", headers=_RETRY_AFTER)
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+
+
+def feedback_router() -> APIRouter:
+    """The route of one worker."""
+    router = APIRouter()
+    turn = _Turns()
+
+    @router.post("/v1/feedback")
+    async def feedback(request: Request) -> Response:
+        services: Services = request.app.state.services
+        headers = known_headers(request.scope["headers"])
+        tenant = services.tenants.of(headers)
+        try:
+            said = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
+        except ClientGone:
+            return Response(status_code=_CLIENT_GONE)
+        async with turn:
+            kept, removed = await _keep(services, tenant, said)
+        told = {"object": "feedback", "request_id": kept.request_id, "score": kept.score}
+        if removed:
+            told["cache_entry_removed"] = removed
+        return Response(orjson.dumps(told), media_type="application/json")
+
+    return router
+
+
+async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback, str]:
+    """What is kept, and the id of the entry that went because of it, or ''."""
+    settings = services.deployment.telemetry
+    try:
+        found = await reader.find(services.store, said.request_id, tenant)
+        if found is None:
+            raise NotFound(
+                f"There is no request {said.request_id!r} of yours among those kept: the id is a reply's x-request-id.",
+                code="request_not_found",
+                param="request_id",
+            )
+        comment = said.comment if settings.prompts else None
+        record = orjson.loads(found)
+        surface = record["ledger"]["surface"]
+        kept = Feedback(said.request_id, tenant, surface, said.score, comment, time.time())
+        await services.store.apply([Append(STREAM, kept.encode(), settings.keep)])
+        removed = await _removed(services, record, said.request_id, tenant) if said.score < _WRONG else ""
+    except StoreUnavailable as down:
+        raise Overloaded(
+            f"Feedback cannot be kept now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
+        ) from None
+    return kept, removed
+
+
+async def _removed(services: Services, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
+    """Takes the stored answer away that a wrong reply was: its id, or '' where the reply was no stored answer."""
+    hit = next((hop["attributes"] for hop in record["hops"] if names.CACHE_ENTRY in hop["attributes"]), None)
+    if hit is None:
+        return ""
+    surface, score = record["ledger"]["surface"], hit.get(names.CACHE_SCORE)
+    policy = services.policies.current.by_surface.get(surface)
+    if policy is not None and score is not None:
+        services.cache.complain(policy, tenant, request_id, score)
+    found = await services.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
+    return found.id if found is not None else ""
+
+
+def _checked(body: object) -> _Said:
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+    if unknown := sorted(body.keys() - _KEYS):
+        raise InvalidRequest(
+            f"Unknown key {unknown[0]!r}; feedback has {', '.join(sorted(_KEYS))}.",
+            code="unsupported_value",
+            param=unknown[0],
+        )
+    request_id = body.get("request_id")
+    if request_id is None:
+        raise _missing("request_id")
+    if not isinstance(request_id, str):
+        raise _wrong_type("request_id", "a string")
+    if not 0 < len(request_id) <= _MAX_ID:
+        raise InvalidRequest(
+            f"request_id must have 1 to {_MAX_ID} characters.", code="unsupported_value", param="request_id"
+        )
+    return _Said(request_id, _score(body), _comment(body.get("comment")))
+
+
+def _score(body: Mapping[str, Any]) -> float:
+    score, correct = body.get("score"), body.get("correct")
+    if score is None and correct is None:
+        raise _missing("score")
+    if score is not None and correct is not None:
+        raise InvalidRequest("Give either score or correct, not both.", code="unsupported_value", param="correct")
+    if score is None:
+        if not isinstance(correct, bool):
+            raise _wrong_type("correct", "a boolean")
+        return float(correct)
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise _wrong_type("score", "a number")
+    if not 0 <= score <= 1:
+        raise InvalidRequest("score must be from 0 to 1.", code="unsupported_value", param="score")
+    return float(score)
+
+
+def _comment(comment: object) -> str | None:
+    if comment is None:
+        return None
+    if not isinstance(comment, str):
+        raise _wrong_type("comment", "a string")
+    if len(comment) > _MAX_COMMENT:
+        raise InvalidRequest(
+            f"comment must have at most {_MAX_COMMENT} characters.", code="unsupported_value", param="comment"
+        )
+    return comment
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: {param!r}.", code="missing_required_parameter", param=param)
+
+
+def _wrong_type(param: str, expected: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid type for {param!r}: expected {expected}.", code="invalid_type", param=param)

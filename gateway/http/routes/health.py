@@ -1,0 +1,137 @@
+"""`/healthz`: alive. `/readyz`: ready, and what is degraded. `/metrics`: Prometheus. None of them calls a model."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway.errors import Unauthorized
+from gateway.http.middleware import is_operator
+from gateway.request.options import known_headers
+from gateway.steps import Services
+from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.tiers import Endpoint
+
+router = APIRouter()
+_BACKEND_REFUSALS: Final = {"key": "it refuses our key", "quota": "our account is out of quota or credit"}
+_STORE_REFUSALS: Final = {
+    "full": "refuses writes, its memory is full (full): new answers are not kept",
+    "disk": "refuses writes, it cannot save to its disk (disk): new answers are not kept",
+}
+
+
+@router.get("/healthz")
+@router.get("/health")
+async def healthz() -> dict[str, str]:
+    """This process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> JSONResponse:
+    """503 while the process starts or stops, and where no tier is configured; else 200, with what is degraded.
+
+    Tiers that fail, or that ask for a pause, are no reason for a 503: every replica has the same backends, so all of
+    them would leave the balancer, and with them the cached answers and the errors that say when to come back.
+    """
+    services: Services = request.app.state.services
+    report = readiness(services)
+    status_code = 503 if report["status"] in ("unavailable", "draining") else 200
+    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+        report = {"status": report["status"]}
+    return JSONResponse(report, status_code=status_code)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """The exposition text, of all workers. Raises Unauthorized for who may not read it."""
+    services: Services = request.app.state.services
+    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+        raise Unauthorized(
+            "Metrics speak of all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
+            "or set access.public_metrics in the config."
+        )
+    return Response(services.metrics.render(), media_type=CONTENT_TYPE)
+
+
+def readiness(services: Services) -> dict[str, Any]:
+    """What `/readyz` says: `status` is ready, degraded, unavailable or draining; `degraded` says in words what is not
+    well. A tier that is not configured is listed with its reason, and is missed only where a surface has no other.
+    """
+    tiers = {name: _tier(services, name) for name in services.tiers}
+    store = services.store.state()
+    failure = services.policies.failure
+    policies = services.policies.current.by_surface
+    degraded = [
+        f"tier {name}: {tier['state']}"
+        for name, tier in tiers.items()
+        if tier["state"] != "ready" and services.tiers[name].configured
+    ]
+    degraded += [
+        f"surface {name}: {', '.join(tier.why_not for tier in policy.unconfigured.values())}"
+        for name, policy in policies.items()
+        if not policy.ladder
+    ]
+    degraded += [
+        f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused]}"
+        for tier in services.tiers.values()
+        for endpoint in tier.endpoints
+        if endpoint.refused
+    ]
+    if store.status != "ok":
+        degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
+    if services.telemetry.failing and store.status != "unconfigured":
+        degraded.append(f"traces: not recorded ({services.telemetry.failing})")
+    index = services.cache.index.state()
+    if index.reason and store.status == "ok":
+        degraded.append(f"semantic index: {index.reason}")
+    if failure is not None:
+        degraded.append(f"policies: the last good ones are in force; {failure}")
+    learned = services.cache.audits.state() if services.cache.audits is not None else {}
+    degraded += [
+        f"semantic cache of {surface}: more wrong hits than its max_error; stricter now"
+        for surface, state in learned.items()
+        if state.breached
+    ]
+    configured = any(tier.configured for tier in services.deployment.tiers)
+    status = "unavailable" if not configured else "degraded" if degraded else "ready"
+    return {
+        "status": "draining" if services.gate.draining else status,
+        "degraded": degraded,
+        "tiers": tiers,
+        "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
+        "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
+        "semantic_thresholds": {
+            surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}
+            for surface, state in learned.items()
+        },
+        "embedder": services.embedding.embedder.name,
+        "classifier": services.classifier.version,
+        "surfaces": {name: policy.version for name, policy in policies.items()},
+    }
+
+
+def _tier(services: Services, name: str) -> dict[str, Any]:
+    tier = services.tiers[name]
+    return {
+        "state": tier.health().unavailable or "ready",
+        "backends": {endpoint.config.name: _backend(endpoint) for endpoint in tier.endpoints},
+    }
+
+
+def _backend(endpoint: Endpoint) -> dict[str, Any]:
+    """`limit` is what this worker may have in flight now; `ttft_ms` of a short prompt, null while it is not known."""
+    now = endpoint.now()
+    quantiles = {name: endpoint.latency.ttft(q, 0, now) for name, q in (("p50", 0.5), ("p95", 0.95))}
+    return {
+        "state": endpoint.unavailable() or "ready",
+        "model": endpoint.config.model,
+        "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
+        "in_flight": endpoint.in_flight,
+        "waiting": endpoint.line.size,
+        "limit": endpoint.capacity,
+        "breaker": endpoint.breaker.state(now),
+        "ttft_ms": {name: None if s is None else round(s * 1000, 1) for name, s in quantiles.items()},
+    }

@@ -1,0 +1,37 @@
+"""`GET /v1/models` and `/v1/models/{id}`: the surfaces, as models an application can ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from gateway.errors import NotFound
+from gateway.request.options import known_headers
+from gateway.steps import Services
+from policies.loader import AUTO
+
+router = APIRouter(prefix="/v1/models")
+
+
+@router.get("")
+async def list_models(request: Request) -> dict[str, Any]:
+    """Every surface, and `auto`. Aliases work as models too, and are not listed: they are other models' names."""
+    services: Services = request.app.state.services
+    services.tenants.of(known_headers(request.scope["headers"]))
+    names = (AUTO, *services.policies.current.names)
+    return {"object": "list", "data": [_model(services, name) for name in names]}
+
+
+@router.get("/{model}")
+async def get_model(request: Request, model: str) -> dict[str, Any]:
+    """One surface, by its name or an alias."""
+    services: Services = request.app.state.services
+    services.tenants.of(known_headers(request.scope["headers"]))
+    if services.policies.current.resolve(model) is None:
+        raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
+    return _model(services, model)
+
+
+def _model(services: Services, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": services.started_at, "owned_by": "tierline"}

@@ -1,0 +1,1 @@
+"""What is known of one request, and what may refuse it: values, and checks without I/O."""

@@ -1,0 +1,1 @@
+"""Run the application: the HTTP server, its limits on connections, and its shutdown."""

@@ -1,0 +1,112 @@
+"""The ASGI application: the hot route by itself, everything else through FastAPI, one envelope for every error."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from gateway.assembly import running
+from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gateway.http.middleware import Door
+from gateway.http.responses import send_error
+from gateway.http.routes import health, models
+from gateway.http.routes.admin import admin_router
+from gateway.http.routes.chat import ChatCompletions
+from gateway.http.routes.feedback import feedback_router
+from gateway.request.options import known_headers
+from gateway.server.shutdown import shared_with_server
+from gateway.steps import Services
+
+_DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
+_HINTS: Final = {
+    "/v1/responses": "Use chat completions: openai.chat() in the Vercel AI SDK, use_responses_api=False in LangChain.",
+    "/v1": "This is the base URL; requests go to paths below it, such as /v1/chat/completions.",
+}
+CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
+
+
+class App:
+    """What uvicorn serves. `/chat/completions` is an alias; nothing is ever redirected.
+
+    The admin API is what answers at its own port, and nowhere else.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        services.metrics.watch_gate(lambda: (services.gate.lag_s, services.gate.memory))
+        self._chat = ChatCompletions(services)
+        self._fastapi = _api(services, models.router, health.router, feedback_router())
+        self._others = Door(self._cold)
+        admin = services.deployment.admin
+        self._admin_port = admin.port if admin is not None else None
+        self._admin = Door(_api(services, admin_router(services, admin))) if admin is not None else None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI's entry."""
+        if scope["type"] == "http":
+            if self._admin is not None and scope["server"][1] == self._admin_port:
+                await self._admin(scope, receive, send)
+            elif scope["path"] in CHAT and scope["method"] == "POST":
+                await self._chat(scope, receive, send)
+            else:
+                await self._others(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _lifespan(self._services, scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            self._services.guard.check(known_headers(scope["headers"]))
+        except Forbidden as refused:
+            await send_error(send, refused, [])
+            return
+        if scope["path"] in CHAT:
+            await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
+        else:
+            await self._fastapi(scope, receive, send)
+
+
+async def _lifespan(services: Services, scope: Any, receive: Any, send: Any) -> None:
+    scope["state"].update(shared_with_server(services.gate, services.deployment.limits))
+    await receive()
+    async with running(services):
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _api(services: Services, *routers: APIRouter) -> FastAPI:
+    api = FastAPI(title="Tierline", openapi_url=None, redirect_slashes=False)
+    api.state.services = services
+    for router in routers:
+        api.include_router(router)
+    api.add_exception_handler(ApiError, _as_envelope)
+    api.add_exception_handler(HTTPException, _as_envelope)
+    api.add_exception_handler(Exception, _as_envelope)
+    return api
+
+
+async def _as_envelope(request: Request, error: Exception) -> Response:
+    told = error if isinstance(error, ApiError) else _api_error(request, error)
+    headers = {name.decode(): value.decode() for name, value in told.headers}
+    return Response(told.body(), told.status, headers, media_type="application/json")
+
+
+def _api_error(request: Request, error: Exception) -> ApiError:
+    if not isinstance(error, HTTPException):
+        return InternalError()
+    if error.status_code == 404:
+        path = request.url.path
+        return NotFound(f"There is no {path} here. {_HINTS.get(path.rstrip('/'), _DEFAULT_HINT)}")
+    if error.status_code == 405:
+        return _method_not_allowed(request.method, (error.headers or {}).get("Allow", "GET"))
+    return InvalidRequest(str(error.detail))
+
+
+def _method_not_allowed(method: str, allow: str) -> ApiError:
+    headers: Headers = ((b"allow", allow.encode()),)
+    return MethodNotAllowed(f"{method} is not a method of this URL; use {allow}.", headers=headers)

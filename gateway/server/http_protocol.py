@@ -1,0 +1,216 @@
+"""The last word of the front door's HTTP: limits on a request's head and on its slowness, refusals in the envelope.
+
+httptools takes a head of any size and with any number of headers, all of it held in memory before the application hears
+of the request, and takes two Hosts or keys, of which another proxy may read the other one. uvicorn refuses in
+text/plain what does not parse, and waits for ever for what has begun to come. Everything else of HTTP is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.errors import envelope
+from gateway.http.middleware import request_id_of
+from gateway.request.load_shedding import Gate
+from gateway.server.connection_limits import PROGRESS, SLOW_S, Connections
+from gateway.server.descriptors import few_left
+
+_MAX_HEAD: Final = 64 << 10
+_MAX_HEADERS: Final = 100
+_MAX_URL: Final = 8 << 10
+_LINGER_S: Final = 1.0
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT: Final = b"2\r\n:\n\r\n"
+"""A comment of an event stream with one newline, as a chunk: clients pass over it."""
+_LOOKS_S: Final = 0.02
+"""How often a half-closed connection is looked at while its reply is made."""
+
+_Refusal = tuple[int, str, str]
+_INVALID: Final[_Refusal] = (400, "invalid_http", "This is not a valid HTTP request.")
+_TWICE: Final[_Refusal] = (400, "invalid_http", "Host and Authorization may come only once.")
+_CODED: Final[_Refusal] = (400, "invalid_http", "The only transfer coding is chunked; send the body with no other.")
+_VERSION: Final[_Refusal] = (505, "http_version_not_supported", "Send HTTP/1.1; a proxy in front can take HTTP/2.")
+_LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MAX_URL} bytes.")
+_MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
+_LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
+_CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway has as many connections as it may have.")
+_SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not come within {SLOW_S:g} seconds.")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection of the gateway's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._gate: Gate = self.app_state["gate"]
+        self._connections: Connections = self.app_state["connections"]
+        self._waited_for = False
+        self._progress = 0
+        """Bytes of the body since the last time it was said to have made progress."""
+        self._in_head = False
+        self._read = 0
+        self._late = 0
+        """Bytes of a head that came after the read in which it began."""
+        self._refusal = _INVALID
+        self._refused = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        began = not self._in_head
+        self._read = len(data)
+        super().data_received(data)
+        cycle = self.cycle
+        if self._in_head or self._waited_for or (cycle is not None and cycle.more_body):
+            self._note_pace(len(data))
+        if self._in_head and not self._refused:
+            self._late = 0 if began else self._late + len(data)
+            if (fault := self._fault(self._late)) is not None:
+                self._refusal = fault
+                self.send_400_response(fault[1])
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        room = not few_left(transport.get_extra_info("socket").fileno())
+        self._connections.opened(self, self.loop.time(), room=room)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.closed(self)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more: as it leaves, or because it has said all it wants to say (`nc -N`).
+
+        One looks like the other, until something is sent: who has left refuses it. An interim response may come before
+        any other, and a comment between two events of a stream, so these are what is sent. True keeps the connection
+        open; the last reply closes it.
+        """
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self._in_head or self._refused:
+            return None
+        if cycle.scope["http_version"] == "1.0":
+            return None  # knows no interim responses
+        cycle.keep_alive = False
+        if not cycle.response_started and not self.pipeline:
+            self.transport.write(_CONTINUE)
+        elif cycle.chunked_encoding:  # event streams alone are
+            self.transport.write(_COMMENT)
+        self._look_for_reset()
+        return True
+
+    def _look_for_reset(self) -> None:
+        """Ends a half-closed connection whose client refused what was sent; reading is over, so nothing else tells."""
+        if self.transport.is_closing():
+            return
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+        else:
+            self.loop.call_later(_LOOKS_S, self._look_for_reset)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._connections.rests(self, self.loop.time())
+
+    def give_way(self) -> None:
+        """See `connections.Connection`."""
+        self.transport.close()
+
+    def turn_away(self, *, patient: bool) -> None:
+        """See `connections.Connection`."""
+        self._refusal = _CROWDED
+        if patient:
+            self.send_400_response(_CROWDED[2])
+        else:
+            self._refused = True
+            self.transport.write(self._refusing())
+            self.transport.close()
+
+    def too_slow(self) -> None:
+        """See `connections.Connection`."""
+        self._refusal = _SLOW
+        self.send_400_response(_SLOW[1])
+
+    def _note_pace(self, size: int) -> None:
+        """Says whether the request that has begun is still to be waited for: not while an earlier one is answered."""
+        cycle = self.cycle
+        if self._in_head:
+            waited_for = cycle is None or cycle.response_complete
+        else:
+            waited_for = cycle.more_body and not cycle.response_complete and not self.pipeline
+        if self._waited_for:
+            self._progress += 0 if self._in_head else size
+            if not waited_for or self._progress >= PROGRESS:
+                self._connections.goes_on(self)
+                self._progress = 0
+        if waited_for:
+            self._connections.waits(self, self.loop.time())
+        self._waited_for = waited_for
+
+    def on_message_begin(self) -> None:
+        self._connections.begins(self)
+        super().on_message_begin()
+        self._in_head, self._late = True, 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        # Added up only where it may be too much: a head is seldom larger than one read.
+        size = self._late + self._read
+        if size > _MAX_HEAD:
+            size = sum(len(name) + len(value) for name, value in self.headers)
+        if (fault := self._fault(size) or self._foreign()) is not None:
+            self._refusal = fault
+            raise ValueError(fault)  # to the parser, which gives up, and so to send_400_response
+        super().on_headers_complete()
+        if not self._gate.keeps_alive:
+            self.cycle.keep_alive = False
+
+    def _fault(self, head: int) -> _Refusal | None:
+        if len(self.url) > _MAX_URL:
+            return _LONG_URL
+        if len(self.headers) > _MAX_HEADERS:
+            return _MANY
+        if head > _MAX_HEAD:
+            return _LARGE
+        names = [name for name, _ in self.headers]
+        return _TWICE if names.count(b"host") > 1 or names.count(b"authorization") > 1 else None
+
+    def _foreign(self) -> _Refusal | None:
+        """What llhttp takes and we do not: a version without the rules of 1.1, a coding that nobody here undoes."""
+        if self.parser.get_http_version() not in _VERSIONS:
+            return _VERSION
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return _CODED if codings and codings[0].strip().lower() != b"chunked" else None
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses the request, and whatever else comes on this connection."""
+        self._refused = True
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                # In the middle of an answer there is no place for another.
+                self.transport.close()
+                return
+        self.transport.write(self._refusing())
+        # A client that is still sending would find the connection reset, and never see why.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def _refusing(self) -> bytes:
+        status, code, message = self._refusal
+        type_ = "service_unavailable_error" if status == 503 else "invalid_request_error"
+        body = envelope(message, type_, None, code)
+        retry = "retry-after: 1\r\n" if status == 503 else ""
+        head = (
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"x-request-id: {request_id_of({})}\r\nopenai-processing-ms: 0\r\n{retry}connection: close\r\n\r\n"
+        )
+        return STATUS_LINE[status] + head.encode() + body

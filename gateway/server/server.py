@@ -1,0 +1,217 @@
+"""The server process: uvicorn with uvloop and httptools, one worker in this process or several in their own.
+
+Workers are spawned, so what they serve reaches them as text: the Launch, in one variable of the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import multiprocess
+
+from gateway.assembly import build
+from gateway.config.launch import CannotServe, Launch
+from gateway.config.schema import Deployment
+from gateway.exit_codes import Exit
+from gateway.server.app import App
+from gateway.server.descriptors import fitted, raise_limit
+from gateway.server.shutdown import Server
+from gateway.server.worker import Worker
+from gateway.steps import Services
+from gateway.telemetry.logs import configure_logging
+from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
+from policies.errors import ConfigError
+from routing.difficulty.model import ArtefactError
+from routing.embedding.embedder import EmbedderUnavailable
+
+_LAUNCH: Final = "TIERLINE_LAUNCH"
+_KEEP_ALIVE_S: Final = 75
+_CUT_OFF_S: Final = 2
+"""What they have for it who are cut off at the end of `limits.finish`."""
+_BACKLOG: Final = 2048
+_GC_THRESHOLD: Final = 20_000
+_BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
+
+
+def serve(launch: Launch, deployment: Deployment) -> int:
+    """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code. `deployment` is the launch's.
+
+    Raises CannotServe, and ConfigError for policies that are wrong.
+    """
+    _configure_logging(deployment)
+    raise_limit(deployment)
+    listening = [listen(deployment.host, deployment.port)]
+    if deployment.admin is not None:
+        listening.append(listen(deployment.admin.host, deployment.admin.port))
+    with _metrics_folder(launch.workers):
+        if launch.workers > 1:
+            return _serve_by_workers(launch, deployment, listening)
+        return _serve_here(built(launch, deployment), listening)
+
+
+def _serve_here(services: Services, listening: list[socket.socket]) -> int:
+    server = server_of(services)
+    server.run(listening)
+    if not server.started:
+        return Exit.NOT_DONE
+    return Exit.INTERRUPTED if server.force_exit else Exit.OK
+
+
+def server_of(services: Services) -> Server:
+    """The server of one process that serves by itself, to be run over a listening socket."""
+    return Server(_config(App(services), services.deployment.limits.finish))
+
+
+def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
+    os.environ[_LAUNCH] = launch.to_text()
+    config = _config("gateway.server.server:worker", deployment.limits.finish, factory=True, workers=launch.workers)
+    workers = _Workers(config, sockets=listening)
+    workers.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
+        return Exit.NOT_DONE
+    return Exit.INTERRUPTED if workers.forced else Exit.OK
+
+
+# The one place where the class of a worker can be named: they are made at the start, for the dead and at every reload.
+multiprocess.Process = Worker  # type: ignore[misc]
+
+
+class _Workers(multiprocess.Multiprocess):
+    """uvicorn's worker processes; a dead one's gauges go with it."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.forced = False
+        self._stops = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_stop)
+
+    def _on_stop(self, number: int, _: FrameType | None) -> None:
+        """The first one is passed on by uvicorn's loop, half a second later at most; any other here, at once."""
+        self._stops += 1
+        self.signal_queue.append(number)
+        if self._stops > 1:
+            self.forced = True
+            for process in self.processes:
+                process.terminate()
+
+    def keep_subprocess_alive(self) -> None:
+        before = {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        for pid in before - {process.pid for process in self.processes}:
+            if pid is not None:
+                worker_died(pid)
+
+
+@contextlib.contextmanager
+def _metrics_folder(workers: int) -> Iterator[None]:
+    """The folder through which several workers' metrics are added up: the one that was named, else one for this run.
+
+    What it holds is of processes that are gone, whose gauges would be reported as if they still ran.
+    """
+    if named := os.environ.get(METRICS_FOLDER):
+        _empty(Path(named))
+        yield
+    elif workers == 1:
+        yield
+    else:
+        with tempfile.TemporaryDirectory(prefix="tierline-metrics-") as folder:
+            os.environ[METRICS_FOLDER] = folder
+            yield
+
+
+def _empty(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in folder.glob("*.db"):  # whatever else is there is not ours
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotServe(f"cannot share metrics through {folder} ({METRICS_FOLDER}): {error.strerror}") from None
+
+
+def worker() -> App:
+    """The application of one worker process."""
+    launch = Launch.from_text(os.environ[_LAUNCH])
+    try:
+        deployment = launch.deployment()
+        _configure_logging(deployment)
+        return App(built(launch, deployment))
+    except (CannotServe, ConfigError) as error:
+        # The next one would fail just so: this exit code has the parent give up.
+        sys.stderr.write(f"tierline: {error}\n")
+        sys.exit(STARTUP_FAILURE)
+
+
+def _settle() -> None:
+    """Takes what was built out of the garbage collector's sight, and has it look less often.
+
+    Requests leave hardly any cycles behind, but their traces live for a while; at the default threshold the collector
+    walked them, and everything imported, over and over.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 50)
+
+
+def built(launch: Launch, deployment: Deployment) -> Services:
+    """The services, settled in. Raises CannotServe and ConfigError."""
+    deployment = fitted(deployment)
+    try:
+        services = build(deployment, launch.policy_source(deployment))
+    except (ArtefactError, EmbedderUnavailable, ValueError) as error:
+        # A ValueError here is some part's refusal of a value that came from outside, such as OTEL_* in the environment.
+        raise CannotServe(str(error)) from None
+    _settle()
+    return services
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket; raises CannotServe, in one clear line, when the address cannot be had."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.set_inheritable(True)
+    except OSError as error:
+        raise CannotServe(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listening
+
+
+def _configure_logging(deployment: Deployment) -> None:
+    configure_logging(deployment.log)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
+
+
+def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="gateway.server.http_protocol:HttpProtocol",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,
+        log_config=None,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(finish_s) + _CUT_OFF_S,
+        **more,
+    )

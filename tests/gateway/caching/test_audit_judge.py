@@ -1,0 +1,171 @@
+"""The judge of the cache's audits, in front of a scripted model: what it asks, what it understands, what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.base import Call, Completion, EventStream, Unreachable
+from gateway.backends.openai import OpenAIBackend
+from gateway.caching.audit_judge import AuditJudge
+from gateway.config.schema import BackendConfig, Price
+from gateway.tiers import Endpoint
+from policies.caching import AuditJudge as Rule
+from tests.support.upstream import Fault, Reply, Upstream, error_reply
+from tests.support.wait import eventually
+
+RULE = Rule(backend="hosted")
+QUESTION, STORED, FRESH = "What is the capital of Italy?", "It is Rome.", "Rome, and it has been for long."
+Counts = list[tuple[str, str, float]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Upstream]:
+    with Upstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def upstream(running: Upstream) -> Upstream:
+    running.reset()
+    return running
+
+
+@pytest_asyncio.fixture
+async def endpoint(upstream: Upstream) -> AsyncIterator[Endpoint]:
+    config = BackendConfig(
+        name="hosted", base_url=upstream.url, model="large", max_in_flight=4, price=Price(input=2.5, output=10)
+    )
+    transport = AiohttpTransport(
+        f"{upstream.url}/chat/completions", max_in_flight=4, connect_timeout_s=5.0, max_reply=1 << 20
+    )
+    made = Endpoint(config, OpenAIBackend(transport, model="large", key=None))
+    yield made
+    await made.aclose()
+
+
+def judge_of(endpoint: Endpoint, limit_s: float = 30.0) -> tuple[AuditJudge, Counts]:
+    counts: Counts = []
+    return AuditJudge({"hosted": endpoint}, lambda *count: counts.append(count), limit_s), counts
+
+
+async def asked(judge: AuditJudge) -> bool | None:
+    return await judge("chat", RULE, QUESTION, STORED, FRESH)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant", "outcome"),
+    [
+        ("SAME", True, "same"),
+        ("DIFFERENT", False, "different"),
+        (" Different.\n", False, "different"),
+        ("SAME or DIFFERENT", None, "unclear"),
+        ("NOT SAME", None, "unclear"),
+        ("Both say SAME", None, "unclear"),
+        ("", None, "unclear"),
+    ],
+)
+async def test_one_word_is_an_answer_and_nothing_else_is(
+    upstream: Upstream, endpoint: Endpoint, said: str, meant: bool | None, outcome: str
+) -> None:
+    """What is unclear is no label; the call is counted and paid for all the same."""
+    upstream.queue(Reply(text=said))
+    judge, counts = judge_of(endpoint)
+    assert await asked(judge) is meant
+    ((surface, ended, dollars),) = counts
+    assert (surface, ended) == ("chat", outcome)
+    assert dollars > 0
+
+
+async def test_it_is_shown_the_question_and_both_answers(upstream: Upstream, endpoint: Endpoint) -> None:
+    """At temperature 0, for a few tokens, as data and not as instructions."""
+    upstream.queue(Reply(text="SAME"))
+    await asked(judge_of(endpoint)[0])
+    body = upstream.wait_for(1, 20)[0].body
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("large", 0, 8)
+    shown, _, task = body["messages"][-1]["content"].partition("\n\n")
+    assert task == "Reply with one word: SAME or DIFFERENT."
+    assert json.loads(shown) == {
+        "question": QUESTION,
+        "answer_1": STORED,
+        "answer_2": FRESH,
+    }
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (error_reply(500), "upstream_http_error"),
+        (Reply(fault=Fault.CLOSE_BEFORE_HEADERS), "upstream_unreachable"),
+        (Reply(fault=Fault.HTML), "upstream_invalid_response"),
+    ],
+)
+async def test_a_call_that_fails_says_nothing(
+    upstream: Upstream, endpoint: Endpoint, reply: Reply, outcome: str
+) -> None:
+    """No label, and the reason is counted."""
+    upstream.default = reply
+    judge, counts = judge_of(endpoint)
+    assert await asked(judge) is None
+    assert [ended for _, ended, _ in counts] == [outcome]
+    assert not endpoint.in_flight
+
+
+async def test_a_call_that_takes_too_long_is_ended(upstream: Upstream, endpoint: Endpoint) -> None:
+    """The upstream sees that nobody waits any more, and the place is free again."""
+    upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    judge, counts = judge_of(endpoint, limit_s=2.0)
+    assert await asked(judge) is None
+    assert [ended for _, ended, _ in counts] == ["upstream_timeout"]
+    assert not endpoint.in_flight
+    await eventually(lambda: any(request.gone_at for request in upstream.requests), 20)
+
+
+async def test_it_takes_no_place_from_an_answer(upstream: Upstream, endpoint: Endpoint) -> None:
+    """A backend that is full or rests is not asked, nor is one that is not there."""
+    judge, counts = judge_of(endpoint)
+    slots = [endpoint.take() for _ in range(4)]
+    assert await asked(judge) is None
+    for slot in slots:
+        slot.free()
+    for _ in range(20):
+        endpoint.take().failed(Unreachable("refused"))
+    assert await asked(judge) is None
+    assert await AuditJudge({}, lambda *count: counts.append(count))("chat", RULE, "", "", "") is None
+    assert [ended for _, ended, _ in counts] == ["busy"] * 3
+    assert not upstream.requests
+
+
+class Counting:
+    """A backend that says SAME, and notes how many calls it had at a time."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    async def complete(self, call: Call) -> Completion:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.now -= 1
+        return Completion(b"", {"choices": [{"message": {"content": "SAME"}}]})
+
+    async def stream(self, call: Call) -> EventStream:
+        raise AssertionError
+
+    async def aclose(self) -> None: ...
+
+
+async def test_two_calls_run_at_a_time() -> None:
+    """The others wait for their turn, and get it; usage that nobody reports is estimated."""
+    backend = Counting()
+    config = BackendConfig(name="hosted", base_url="http://127.0.0.1:9/v1", model="large", price=Price(input=1))
+    judge, counts = judge_of(Endpoint(config, backend))
+    assert await asyncio.gather(*[asked(judge) for _ in range(6)]) == [True] * 6
+    assert backend.most == 2
+    assert all(dollars > 0 for _, _, dollars in counts)

@@ -1,0 +1,72 @@
+"""A reader of a flight that another request's work feeds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+
+from cache.flights.single_flight import Flight, Head, Landing
+from gateway.caching.follower import Reading
+from gateway.request.context import RequestContext
+from gateway.request.disconnect import Client
+from gateway.request.options import Wishes
+from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.trace import Trace
+from policies.model import Policy
+from routing.features import features_of
+
+CHUNK = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
+ERROR = b'data: {"error":{"message":"gone","type":"upstream_error","param":null,"code":"upstream_timeout"}}\n\n'
+
+
+def reading_of(flight: Flight) -> Reading:
+    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    policy: dict[str, Any] = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
+    policy["route"] = {"start": {"a": "otherwise"}}
+    ctx = RequestContext(
+        request_id="r",
+        tenant="t",
+        policy=Policy.model_validate(policy),
+        body=body,
+        features=features_of(body),
+        wishes=Wishes(),
+        clamp=None,
+        own_limit=False,
+        deadline=time.monotonic() + 10,
+        trace=Trace(names.REQUEST),
+        ledger=Ledger("r"),
+        client=Client(None, 60.0),  # type: ignore[arg-type]
+    )
+    return Reading(ctx, flight.board(ctx.deadline), follows=True, last=True)
+
+
+async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:
+    """What a follower's client gets of such a flight, and how its record says that it ended."""
+    flight = Flight("key", time.monotonic() + 10, roomy=True)
+    reading = reading_of(flight)
+    flight.begin(Head("other", True, "direct", "a", "a", "m"))
+    for event in events:
+        flight.add(event)
+    flight.land(landing)
+    seen = [event async for event in reading.rest()]
+    reading.close()
+    return seen, reading.end
+
+
+async def test_a_break_is_told_once() -> None:
+    """The error event of the request that made the answer is the follower's too, and the only one."""
+    seen, end = await told(CHUNK, ERROR, landing=Landing("broken", "upstream_timeout"))
+    assert seen == [CHUNK, ERROR]
+    assert end == "upstream_timeout"
+
+
+async def test_a_break_without_a_word_is_told_all_the_same() -> None:
+    """A flight that ends in the middle, its maker cut off by a stop, never reads as a whole answer."""
+    for landing in (Landing("broken", "drain"), Landing("lost")):
+        seen, end = await told(CHUNK, landing=landing)
+        assert seen[0] == CHUNK
+        assert orjson.loads(seen[1][6:])["error"]["code"] == end == "upstream_truncated"
+        assert len(seen) == 2

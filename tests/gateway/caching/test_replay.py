@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.caching.replay import in_pieces
+from gateway.chat.completions import assemble, chunks_of
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+TEXT = "Rome, of course.\n\n  The Eternal City: 永遠の都 has been the capital since 1871. \n"
+SPLIT = ("Rome", ", of", " course", ".")
+
+
+def completion(message: dict[str, Any], **choice: Any) -> dict[str, Any]:
+    """A whole answer with members that only some providers send."""
+    made = {"index": 0, "message": {"role": "assistant", "content": None, "refusal": None, **message}}
+    return {
+        "id": "chatcmpl-7",
+        "object": "chat.completion",
+        "created": 1760000000,
+        "model": "small",
+        "system_fingerprint": "fp_1",
+        "service_tier": "default",
+        "choices": [{**made, "finish_reason": "stop", **choice}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13},
+    }
+
+
+def logprobs(*tokens: str) -> dict[str, Any]:
+    """Log-probabilities of these tokens."""
+    return {"content": [{"token": one, "logprob": -0.1, "top_logprobs": []} for one in tokens], "refusal": None}
+
+
+ANSWERS = [
+    completion({"content": TEXT}),
+    completion({"content": TEXT, "reasoning_content": "Is it Milan? No.", "annotations": [{"type": "url_citation"}]}),
+    completion({"content": "".join(SPLIT)}, logprobs=logprobs(*SPLIT)),
+    completion({"content": "Rome."}, logprobs=logprobs("R", "ome")),
+    completion({"content": "One moment.", "tool_calls": [CALL]}, finish_reason="tool_calls"),
+    completion({"tool_calls": [CALL]}, finish_reason="tool_calls"),
+    completion({"content": "   "}),
+]
+
+
+def parts(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parts of its choice in a paced stream, the last of which is the finish."""
+    pieces = [piece for chunk in chunks_of(answer) for piece in in_pieces(chunk)]
+    return [piece["choices"][0] for piece in pieces if piece["choices"]]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_pieces_come_to_the_same_as_the_whole(answer: dict[str, Any]) -> None:
+    """However an answer is cut, what the chunks spell out is the answer that was stored, in every member."""
+    pieces = [piece for chunk in chunks_of(answer) for piece in in_pieces(chunk)]
+    assert assemble(pieces) == assemble(chunks_of(answer)) == answer
+    assert {piece["id"] for piece in pieces} == {"chatcmpl-7"}
+    assert [choice["finish_reason"] for piece in pieces for choice in piece["choices"]][:-1].count("stop") == 0
+
+
+def test_a_text_is_cut_into_about_tokens() -> None:
+    """The role comes first and alone, then the reasoning, then the text, a word or a dozen characters at a time."""
+    answer = completion({"content": TEXT, "reasoning_content": "Is it Milan? No."})
+    deltas = [part["delta"] for part in parts(answer)[:-1]]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert [next(iter(delta)) for delta in deltas[1:6]] == ["reasoning_content"] * 4 + ["content"]
+    assert max(len(delta["content"].strip()) for delta in deltas[5:]) <= 12
+    assert len(deltas) > 15
+
+
+def test_log_probabilities_go_with_their_tokens() -> None:
+    """Where they are the text's own, each token carries its own; where they are not, they go first, in one piece."""
+    own, other = map(parts, ANSWERS[2:4])
+    told = [(one["delta"]["content"], one["logprobs"]["content"][0]["token"]) for one in own[1:5]]
+    assert told == [(token, token) for token in SPLIT]
+    assert [len((one["logprobs"] or {"content": ()})["content"]) for one in other[:-1]] == [2, 0]

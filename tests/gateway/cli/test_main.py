@@ -1,0 +1,152 @@
+"""The command line: what it imports, and how it says what went wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gateway.cli import main as cli
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_server_flags
+from gateway.cli.main import COMMANDS, main
+from gateway.exit_codes import Exit
+from policies.errors import ConfigError, Problem
+
+
+class _FakeCommand(ModuleType):
+    """A command that ends as the test says."""
+
+    def __init__(self, end: Any) -> None:
+        super().__init__("fake")
+        self._end = end
+
+    def add_parser(self, subparsers: Any) -> None:
+        add_server_flags(subparsers.add_parser("serve"))
+
+    def run(self, args: Any) -> int:
+        if isinstance(self._end, BaseException):
+            raise self._end
+        self.args = args
+        return int(self._end)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def _serve(end: Any) -> _FakeCommand:
+        command = _FakeCommand(end)
+        monkeypatch.setattr(cli, "import_module", lambda _: command)
+        return command
+
+    return _serve
+
+
+def test_help_is_quick_and_imports_no_command() -> None:
+    """`tierline --help` needs neither pydantic nor any server."""
+    code = (
+        "import sys; from gateway.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('pydantic', 'yaml', 'fastapi', 'aiohttp', 'numpy') if m in sys.modules])"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert time.monotonic() - started < 2
+    assert done.stdout.splitlines()[-1] == "[]"
+    for name in COMMANDS:
+        assert name in done.stdout
+
+
+def test_version_is_the_distribution_s(capsys: pytest.CaptureFixture[str]) -> None:
+    """`tierline --version` prints it and ends well."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("tierline 0.")
+
+
+@pytest.mark.parametrize("argv", [[], ["nope"], ["--nope"], ["check", "--nope"]])
+def test_a_wrong_command_line_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage and one line that says what is wrong."""
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        (0, 0, ""),
+        (3, 3, ""),
+        (CommandError("port 8787 is in use"), 2, "tierline: port 8787 is in use\n"),
+        (CommandError("too few labels", Exit.FINDINGS), 1, "tierline: too few labels\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (ModuleNotFoundError("x", name="sklearn"), 2,
+         "tierline: serve needs sklearn, which is not installed: pip install 'sklearn'\n"),
+    ],
+)  # fmt: skip
+def test_how_a_command_ended_is_the_exit_code(
+    serve: Any, capsys: pytest.CaptureFixture[str], end: Any, code: int, said: str
+) -> None:
+    """Expected failures are one line on stderr, never a traceback."""
+    serve(end)
+    assert main(["serve"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_config_errors_are_a_line_each(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and every problem with its place."""
+    serve(ConfigError([Problem(Path("a.yaml"), 3, "port", "bad"), Problem(Path("b.yaml"), 0, "", "no such file")]))
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "tierline: a.yaml:3: port: bad\ntierline: b.yaml: no such file\n"
+
+
+def test_a_missing_extra_names_it(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the command that needs it fails, and says how to get it."""
+
+    def missing(_: str) -> ModuleType:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+
+    monkeypatch.setattr(cli, "import_module", missing)
+    assert main(["train"]) == 2
+    assert "pip install 'tierline[train]'" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """What nobody expected is not made to look like a user's mistake, nor like a finding."""
+    serve(RuntimeError("bug"))
+    assert main(["serve"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback") and err.endswith("RuntimeError: bug\n")
+
+
+def test_the_server_flags(serve: Any) -> None:
+    """They are read, checked, and leave to the config what they do not say."""
+    command = serve(0)
+    main(["serve", "--port", "0", "--workers", "2", "--host", "::1"])
+    assert (command.args.port, command.args.workers, command.args.host) == (0, 2, "::1")
+    assert (command.args.config, command.args.policies) == (None, None)
+    for wrong in (["--port", "70000"], ["--port", "x"], ["--workers", "0"]):
+        with pytest.raises(SystemExit):
+            main(["serve", *wrong])
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+    """`tierline check | head -1` prints no traceback."""
+    check = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "check", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert check.stdout is not None
+    check.stdout.close()
+    assert check.stderr is not None
+    assert check.stderr.read() == b""
+    check.stderr.close()
+    assert check.wait(timeout=20) == 2

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from cache.store.no_store import NoStore
+from cache.store.redis_store import RedisStore
+from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
+from gateway.errors import ApiError
+from gateway.http.middleware import Tenants
+from gateway.http.routes.feedback import feedback_router
+from gateway.server.app import _as_envelope
+from gateway.telemetry import feedback, reader
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Telemetry
+from tests.gateway.telemetry.requests_made import escalated
+from tests.support.store import LocalStore, local_store
+
+ACME = {"authorization": "Bearer acme-key"}
+OTHER = {"authorization": "Bearer other-key"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalStore]:
+    with local_store() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
+    """A store that holds one request of the tenant acme, `req-1`."""
+    opened = RedisStore.from_url(server.url)
+    await opened.delete("tierline:traces")
+    await opened.delete(feedback.STREAM)
+    telemetry = Telemetry(opened, keep=100, exporter=None, metrics=Metrics())
+    telemetry.start()
+    telemetry.record(*escalated())
+    await telemetry.aclose()
+    yield opened
+    await opened.aclose()
+
+
+def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
+    tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
+    api = FastAPI()
+    api.state.services = SimpleNamespace(
+        store=store, tenants=Tenants(tenants), deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts))
+    )
+    api.include_router(feedback_router())
+    api.add_exception_handler(ApiError, _as_envelope)
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")
+
+
+async def _said(store: Any, body: Any, headers: dict[str, str] = ACME, **options: Any) -> httpx2.Response:
+    async with _client(store, **options) as client:
+        return await client.post("/v1/feedback", json=body, headers=headers)
+
+
+async def _kept(store: RedisStore) -> feedback.Feedback:
+    return (await reader.feedback_by_request(store))[("acme", "req-1")]
+
+
+async def test_feedback_is_kept_with_its_request(store: RedisStore) -> None:
+    """A score, and a plain right or wrong, are kept under the request and its surface; the last word counts."""
+    reply = await _said(store, {"request_id": "req-1", "score": 0.25})
+    assert (reply.status_code, reply.json()) == (200, {"object": "feedback", "request_id": "req-1", "score": 0.25})
+    kept = await _kept(store)
+    assert (kept.surface, kept.score) == ("chat", 0.25)
+    await _said(store, {"request_id": "req-1", "correct": True})
+    assert (await _kept(store)).score == 1.0
+
+
+@pytest.mark.parametrize(("prompts", "kept"), [(True, "wrong year"), (False, None)])
+async def test_a_comment_is_kept_where_prompts_are(store: RedisStore, prompts: bool, kept: str | None) -> None:
+    """What people write may be as private as their prompts, and is treated like these."""
+    body = {"request_id": "req-1", "correct": False, "comment": "wrong year"}
+    assert (await _said(store, body, prompts=prompts)).status_code == 200
+    assert (await _kept(store)).comment == kept
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ([], "invalid_type", None),
+        ({"score": 1}, "missing_required_parameter", "request_id"),
+        ({"request_id": 7, "score": 1}, "invalid_type", "request_id"),
+        ({"request_id": "", "score": 1}, "unsupported_value", "request_id"),
+        ({"request_id": "req-1"}, "missing_required_parameter", "score"),
+        ({"request_id": "req-1", "score": 1, "correct": True}, "unsupported_value", "correct"),
+        ({"request_id": "req-1", "score": True}, "invalid_type", "score"),
+        ({"request_id": "req-1", "score": 1.5}, "unsupported_value", "score"),
+        ({"request_id": "req-1", "correct": 1}, "invalid_type", "correct"),
+        ({"request_id": "req-1", "score": 1, "comment": 5}, "invalid_type", "comment"),
+        ({"request_id": "req-1", "score": 1, "comment": "x" * 501}, "unsupported_value", "comment"),
+        ({"request_id": "req-1", "score": 1, "rating": 5}, "unsupported_value", "rating"),
+    ],
+)
+async def test_a_bad_body_is_refused(store: RedisStore, body: Any, code: str, param: str | None) -> None:
+    """Each fault is a 400 in the envelope, with a code and what it is about, and nothing is kept."""
+    reply = await _said(store, body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["type"], error["code"], error["param"]) == (
+        400, "invalid_request_error", code, param,
+    )  # fmt: skip
+    assert await reader.feedback_by_request(store) == {}
+
+
+async def test_a_large_body_is_refused(store: RedisStore) -> None:
+    """Four kilobytes are enough for any feedback."""
+    reply = await _said(store, {"request_id": "req-1", "score": 1, "comment": "x" * 5000})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize(
+    ("request_id", "headers", "status", "code"),
+    [
+        ("req-unknown", ACME, 404, "request_not_found"),
+        ("req-1", OTHER, 404, "request_not_found"),
+        ("req-1", {}, 401, "invalid_api_key"),
+    ],
+)
+async def test_a_tenant_speaks_of_its_own(
+    store: RedisStore, request_id: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    """Another tenant's request is as unknown as one that never was, and without a key nobody speaks."""
+    reply = await _said(store, {"request_id": request_id, "score": 1}, headers)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+
+
+async def test_without_a_store_it_is_said() -> None:
+    """Feedback that cannot be kept is not pretended to be: 503, and when to come again."""
+    reply = await _said(NoStore(), {"request_id": "req-1", "score": 1})
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")

@@ -1,0 +1,36 @@
+"""What `/readyz` says, of a gateway that nobody has asked anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import yaml
+
+from gateway.assembly import build
+from gateway.config.launch import Launch
+from gateway.server.app import App
+from tests.support.gateway import CHAT, config, write_policies
+
+
+async def readyz(folder: Path, environ: dict[str, str]) -> httpx2.Response:
+    """Of a gateway whose two tiers both want a key."""
+    write_policies(folder / "policies", {"chat": CHAT})
+    deployment = config("http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
+    deployment["tiers"][0]["backends"][0]["key_env"] = "LOCAL_KEY"
+    (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment))
+    launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
+    loaded = launch.deployment(environ)
+    app = App(build(loaded, launch.policy_source(loaded)))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1") as client:
+        return await client.get("/readyz")
+
+
+async def test_without_a_configured_tier_it_is_not_ready(tmp_path: Path) -> None:
+    """Nothing could be answered until somebody changes its config: that is a 503; one tier is enough for a 200."""
+    nothing = await readyz(tmp_path, {})
+    assert (nothing.status_code, nothing.json()["status"]) == (503, "unavailable")
+    (missed,) = [line for line in nothing.json()["degraded"] if line.startswith("surface chat: ")]
+    assert "LOCAL_KEY is not set" in missed
+    one = await readyz(tmp_path, {"HOSTED_KEY": "k"})
+    assert (one.status_code, one.json()["status"]) == (200, "degraded")

@@ -1,0 +1,35 @@
+"""What workers tell each other of a backend."""
+
+from __future__ import annotations
+
+from gateway.tiers.breaker import Rest
+from gateway.tiers.gossip_state import Peers, rest_of, rest_told
+
+
+def test_a_share_is_what_the_others_leave() -> None:
+    """An equal part of the limit at least, all that is unused at most, and everything when the others are gone."""
+    peers = Peers(10)
+    assert peers.share == 10
+    for in_flight, share in ((0, 10), (3, 7), (9, 5)):
+        peers.heard("w2", {"in_flight": in_flight}, 0.0)
+        peers.count(0.0)
+        assert peers.share == share
+    peers.heard("w3", {"in_flight": 9}, 2.0)
+    peers.count(2.0)
+    assert peers.share == 4
+    peers.count(6.0)
+    assert peers.share == 10
+
+
+def test_a_rest_is_told_as_time_left() -> None:
+    """Each process has a clock of its own."""
+    told = {"rest": rest_told(Rest("pause", "asking for a pause", 5.0, 20.0), 8.0)}
+    assert rest_of(told, 1000.0) == Rest("pause", "asking for a pause", 1000.0, 1012.0)
+    assert rest_told(Rest("pause", "x", 5.0, 20.0, heard_from="w2"), 8.0) is None
+
+
+def test_no_rest_is_longer_than_the_longest() -> None:
+    """A sibling with a mistaken clock cannot rule a backend out for a day."""
+    rest = rest_of({"rest": {"cause": "failing", "reason": "x", "left_s": 86400}}, 0.0)
+    assert rest is not None
+    assert rest.until == 300
