@@ -31,7 +31,7 @@ from gateway.caching.embedding import EmbeddingService
 from gateway.caching.write_behind import Afterwards
 from gateway.config.policy_reload import PolicyWatcher
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
-from gateway.http.middleware import LoopbackGuard, Tenants
+from gateway.request.access import LoopbackGuard, Tenants
 from gateway.request.load_shedding import Gate
 from gateway.steps import Services
 from gateway.telemetry.logs import dropped_lines, log_request

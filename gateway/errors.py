@@ -21,11 +21,14 @@ Bodies are `{"error": {"message", "type", "param", "code"}}`, all four keys alwa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 import orjson
 
 Headers = Sequence[tuple[bytes, bytes]]
+_MAX_RETRY_AFTER_S: Final = 60
 
 
 class ApiError(Exception):
@@ -53,6 +56,16 @@ class ApiError(Exception):
 def envelope(message: str, type_: str, param: str | None, code: str | None) -> bytes:
     """The error envelope of the OpenAI API."""
     return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code}})
+
+
+def stream_error(why: str, code: str) -> bytes:
+    """Return the last event of a stream that breaks off: the error envelope as one server-sent event."""
+    return b"data: " + envelope(f"The answer broke off: {why}.", "upstream_error", None, code) + b"\n\n"
+
+
+def retry_after(seconds: float) -> Headers:
+    """Return the `Retry-After` header: whole seconds from 1 to 60, the range that the SDKs obey."""
+    return ((b"retry-after", b"%d" % min(_MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))),)
 
 
 class InvalidRequest(ApiError):

@@ -36,8 +36,8 @@ from gateway.cascade.client_errors import no_tier
 from gateway.cascade.runner import Run
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import CacheOnlyMiss
-from gateway.http.responses import Reply
 from gateway.request.context import RequestContext
+from gateway.request.reply import Reply
 from gateway.steps import Services
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop

@@ -13,7 +13,7 @@ from gateway.caching.embedding import EmbeddingService
 from gateway.caching.write_behind import Afterwards
 from gateway.config.policy_reload import PolicyWatcher
 from gateway.config.schema import Deployment
-from gateway.http.middleware import LoopbackGuard, Tenants
+from gateway.request.access import LoopbackGuard, Tenants
 from gateway.request.load_shedding import Gate
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry

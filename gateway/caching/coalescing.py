@@ -31,8 +31,8 @@ from gateway.caching.leader import Leading, Work
 from gateway.caching.recent import Known
 from gateway.caching.write_behind import Afterwards
 from gateway.errors import ApiError, InternalError, PassedThrough
-from gateway.http.responses import Reply
 from gateway.request.context import RequestContext
+from gateway.request.reply import Reply
 
 log = logging.getLogger("tierline.coalescing")
 

@@ -16,13 +16,12 @@ import orjson
 from cache.entry import Hit
 from cache.flights.single_flight import Head, Landing, Seat
 from gateway.accounting.charges import replayed, settle
-from gateway.backends.base import BackendError, Truncated
+from gateway.backends.base import Truncated
 from gateway.caching.replay import said_of
-from gateway.cascade.streaming import DONE_EVENT, error_event
-from gateway.chat.completions import assemble, chunks_of, wants_usage
-from gateway.errors import ApiError, InternalError, UpstreamTimeout
-from gateway.http.responses import Reply, is_error
+from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
+from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
 from gateway.request.context import RequestContext
+from gateway.request.reply import Reply, is_error
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers.fault import DeadlinePassed
@@ -174,18 +173,17 @@ class Reading:
             self.end = landing.word or "done"
             return
         # Whoever made the answer has not said how it ended, which is for each reader's own client to hear.
-        broken: BackendError = DeadlinePassed("the deadline has passed")
+        why, self.end = "the deadline has passed", DeadlinePassed.error_type
         if landing is not None:
-            broken = Truncated("whoever made it is gone")
-        self.end = broken.error_type
-        yield error_event(broken)
+            why, self.end = "whoever made it is gone", Truncated.error_type
+        yield stream_error(why, self.end)
 
     async def _replayed(self) -> AsyncGenerator[bytes]:
         """The events of an answer that comes as one body."""
         flight, ctx = self._flight, self._ctx
         if await self._seat.landed() is None:
             self.end = DeadlinePassed.error_type
-            yield error_event(DeadlinePassed("the deadline has passed"))
+            yield stream_error("the deadline has passed", DeadlinePassed.error_type)
             return
         body = flight.events()[0]
         replayed(ctx, body)

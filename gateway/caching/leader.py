@@ -19,9 +19,9 @@ from cache.flights.single_flight import Flight, Head, Landing
 from cache.write import Keeping
 from gateway.caching.follower import Reading, is_usage
 from gateway.chat.completions import wants_usage
-from gateway.http.responses import Reply, Source
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import ClientGone
+from gateway.request.reply import Reply, Source
 
 log = logging.getLogger("tierline.coalescing")
 

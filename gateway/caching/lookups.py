@@ -130,5 +130,8 @@ def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:
     last tier's answer nothing.
     """
     choices = completion["choices"]
-    faults = (structural_fault(evidence_of({"choices": [one]}, ctx), ctx.policy.escalate) for one in choices)
-    return next(filter(None, faults), "")
+    for choice in choices:
+        evidence = evidence_of({"choices": [choice]}, wants_json=ctx.features.wants_json, own_limit=ctx.own_limit)
+        if fault := structural_fault(evidence, ctx.policy.escalate):
+            return fault
+    return ""

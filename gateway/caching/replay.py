@@ -16,10 +16,9 @@ import orjson
 
 from cache.entry import CacheEntry, Hit
 from gateway.accounting.charges import replayed
-from gateway.cascade.streaming import DONE_EVENT
-from gateway.chat.completions import chunks_of, wants_usage
-from gateway.http.responses import Header, Reply
+from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
 from gateway.request.context import RequestContext
+from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
 
 SLOWEST: Final = 100.0

@@ -271,7 +271,12 @@ async def _judge(
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
     if not attempt.judged:
         return UNJUDGED
-    evidence = evidence_of(value, ctx, alternatives=alternatives_for(endpoint))
+    evidence = evidence_of(
+        value,
+        wants_json=ctx.features.wants_json,
+        own_limit=ctx.own_limit,
+        alternatives=alternatives_for(endpoint),
+    )
     evidence = await held_against_schemas(evidence, ctx, hop)
     if samples is not None and not structural_fault(evidence, ctx.policy.escalate):
         evidence = replace(evidence, agreement=await samples.agreement(evidence.text))

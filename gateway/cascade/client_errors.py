@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -26,12 +25,12 @@ from gateway.errors import (
     RateLimited,
     UpstreamFailed,
     UpstreamTimeout,
+    retry_after,
 )
 from gateway.tiers import Tier
 from routing.decide import NoTierError
 
 _NO_RETRY: Headers = ((b"x-should-retry", b"false"),)
-_MAX_RETRY_AFTER = 60
 _BUSY = "Every model that could answer is busy."
 _OUT_OF_QUOTA = (
     "The gateway's account with the model's provider is out of quota or credit. Trying again does not help: "
@@ -108,11 +107,6 @@ def _refused(refusal: Refusal, status: int) -> ApiError:
     # Our key, not the client's: a 401 would send it looking for a fault of its own.
     message = _OUT_OF_QUOTA if refusal == "quota" else "The model's endpoint refused the gateway's own key."
     return UpstreamFailed(message, headers=_NO_RETRY)
-
-
-def retry_after(seconds: float) -> Headers:
-    """`Retry-After`, a whole number from 1 to 60: what SDKs take at its word."""
-    return ((b"retry-after", b"%d" % min(_MAX_RETRY_AFTER, max(1, math.ceil(seconds)))),)
 
 
 def _status(error: BadStatus) -> ApiError:

@@ -84,7 +84,9 @@ class _Draft:
         if self.evidence.tokens < self._next_look or self.progress.finished:
             return None
         self._next_look = self.evidence.tokens + _LOOK_EVERY
-        evidence = self.evidence.evidence(self._ctx, complete=False)
+        evidence = self.evidence.evidence(
+            wants_json=self._ctx.features.wants_json, own_limit=self._ctx.own_limit, complete=False
+        )
         if not self._begun_well:
             self._begun_well = True
             verdict = self._judge(evidence)

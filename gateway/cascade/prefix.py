@@ -91,7 +91,9 @@ class Held:
         if not self._attempt.judged:
             return UNJUDGED
         hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
-        evidence = self.evidence.evidence(self._ctx, complete=self.finished)
+        evidence = self.evidence.evidence(
+            wants_json=self._ctx.features.wants_json, own_limit=self._ctx.own_limit, complete=self.finished
+        )
         if evidence.complete:
             evidence = await held_against_schemas(evidence, self._ctx, hop)
         return judge(self._ctx, self._attempt, self._endpoint, hop, evidence)

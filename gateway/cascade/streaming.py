@@ -23,10 +23,10 @@ from gateway.cascade.continuation import Broken, Continued, GoOn
 from gateway.cascade.overlap import Seam, mend
 from gateway.cascade.prefix import Held, hold
 from gateway.cascade.watchdog import Watchdog
-from gateway.chat.completions import Assembler, Progress, Usage, strip_logprobs, wants_usage
+from gateway.chat.completions import DONE_EVENT, Assembler, Progress, Usage, strip_logprobs, wants_usage
 from gateway.chat.stable_ids import Identity
 from gateway.chat.stream_text import Said
-from gateway.errors import envelope
+from gateway.errors import stream_error
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
@@ -34,8 +34,6 @@ from gateway.tiers import Slot
 from gateway.tiers.fault import BudgetSpent
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
-
-DONE_EVENT = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +274,7 @@ class LiveStream:
 
 def error_event(error: BackendError) -> bytes:
     """The last event of a stream that breaks off."""
-    message = f"The answer broke off: {error}."
-    return b"data: " + envelope(message, "upstream_error", None, error.error_type) + b"\n\n"
+    return stream_error(str(error), error.error_type)
 
 
 def _added_up(*parts: Usage) -> dict[str, Any]:

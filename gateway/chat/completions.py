@@ -10,8 +10,10 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+DONE_EVENT: Final = b"data: [DONE]\n\n"
+"""The server-sent event that ends a whole stream."""
 _MAX_TOOL_CALLS = 1024
 _NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.chat.completions import token_logprobs, top_logprobs
-from gateway.request.context import RequestContext
 from routing.confidence.judge import Evidence
 
 
-def evidence_of(completion: Mapping[str, Any], ctx: RequestContext, *, alternatives: int = 0) -> Evidence:
+def evidence_of(
+    completion: Mapping[str, Any], *, wants_json: bool = False, own_limit: bool = False, alternatives: int = 0
+) -> Evidence:
     """The evidence in a whole completion: the first choice's text, every choice's tokens.
 
-    Of each token's `alternatives` so many are kept; reading them costs ten times what the tokens' own cost.
+    `wants_json` and `own_limit` are the request's: it asks for JSON, or limits the output itself. Of each token's
+    `alternatives` so many are kept; reading them costs ten times what the tokens' own cost.
     """
     choices = completion["choices"]
     message = choices[0]["message"]
@@ -28,8 +30,8 @@ def evidence_of(completion: Mapping[str, Any], ctx: RequestContext, *, alternati
         tool_arguments=[arguments for _, _, arguments in functions],
         has_other_output=says_more_than_text(message),
         refused=bool(message.get("refusal")),
-        wants_json=ctx.features.wants_json,
-        own_limit=ctx.own_limit,
+        wants_json=wants_json,
+        own_limit=own_limit,
     )
 
 
@@ -117,7 +119,7 @@ class StreamEvidence:
             self._refused = self._refused or bool(delta.get("refusal"))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
-    def evidence(self, ctx: RequestContext, *, complete: bool) -> Evidence:
+    def evidence(self, *, wants_json: bool, own_limit: bool, complete: bool) -> Evidence:
         """What is known so far; `complete` when the stream has finished."""
         return Evidence(
             text="".join(self._texts),
@@ -128,7 +130,7 @@ class StreamEvidence:
             tool_arguments=[arguments for _, arguments in self._calls.values()],
             has_other_output=self._more_than_text,
             refused=self._refused,
-            wants_json=ctx.features.wants_json,
-            own_limit=ctx.own_limit,
+            wants_json=wants_json,
+            own_limit=own_limit,
             complete=complete,
         )

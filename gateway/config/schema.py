@@ -18,7 +18,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretS
 
 from cache.index.base import Choice
 from gateway.config.addresses import check_http_url, check_store_url
-from gateway.server.connection_limits import SILENT_S
 from policies.errors import Problem
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Whole
@@ -275,7 +274,7 @@ class Limits(Section):
     """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
     stall: Annotated[Seconds, Field(gt=0)] = 60.0
     """How long a client may leave what it was sent unread; then its request ends, and the backend's call with it."""
-    silent: Annotated[Seconds, Field(gt=0)] = SILENT_S
+    silent: Annotated[Seconds, Field(gt=0)] = 10
     """How long a new connection may say nothing; between two requests it is 75 s."""
     drain: Seconds = 2.0
     """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""

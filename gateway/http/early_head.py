@@ -19,8 +19,9 @@ import orjson
 
 from gateway.chat.completions import new_completion_id, wants_usage
 from gateway.errors import ApiError
-from gateway.http.responses import Header, explain, start_events
+from gateway.http.responses import explain, start_events
 from gateway.request.context import RequestContext
+from gateway.request.reply import Header
 
 _AFTER_S: Final = 0.1
 _EVERY_S: Final = 2.0

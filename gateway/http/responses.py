@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import orjson
 
-from cache.write import Keeping
 from gateway.errors import ApiError
+from gateway.request.reply import Header, is_error
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -24,29 +23,6 @@ _EVENTS: Final = (
 
 _CHUNK: Final = b"data: {"
 _NULL_USAGE: Final = b'"usage":null}\n\n'
-
-Header = tuple[bytes, bytes]
-
-
-class Source(Protocol):
-    """Where the events of a reply come from. `end` is `done`, or the word for how it ended or is ended."""
-
-    end: str
-
-    def close(self) -> None:
-        """Ends it; safe to call twice."""
-
-
-@dataclass(slots=True)
-class Reply:
-    """An answer ready to go out: `body`, or `events` for a stream. `keeping` is what it leaves for the cache."""
-
-    body: bytes = b""
-    events: AsyncGenerator[bytes] | None = None
-    keeping: Keeping | None = None
-    extra: tuple[Header, ...] = ()
-    stream: Source | None = None
-    """Where the events come from, if from something that is still talking: to be closed however the reply goes."""
 
 
 def explain(trace: Trace, ledger: Ledger) -> list[Header]:
@@ -105,11 +81,6 @@ def overhead_ms(trace: Trace) -> float:
     root = trace.root
     taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
     return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6
-
-
-def is_error(event: bytes) -> bool:
-    """Whether this event of a stream is an error: no chunk begins like it."""
-    return event.startswith(b'data: {"error":')
 
 
 async def send_json(

@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from gateway.cascade.client_errors import retry_after
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, retry_after
 from gateway.request.memory import used_share
 
 _EVERY_S: Final = 0.05

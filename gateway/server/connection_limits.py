@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 log = logging.getLogger("tierline.connections")
 
-SILENT_S: Final = 10.0
 SLOW_S: Final = 10.0
 IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
@@ -41,7 +40,7 @@ class Connections:
 
     __slots__ = ("_idle", "_leaving", "_most", "_open", "_say_at", "_silent", "_silent_s", "_slow", "_turned_away")
 
-    def __init__(self, most: int, silent_s: float = SILENT_S) -> None:
+    def __init__(self, most: int, silent_s: float) -> None:
         """At most `most` connections; one that says nothing is closed after `silent_s` seconds."""
         self._most = most
         self._silent_s = silent_s

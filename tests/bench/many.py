@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx2
 
 from gateway.config.schema import TenantConfig, key_digest
-from gateway.http.middleware import Tenants
+from gateway.request.access import Tenants
 from policies.loader import SHIPPED
 from tests.support.gateway import serve
 from tests.support.wait import until

@@ -30,7 +30,8 @@ from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
 from gateway.config.schema import Admin
 from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
-from gateway.http.middleware import bearer_key, read_body
+from gateway.http.middleware import read_body
+from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
 from gateway.request.disconnect import ClientGone
 from gateway.request.options import known_headers

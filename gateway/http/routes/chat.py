@@ -11,15 +11,12 @@ from typing import Any
 
 from cache.write import Keeping
 from gateway.caching.write_behind import Finished
-from gateway.cascade.client_errors import retry_after
 from gateway.chat.completions import wants_usage
-from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge
+from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge, retry_after
 from gateway.http.build_context import admit
 from gateway.http.early_head import Alive
 from gateway.http.middleware import linger, read_body, request_id_of
 from gateway.http.responses import (
-    Header,
-    Reply,
     explain,
     overhead_ms,
     reasons,
@@ -32,6 +29,7 @@ from gateway.pipeline import answer
 from gateway.request.body import ChatBodies
 from gateway.request.disconnect import Client, ClientGone
 from gateway.request.options import known_headers
+from gateway.request.reply import Header, Reply
 from gateway.steps import Services
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from gateway.errors import Unauthorized
-from gateway.http.middleware import is_operator
+from gateway.request.access import is_operator
 from gateway.request.options import known_headers
 from gateway.steps import Services
 from gateway.telemetry.metrics import CONTENT_TYPE

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from gateway.chat.completions import chunks_of
 from gateway.chat.evidence import StreamEvidence, evidence_of
-from gateway.request.context import RequestContext
 from policies.model import Escalate
 from routing.confidence.judge import Evidence, assess
-from routing.features import features_of
 
 RULES = Escalate.model_validate(
     {"when": {"confidence_below": 0.5, "invalid": ["json", "tool_args"]}, "no_signal": "accept"}
 )
-ASKED = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
-CTX = cast(RequestContext, SimpleNamespace(features=features_of(ASKED), own_limit=False))
+WANTS_JSON = False
+
 FUNCTION = {"name": "f", "arguments": '{"a":1}'}
 
 both_forms = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -28,12 +25,12 @@ def evidence(message: dict[str, Any], *, stream: bool) -> Evidence:
     """The evidence in an answer with this message."""
     completion = {"choices": [{"message": {"role": "assistant", "content": None} | message, "finish_reason": "stop"}]}
     if not stream:
-        return evidence_of(completion, CTX)
+        return evidence_of(completion, wants_json=WANTS_JSON)
     grown = StreamEvidence()
     for chunk in chunks_of(completion):
         grown.add(chunk)
     assert bool(grown.tokens) is any(message.values())
-    return grown.evidence(CTX, complete=True)
+    return grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=True)
 
 
 @both_forms
@@ -80,10 +77,10 @@ def test_alternatives_are_read_where_they_are_wanted(stream: bool) -> None:
     if stream:
         grown = StreamEvidence(alternatives=2)
         grown.add({"choices": [choice]})
-        found = grown.evidence(CTX, complete=False)
+        found = grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=False)
     else:
-        found = evidence_of({"choices": [choice]}, CTX, alternatives=2)
-        assert evidence_of({"choices": [choice]}, CTX).top_logprobs is None
+        found = evidence_of({"choices": [choice]}, alternatives=2)
+        assert evidence_of({"choices": [choice]}).top_logprobs is None
     assert found.top_logprobs == [[-0.1, -2.5], [-0.2]]
     assert found.logprobs == [-0.1, -0.2]
 
@@ -93,7 +90,7 @@ def test_a_legacy_call_in_pieces() -> None:
     grown = StreamEvidence()
     for piece in ({"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}):
         grown.add({"choices": [{"index": 0, "delta": {"function_call": piece}}]})
-    found = grown.evidence(CTX, complete=True)
+    found = grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=True)
     assert (found.tool_names, found.tool_arguments) == (["f"], ['{"a":1}'])
     assert grown.tokens == 3
 
@@ -102,4 +99,4 @@ def test_a_call_whose_index_is_no_number() -> None:
     """A backend may send anything: the call is read all the same."""
     grown = StreamEvidence()
     grown.add({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": [0], "function": FUNCTION}]}}]})
-    assert grown.evidence(CTX, complete=True).tool_arguments == ['{"a":1}']
+    assert grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=True).tool_arguments == ['{"a":1}']

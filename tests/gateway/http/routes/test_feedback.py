@@ -12,8 +12,8 @@ from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
 from gateway.errors import ApiError
-from gateway.http.middleware import Tenants
 from gateway.http.routes.feedback import feedback_router
+from gateway.request.access import Tenants
 from gateway.server.app import _as_envelope
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.schema import TenantConfig, key_digest
 from gateway.errors import Unauthorized
-from gateway.http.middleware import Tenants
+from gateway.request.access import Tenants
 
 
 def many(count: int) -> Tenants:
