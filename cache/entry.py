@@ -11,7 +11,7 @@ Kind = Literal["exact", "semantic"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredAnswer:
     """A finished answer, offered for keeping. `completion` is what a client that asked for no stream would get."""
 
     completion: Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Final
 
 from cache.entry import CacheEntry
 from cache.store.base import Store
-from cache.write import Keeper, Keeping
+from cache.write import PendingWrite, WritePlanner
 
 log = logging.getLogger("tierline.cache")
 
@@ -35,13 +35,13 @@ class Pending:
     """One worker's, by key. `clock` is monotonic, in seconds; of more than `most` the oldest go."""
 
     def __init__(
-        self, store: Store, keeper: Keeper, *, clock: Callable[[], float] = time.monotonic, most: int = MOST
+        self, store: Store, keeper: WritePlanner, *, clock: Callable[[], float] = time.monotonic, most: int = MOST
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._clock = clock
         self._most = most
-        self._added: dict[str, tuple[Keeping, float]] = {}
+        self._added: dict[str, tuple[PendingWrite, float]] = {}
 
     def __len__(self) -> int:
         return len(self._added)
@@ -49,7 +49,7 @@ class Pending:
     def __contains__(self, key: str) -> bool:
         return key in self._added
 
-    def add(self, keeping: Keeping) -> None:
+    def add(self, keeping: PendingWrite) -> None:
         """Takes an answer that has ended and is on its way to the store."""
         keys = keeping.plan.keys
         if keys is None or keeping.plan.policy.exact is None or self._store.state().status == "unconfigured":
@@ -59,7 +59,7 @@ class Pending:
         if len(self._added) > self._most:
             del self._added[next(iter(self._added))]
 
-    def done(self, keeping: Keeping) -> None:
+    def done(self, keeping: PendingWrite) -> None:
         """Lets go of an answer: the store has it, or never will. A later one under the same key stays."""
         keys = keeping.plan.keys
         if keys is not None and (added := self._added.get(keys.key)) is not None and added[0] is keeping:

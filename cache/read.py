@@ -26,7 +26,7 @@ _ABSENT: Final = Lookup("miss", reason="absent")
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"timeout": "timeout", "open": "open"}
 
 
-class Entries:
+class EntryReader:
     """Reads them. `clock` is the wall clock; `later` does something small off the request's path."""
 
     def __init__(

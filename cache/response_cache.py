@@ -26,22 +26,22 @@ import orjson
 
 from cache import answers
 from cache.administration import Administration, Found, id_of
-from cache.entry import Answer, CacheEntry, Hit, Kind, Lookup, WriteOutcome
+from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.pending import Pending
 from cache.planning import eligibility
 from cache.planning.plan import NO_DEMANDS, CachePlan, Demands, Planner
-from cache.read import Entries, Read, unanswered
+from cache.read import EntryReader, Read, unanswered
 from cache.risk.audit import Audits
 from cache.risk.control import Complaint
 from cache.scopes.generations import Generations
 from cache.scopes.scope import SCHEMA
 from cache.scopes.shelf import ENTRY, Caps
-from cache.semantic.cross_encoder import Scorer, SecondOpinion
-from cache.semantic.decision import Verifier
-from cache.semantic.matcher import Candidates, beside, missed
+from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
+from cache.semantic.decision import PairScorer
+from cache.semantic.matcher import SemanticMatcher, beside, missed
 from cache.store.base import Store, StoreUnavailable
-from cache.write import Keep, Keeper, Prepared
+from cache.write import CacheWrite, PlannedWrite, WritePlanner
 from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
@@ -52,7 +52,7 @@ _CAPS = Caps()
 _NO_TEAMS: Mapping[str, str] = {}
 
 
-class Cache:
+class ResponseCache:
     """See the module's docstring. `clock` is the wall clock, in seconds since 1970. `start` it, and close it."""
 
     def __init__(
@@ -67,8 +67,8 @@ class Cache:
         teams: Mapping[str, str] = _NO_TEAMS,
         caps: Caps = _CAPS,
         largest: int = answers.MAX_BODY_BYTES,
-        verifier: Verifier | None = None,
-        cross_encoder: Scorer | None = None,
+        verifier: PairScorer | None = None,
+        cross_encoder: TextPairScorer | None = None,
         audits: Audits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -86,10 +86,10 @@ class Cache:
         self._generations = Generations(store)
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
         self.administration = Administration(store, clock)
-        self._keeper = Keeper(self.index.operations, dimension, clock, caps, largest)
+        self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
-        self._entries = Entries(store, self._keeper.registry, self.pending, clock, self._later)
-        self._candidates = Candidates(self.index, verifier, self._opinion, audits)
+        self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
+        self._candidates = SemanticMatcher(self.index, verifier, self._opinion, audits)
         self._chores: set[asyncio.Task[None]] = set()
         self._upkeep: list[asyncio.Task[None]] = []
 
@@ -120,7 +120,7 @@ class Cache:
         body: Mapping[str, Any],
         policy: Policy,
         tenant: str,
-        facts: eligibility.Facts,
+        facts: eligibility.RequestFacts,
         *,
         model: str | None = None,
         read: bool = True,
@@ -196,14 +196,14 @@ class Cache:
         hit = self._hit("semantic", near.key, found, near.similarity, verdict.score)
         return beside(near, verdict, Lookup("hit", hit))
 
-    async def write(self, plan: CachePlan, answer: Answer, vector: Vector | None = None) -> WriteOutcome:
+    async def write(self, plan: CachePlan, answer: StoredAnswer, vector: Vector | None = None) -> WriteOutcome:
         """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
-        return (await self.write_all([Keep(plan, answer, vector)]))[0]
+        return (await self.write_all([CacheWrite(plan, answer, vector)]))[0]
 
-    async def write_all(self, keeps: Sequence[Keep]) -> list[WriteOutcome]:
+    async def write_all(self, keeps: Sequence[CacheWrite]) -> list[WriteOutcome]:
         """Keeps several answers in one round trip; the outcome of each, in order."""
         prepared = [
-            Prepared(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
+            PlannedWrite(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
             for keep in keeps
         ]
         if self.audits is not None:
@@ -215,7 +215,7 @@ class Cache:
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
 
-    async def _outranked(self, keep: Keep) -> bool:
+    async def _outranked(self, keep: CacheWrite) -> bool:
         """Whether a stronger tier's answer is stored still."""
         if keep.plan.keys is None:
             return False
@@ -223,15 +223,15 @@ class Cache:
         found = await self._entries.under(plan, keep.plan.keys.key, math.inf, None)
         return isinstance(found, CacheEntry) and keep.plan.outranks(found.tier, keep.answer.tier)
 
-    def _prepared(self, keep: Keep) -> Prepared:
+    def _prepared(self, keep: CacheWrite) -> PlannedWrite:
         try:
             return self._keeper.prepared(keep)
         except Exception:
             # An answer is a stranger's JSON. What is odd about one of a batch must not cost the others their place.
             log.exception("an answer could not be prepared for the cache")
-            return Prepared(refused="malformed")
+            return PlannedWrite(refused="malformed")
 
-    async def _applied(self, prepared: Sequence[Prepared]) -> str:
+    async def _applied(self, prepared: Sequence[PlannedWrite]) -> str:
         """Carries out the writes, then makes them findable here; the reason if the store did not."""
         operations = [operation for one in prepared for operation in one.operations]
         if not operations:

@@ -11,7 +11,7 @@ import orjson
 
 from cache import answers
 from cache.codec import IndexRecord, encode
-from cache.entry import Answer, CacheEntry
+from cache.entry import CacheEntry, StoredAnswer
 from cache.index import Vector
 from cache.planning.eligibility import LONGEST_QUESTION
 from cache.planning.plan import CachePlan
@@ -22,11 +22,11 @@ from policies.caching import CachePolicy
 
 
 @dataclass(slots=True)
-class Keep:
+class CacheWrite:
     """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
 
     plan: CachePlan
-    answer: Answer
+    answer: StoredAnswer
     vector: Vector | None = None
     contested: bool = False
     """The request passed over what is stored, so a better answer may be there."""
@@ -35,23 +35,23 @@ class Keep:
     lease: str = ""
     """The key of the lease under which it was made: with the answer written, it is not needed any more."""
     made: CacheEntry | str | None = None
-    """Filled in by `Keeper.entry`."""
+    """Filled in by `WritePlanner.entry`."""
 
 
-class Keeping:
+class PendingWrite:
     """An answer that has ended and is to be kept. `keep` puts it together once, for the write or for a request that
     asks the same before it is written.
     """
 
     __slots__ = ("_keep", "_make", "plan")
 
-    def __init__(self, plan: CachePlan, make: Callable[[], Keep | None]) -> None:
+    def __init__(self, plan: CachePlan, make: Callable[[], CacheWrite | None]) -> None:
         """`make` returns None for an answer that turned out not to be worth keeping; it may raise."""
         self.plan = plan
-        self._make: Callable[[], Keep | None] | None = make
-        self._keep: Keep | None = None
+        self._make: Callable[[], CacheWrite | None] | None = make
+        self._keep: CacheWrite | None = None
 
-    def keep(self) -> Keep | None:
+    def keep(self) -> CacheWrite | None:
         """What `make` gives, the same at every call. Not to be called before the answer has ended."""
         if self._make is not None:
             self._keep = self._make()
@@ -60,7 +60,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PlannedWrite:
     """What one answer takes: `operations` for the store, `record` for this worker's index; or why it is `refused`."""
 
     operations: tuple[Operation, ...] = ()
@@ -68,7 +68,7 @@ class Prepared:
     refused: str = ""
 
 
-class Keeper:
+class WritePlanner:
     """Prepares answers for the store. `operations` are what the index has to make a record findable.
 
     `caps` bound each scope, `largest` is the most bytes of one answer.
@@ -94,13 +94,13 @@ class Keeper:
         # What is not a number, or no end of one, shows in the product.
         return vector.shape == (self._dimension,) and 0.0 < float(vector @ vector) < math.inf
 
-    def entry(self, keep: Keep) -> CacheEntry | str:
+    def entry(self, keep: CacheWrite) -> CacheEntry | str:
         """The entry that this answer makes, the same at every call, or why it is not kept."""
         if keep.made is None:
             keep.made = self._made(keep)
         return keep.made
 
-    def _made(self, keep: Keep) -> CacheEntry | str:
+    def _made(self, keep: CacheWrite) -> CacheEntry | str:
         """The entry, to live as long as any cache may serve it."""
         plan, answer = keep.plan, keep.answer
         reason = plan.reason or ("" if plan.write else "no-store") or keep.fault
@@ -137,22 +137,22 @@ class Keeper:
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
 
-    def _findable(self, keep: Keep) -> bool:
+    def _findable(self, keep: CacheWrite) -> bool:
         """Whether the answer is to be found by its question's vector too."""
         return keep.vector is not None and self.usable(keep.vector) and not keep.plan.why_not_semantic()
 
-    def prepared(self, keep: Keep) -> Prepared:
+    def prepared(self, keep: CacheWrite) -> PlannedWrite:
         """What it takes to keep this answer, and with a vector to make it findable too; or why it is not kept."""
         entry, plan = self.entry(keep), keep.plan
         if isinstance(entry, str):
-            return Prepared(refused=entry)
+            return PlannedWrite(refused=entry)
         kept = self.shelved(plan, entry, entry.expires_at - entry.created_at, keep.lease)
         keys, semantic = plan.keys, plan.policy.semantic
         if keys is None or semantic is None or keep.vector is None or not self._findable(keep):
-            return Prepared(kept)
+            return PlannedWrite(kept)
         data = np.asarray(keep.vector, "<f4").tobytes()
         record = IndexRecord(keys.partition, keys.key, entry.question, entry.created_at + semantic.ttl, data)
-        return Prepared((*kept, *self._operations(record)), record)
+        return PlannedWrite((*kept, *self._operations(record)), record)
 
     def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:
         """What it takes to put an entry under the exact key of a plan that has keys, for so many seconds.

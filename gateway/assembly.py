@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
 from cache.risk.comparison import ALIKE
 from cache.scopes.shelf import Caps
@@ -19,28 +19,28 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Store, StoreUnavailable
 from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
-from gateway.accounting.finalize import Books
-from gateway.accounting.hedge_budget import Spending
+from gateway.accounting.finalize import Finalizer
+from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.caching.audit_judge import AuditJudge
-from gateway.caching.coalescing import Coalescing
+from gateway.caching.coalescer import Coalescer
 from gateway.caching.embedding import EmbeddingService
-from gateway.caching.write_behind import Afterwards
-from gateway.config.policy_reload import PolicyWatcher
+from gateway.caching.write_behind import WriteBehind
+from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from gateway.request.access import LoopbackGuard, Tenants
-from gateway.request.load_shedding import Gate
-from gateway.steps import Services
+from gateway.request.load_shedding import LoadShedder
+from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry, exporter_from_environment
 from gateway.tiers import Endpoint, Tier
 from gateway.tiers.endpoint import OnRefusal
-from gateway.tiers.gossip import PeerExchange
-from gateway.tiers.keep_warm import Warmth
+from gateway.tiers.gossip import Gossip
+from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty.model import DifficultyModel, shipped_artefact
@@ -52,7 +52,7 @@ _COMPLETIONS = "/chat/completions"
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
-def build(deployment: Deployment, source: PolicySource) -> Services:
+def build(deployment: Deployment, source: PolicySource) -> Steps:
     """Everything wired, nothing started.
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
@@ -76,29 +76,29 @@ def build(deployment: Deployment, source: PolicySource) -> Services:
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
     watcher = _watcher(source, policies, metrics)
-    spending = Spending(tiers)
-    afterwards = Afterwards(cache, telemetry, Books(watcher, tiers, spending))
-    return Services(
+    hedge_budgets = HedgeBudgets(tiers)
+    write_behind = WriteBehind(cache, telemetry, Finalizer(watcher, tiers, hedge_budgets))
+    return Steps(
         deployment=deployment,
-        gate=Gate(deployment.limits.in_flight),
+        gate=LoadShedder(deployment.limits.in_flight),
         policies=watcher,
         guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
         tiers=tiers,
-        spending=spending,
+        hedge_budgets=hedge_budgets,
         store=store,
         cache=cache,
-        coalescing=Coalescing(store, cache, afterwards),
+        coalescer=Coalescer(store, cache, write_behind),
         embedding=EmbeddingService(embedder, deployment.embedding.kind),
         classifier=classifier,
         telemetry=telemetry,
         metrics=metrics,
-        afterwards=afterwards,
+        write_behind=write_behind,
         started_at=int(time.time()),
     )
 
 
-def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> Cache:
+def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> ResponseCache:
     """The cache, with what judges its candidates. Raises VerifierError or CrossEncoderError."""
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
@@ -110,7 +110,7 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
         judge=judge,
     )
-    return Cache(
+    return ResponseCache(
         store,
         embedder_name=embedder.name,
         dimension=embedder.dimension,
@@ -127,37 +127,37 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
 
 
 @contextlib.asynccontextmanager
-async def running(services: Services) -> AsyncIterator[Services]:
+async def running(steps: Steps) -> AsyncIterator[Steps]:
     """The services, at work inside the block."""
-    watching = asyncio.create_task(services.policies.run(), name="tierline.policies")
+    watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     with contextlib.suppress(StoreUnavailable):
         # So that /readyz knows from the first moment; a store that is down is degraded, not a failed start.
-        await services.store.ping()
-    await services.cache.start()
-    services.telemetry.start()
-    services.afterwards.start()
-    services.coalescing.start()
-    services.gate.start()
-    endpoints = list(_endpoints(services.tiers).values())
-    peers = PeerExchange(services.store, endpoints)
+        await steps.store.ping()
+    await steps.cache.start()
+    steps.telemetry.start()
+    steps.write_behind.start()
+    steps.coalescer.start()
+    steps.gate.start()
+    endpoints = list(_endpoints(steps.tiers).values())
+    peers = Gossip(steps.store, endpoints)
     peers.start()
-    warmth = Warmth(endpoints, services.metrics.warmed)
+    warmth = KeepWarm(endpoints, steps.metrics.warmed)
     warmth.start()
     try:
-        yield services
+        yield steps
     finally:
-        services.gate.stop()
+        steps.gate.stop()
         await warmth.aclose()
         await peers.aclose()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
-        await services.coalescing.aclose()
-        await services.afterwards.aclose()
-        await services.telemetry.aclose()
-        await services.cache.aclose()
-        await services.store.aclose()
-        services.embedding.close()
+        await steps.coalescer.aclose()
+        await steps.write_behind.aclose()
+        await steps.telemetry.aclose()
+        await steps.cache.aclose()
+        await steps.store.aclose()
+        steps.embedding.close()
         for endpoint in endpoints:
             await endpoint.aclose()
 
@@ -167,7 +167,7 @@ def _store(deployment: Deployment) -> Store:
     return NoStore() if url is None else RedisStore.from_url(url)
 
 
-def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyWatcher:
+def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyReloader:
     def reloaded(loaded: PolicySet) -> None:
         metrics.policy_reloaded(ok=True)
         log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))
@@ -176,7 +176,7 @@ def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Pol
         metrics.policy_reloaded(ok=False)
         log.error("policies not reloaded, the last good ones stay in force:\n%s", error)
 
-    return PolicyWatcher(source, policies, reloaded, refused)
+    return PolicyReloader(source, policies, reloaded, refused)
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:

@@ -31,14 +31,14 @@ from gateway.accounting.charges import settle
 from gateway.caching.embedding import Vector
 from gateway.caching.lookups import exact, keeping_of, plan_of, semantic
 from gateway.caching.replay import replay
-from gateway.cascade.attempt import Draft, Tried
+from gateway.cascade.attempt import AttemptResult, JsonAnswer
 from gateway.cascade.client_errors import no_tier
-from gateway.cascade.runner import Run
+from gateway.cascade.runner import CascadeRun
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import CacheOnlyMiss
 from gateway.request.context import RequestContext
 from gateway.request.reply import Reply
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
@@ -51,52 +51,52 @@ _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 """Answers that came about as the policy wanted: no other is kept for others."""
 
 
-async def answer(ctx: RequestContext, services: Services) -> Reply:
+async def answer(ctx: RequestContext, steps: Steps) -> Reply:
     """The reply to one request; raises ApiError. See the module's docstring."""
-    plan = await plan_of(ctx, services)
-    turn = services.coalescing.turn(ctx, plan)
+    plan = await plan_of(ctx, steps)
+    turn = steps.coalescer.turn(ctx, plan)
     joins = turn is not None and turn.joins
-    if not joins and (hit := await exact(ctx, services, plan, turn)):
+    if not joins and (hit := await exact(ctx, steps, plan, turn)):
         return replay(ctx, hit)
     if turn is None:
-        found = await _found_or_made(ctx, services, plan)
+        found = await _found_or_made(ctx, steps, plan)
     else:
-        found = await turn.answer(lambda aboard: _found_or_made(aboard, services, plan))
+        found = await turn.answer(lambda aboard: _found_or_made(aboard, steps, plan))
     return replay(ctx, found) if isinstance(found, Hit) else found
 
 
-async def _found_or_made(ctx: RequestContext, services: Services, plan: CachePlan) -> Reply | Hit:
+async def _found_or_made(ctx: RequestContext, steps: Steps, plan: CachePlan) -> Reply | Hit:
     """What the semantic cache has, or else an answer of the models."""
     why_not_semantic = plan.why_not_semantic()
-    vector = await _embed(ctx, services, semantic=not why_not_semantic)
-    run: Run | None = None
+    vector = await _embed(ctx, steps, semantic=not why_not_semantic)
+    run: CascadeRun | None = None
     if vector is not None and not why_not_semantic:
-        run = _begun_early(ctx, services, vector)
-        if hit := await semantic(ctx, services, plan, vector, run):
+        run = _begun_early(ctx, steps, vector)
+        if hit := await semantic(ctx, steps, plan, vector, run):
             return hit
-    if ctx.wishes.cache.only_if_cached:
+    if ctx.options.cache.only_if_cached:
         raise CacheOnlyMiss("There is no stored answer to this request.")
-    return await _made(ctx, services, plan, vector, run)
+    return await _made(ctx, steps, plan, vector, run)
 
 
 async def _made(
-    ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, run: Run | None = None
+    ctx: RequestContext, steps: Steps, plan: CachePlan, vector: Vector | None, run: CascadeRun | None = None
 ) -> Reply:
     """The models' answer. `run`: a cascade that has begun."""
     if run is None:
-        run = _routed(ctx, services, vector)
+        run = _routed(ctx, steps, vector)
         ctx.client.watch()
-    return _reply(ctx, services, plan, vector, await _cascade(ctx, run))
+    return _reply(ctx, steps, plan, vector, await _cascade(ctx, run))
 
 
-async def _embed(ctx: RequestContext, services: Services, *, semantic: bool) -> Vector | None:
+async def _embed(ctx: RequestContext, steps: Steps, *, semantic: bool) -> Vector | None:
     """The request's vector where anything needs it. Without one, exact caching and the policy's default still work."""
     if not (semantic or _classified(ctx)):
         return None
     hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
-    hop.attributes[names.GEN_AI_REQUEST_MODEL] = services.embedding.embedder.name
+    hop.attributes[names.GEN_AI_REQUEST_MODEL] = steps.embedding.embedder.name
     try:
-        vector = await services.embedding.vector(ctx.features.text, ctx.budget_s())
+        vector = await steps.embedding.vector(ctx.features.text, ctx.budget_s())
     except TimeoutError:
         hop.end("timeout")
         return None
@@ -113,35 +113,35 @@ def _classified(ctx: RequestContext) -> bool:
     return ctx.policy.route.classifier != "none" and len(ctx.ladder()) > 1
 
 
-def _begun_early(ctx: RequestContext, services: Services, vector: Vector) -> Run | None:
+def _begun_early(ctx: RequestContext, steps: Steps, vector: Vector) -> CascadeRun | None:
     """The cascade with its first attempt under way, where the policy wants that during the lookup and it is free."""
-    if not ctx.policy.escalate.speculate.during_lookup or ctx.wishes.cache.only_if_cached:
+    if not ctx.policy.escalate.speculate.during_lookup or ctx.options.cache.only_if_cached:
         return None
-    run = _routed(ctx, services, vector)
+    run = _routed(ctx, steps, vector)
     ctx.client.watch()
-    if services.tiers[run.first_tier].free:
+    if steps.tiers[run.first_tier].free:
         run.begin()
     return run
 
 
-def _routed(ctx: RequestContext, services: Services, vector: Vector | None) -> Run:
+def _routed(ctx: RequestContext, steps: Steps, vector: Vector | None) -> CascadeRun:
     """The cascade of this request, decided and not begun."""
     tokens_in, batch = ctx.features.approx_tokens, ctx.policy.load.priority == "batch"
-    health = {name: services.tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.ladder}
+    health = {name: steps.tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.ladder}
     hop = ctx.trace.begin(names.ROUTE)
     difficulty: Difficulty | None = None
     if vector is not None and _classified(ctx):
-        difficulty = services.classifier.assess(vector, ctx.features)
+        difficulty = steps.classifier.assess(vector, ctx.features)
         _describe_difficulty(ctx, hop, difficulty)
-    decision = _decided(ctx, services, hop, difficulty, health)
+    decision = _decided(ctx, steps, hop, difficulty, health)
     both = ctx.policy.escalate.speculate.both
     asks_both = both is not None and both.holds(rule_values(difficulty, ctx.features, ctx.budget_s()))
-    return Run(ctx, services, decision, health, _priors(ctx, difficulty), both=asks_both)
+    return CascadeRun(ctx, steps, decision, health, _priors(ctx, difficulty), both=asks_both)
 
 
 def _decided(
     ctx: RequestContext,
-    services: Services,
+    steps: Steps,
     hop: Hop,
     difficulty: Difficulty | None,
     health: Mapping[str, TierHealth],
@@ -163,7 +163,7 @@ def _decided(
     except NoTierError as error:
         hop.attributes[names.REASON] = str(error)
         hop.end("no_tier")
-        raise no_tier(error, [services.tiers[name] for name in ctx.policy.ladder]) from error
+        raise no_tier(error, [steps.tiers[name] for name in ctx.policy.ladder]) from error
     hop.attributes[names.DECISION] = list(decision.tiers)
     hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
     hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
@@ -200,9 +200,9 @@ def _priors(ctx: RequestContext, difficulty: Difficulty | None) -> Mapping[str, 
     return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
 
 
-async def _cascade(ctx: RequestContext, run: Run) -> Served:
+async def _cascade(ctx: RequestContext, run: CascadeRun) -> Served:
     """The cascade's answer; raises ApiError when there is none."""
-    served: Tried | None = None
+    served: AttemptResult | None = None
     try:
         served = await run.served()
         return _served(ctx, served)
@@ -215,11 +215,11 @@ async def _cascade(ctx: RequestContext, run: Run) -> Served:
 class Served:
     """The answer that goes out, and whether it may be kept for others."""
 
-    answer: Draft | LiveStream
+    answer: JsonAnswer | LiveStream
     keep: bool
 
 
-def _served(ctx: RequestContext, tried: Tried) -> Served:
+def _served(ctx: RequestContext, tried: AttemptResult) -> Served:
     if tried.answer is None or tried.endpoint is None:
         raise AssertionError("the cascade serves only what is in hand")
     ledger = ctx.ledger
@@ -233,17 +233,17 @@ def _served(ctx: RequestContext, tried: Tried) -> Served:
     return Served(tried.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
 
 
-def _reply(ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
+def _reply(ctx: RequestContext, steps: Steps, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
     """The reply of an answer. One that is to be kept answers equal requests from the moment it is whole."""
     found = served.answer
     wanted = served.keep and plan.write and not plan.reason
     if isinstance(found, LiveStream):
         keeping = keeping_of(ctx, plan, vector, found.remember() if wanted else None)
         if keeping is not None:
-            found.on_whole = partial(services.cache.pending.add, keeping)
+            found.on_whole = partial(steps.cache.pending.add, keeping)
         return Reply(events=found.events(), keeping=keeping, stream=found)
     value = found.value
     keeping = keeping_of(ctx, plan, vector, (lambda: value) if wanted and found.sound else None)
     if keeping is not None:
-        services.cache.pending.add(keeping)
+        steps.cache.pending.add(keeping)
     return Reply(body=found.body, keeping=keeping)

@@ -47,7 +47,7 @@ class ExactCache(Section):
     ttl: Seconds
 
 
-class CrossEncoder(Section):
+class CrossEncoderRules(Section):
     """A second opinion on the best neighbour, by the model that reads both questions together (the deployment's).
 
     It is asked where no veto has spoken and the score is `ask_from` at least: under even odds the wait is not worth it,
@@ -64,7 +64,7 @@ class CrossEncoder(Section):
     within: Annotated[Seconds, Field(gt=0)] = 0.1
 
 
-class AuditJudge(Section):
+class AuditJudgeRules(Section):
     """A model that says whether a stored answer and a fresh one come to the same, where the guards see no difference.
 
     It reads the question and both answers, after the reply is out and at our own expense. `per_hour` bounds its calls
@@ -90,9 +90,9 @@ class SemanticCache(Section):
     max_error: Share = 0.01
     audit: Share = 0.02
     """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
-    audit_judge: AuditJudge | None = None
+    audit_judge: AuditJudgeRules | None = None
     verify: Literal["default", "none"] = "default"
-    cross_encoder: CrossEncoder | None = None
+    cross_encoder: CrossEncoderRules | None = None
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
     """A request that asks for more than this wants an answer of its own. One that does not say is not refused."""
     guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")

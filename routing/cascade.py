@@ -16,7 +16,7 @@ The rules, in the order they are asked:
 At most `max_attempts` in all (one that found the request too long has done no work, and does not count), and none that
 could not answer in time. A hedge (the first tier is slower than it should be) or a speculative second attempt runs
 beside the first. JSON and streams are driven alike; what differs is that a stream's rejected draft is gone
-(`Outcome.kept` is False), so it cannot be served later.
+(`AttemptOutcome.kept` is False), so it cannot be served later.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """How an attempt ended. `kept`: its whole answer is in hand and could still be served."""
 
     kind: OutcomeKind
@@ -150,9 +150,9 @@ class Cascade:
         self._dropped: list[str] = []
         self._tried: dict[str, int] = {}
         self._attempts: list[Attempt] = []
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, AttemptOutcome] = {}
         self._running: set[int] = set()
-        self._last: Outcome | None = None
+        self._last: AttemptOutcome | None = None
         self._winner = 0
         self._hedge_after_s: float | None = None
         self._too_long = 0
@@ -196,7 +196,7 @@ class Cascade:
         """A first token has come, though it is not committed yet: no hedge starts any more."""
         self._hedge_after_s = None
 
-    def observe(self, outcome: Outcome, number: int = 0) -> None:
+    def observe(self, outcome: AttemptOutcome, number: int = 0) -> None:
         """Tells how attempt `number` has ended; by default the last one that `next()` gave."""
         number = number or len(self._attempts)
         self._running.discard(number)

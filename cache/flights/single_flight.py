@@ -30,7 +30,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class AnswerHead:
     """What is known of an answer when it begins. `stream`: it comes as events of a stream, not as one body."""
 
     request_id: str
@@ -80,7 +80,7 @@ class Flight:
         self.deadline = deadline
         self.roomy = roomy
         self.first_due = first_due
-        self.head: Head | None = None
+        self.head: AnswerHead | None = None
         self.landing: Landing | None = None
         self.departed = False
         """From here on its deadline is fixed."""
@@ -98,7 +98,7 @@ class Flight:
         self._events: list[bytes] = []
         self._base = 0  # the number of the first event that is still here
         self._bytes = 0
-        self._seats: set[Seat] = set()
+        self._seats: set[Subscription] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
         self._furthest = 0  # the number of the first event that no reader has taken yet
@@ -124,11 +124,11 @@ class Flight:
             return False
         return not self.departed or self.roomy or deadline <= self.deadline
 
-    def board(self, deadline: float = 0.0) -> Seat:
+    def board(self, deadline: float = 0.0) -> Subscription:
         """A seat for one more reader, at the answer's beginning."""
         if not self.departed:
             self.deadline = max(self.deadline, deadline)
-        seat = Seat(self)
+        seat = Subscription(self)
         self._seats.add(seat)
         if len(self._seats) > 1:
             self.on_shared()
@@ -136,7 +136,7 @@ class Flight:
 
     # --- who makes the answer -------------------------------------------------------------------------------------
 
-    def begin(self, head: Head) -> None:
+    def begin(self, head: AnswerHead) -> None:
         """The answer begins."""
         self.head = head
         self._wake()
@@ -200,7 +200,7 @@ class Flight:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def _leave(self, seat: Seat, word: str) -> None:
+    def _leave(self, seat: Subscription, word: str) -> None:
         if seat not in self._seats:
             return
         self._seats.discard(seat)
@@ -211,7 +211,7 @@ class Flight:
             self.on_empty()
 
 
-class Seat:
+class Subscription:
     """One reader's place in a flight. Whoever has one leaves it, however it ends."""
 
     __slots__ = ("_future", "_nudged", "flight", "read")

@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from cache.flights.single_flight import Flight, Head, Landing, Seat
+from cache.flights.single_flight import AnswerHead, Flight, Landing, Subscription
 from cache.store.base import Store, StoreUnavailable
 
 ASK_AGAIN_S: Final = 1.0
@@ -47,7 +47,7 @@ class Publisher:
         if self._wanted.pop(who, None) is not None and not self._wanted:
             self.task.cancel()
 
-    async def _run(self, seat: Seat) -> None:
+    async def _run(self, seat: Subscription) -> None:
         try:
             if seat.flight.full:
                 # It is too late to begin at the beginning, and nobody shall wait for that.
@@ -60,7 +60,7 @@ class Publisher:
         finally:
             seat.leave()
 
-    async def _publish(self, seat: Seat) -> None:
+    async def _publish(self, seat: Subscription) -> None:
         flight = self._flight
         stream = stream_of(flight.key, flight.ident)
         began = False
@@ -97,7 +97,7 @@ class Publisher:
     def _end(self, landing: Landing) -> bytes:
         return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))
 
-    async def _news(self, seat: Seat, *, began: bool) -> None:
+    async def _news(self, seat: Subscription, *, began: bool) -> None:
         """Waits for more, and then a moment for more of it, or until it is time to see whether anybody still reads."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
@@ -130,7 +130,7 @@ class Copy:
         flight = self._flight
         if kind == b"h":
             if flight.head is None:
-                flight.begin(Head(**orjson.loads(rest)))
+                flight.begin(AnswerHead(**orjson.loads(rest)))
         elif flight.head is None and kind != b"z":
             raise ValueError("the beginning is missing")
         elif kind == b"b":

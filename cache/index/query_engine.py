@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from cache.codec import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector
-from cache.store.base import Document, DocumentIndex, DocumentQuery, Store
+from cache.store.base import DocumentIndex, DocumentQuery, IndexDocument, Store
 from cache.store.search_commands import PARTITION, VECTOR
 
 _KEY = b"key"
@@ -38,7 +38,7 @@ class QueryEngineIndex:
             if _KEY in fields and _QUESTION in fields
         ]
 
-    def operations(self, record: IndexRecord) -> tuple[Document, ...]:
+    def operations(self, record: IndexRecord) -> tuple[IndexDocument, ...]:
         """See SemanticIndex."""
         fields = (
             (PARTITION, _tag(record.partition).encode()),
@@ -46,7 +46,7 @@ class QueryEngineIndex:
             (_KEY, record.key.encode()),
             (_QUESTION, record.question.encode()),
         )
-        return (Document(self._document(record.key), fields, record.expires_at - self._clock()),)
+        return (IndexDocument(self._document(record.key), fields, record.expires_at - self._clock()),)
 
     def kept(self, record: IndexRecord) -> None:
         """Nothing is held here."""

@@ -40,7 +40,7 @@ _STANDS_ALONE = 2
 """So many words with a meaning of their own let a pronoun refer to something in the same question."""
 
 
-class Facts(Protocol):
+class RequestFacts(Protocol):
     """What the caller has already read off the request (the gateway's Features are such)."""
 
     @property
@@ -59,7 +59,7 @@ class Facts(Protocol):
     def stream(self) -> bool: ...
 
 
-def rule_values(body: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+def rule_values(body: Mapping[str, Any], facts: RequestFacts) -> dict[str, Any]:
     """What `cache.never` rules can ask for, but for `volatile`; None where the request does not say."""
     return {
         "tools": facts.has_tools,
@@ -76,7 +76,7 @@ def rule_values(body: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     }
 
 
-def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: Facts) -> str:
+def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: RequestFacts) -> str:
     """Why neither cache applies, or ''."""
     if policy.exact is None and policy.semantic is None:
         return "policy"
@@ -93,7 +93,7 @@ def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: Facts) -> s
 def why_not_semantic(
     policy: CachePolicy,
     body: Mapping[str, Any],
-    facts: Facts,
+    facts: RequestFacts,
     question: str | None,
     longest: int = LONGEST_QUESTION,
 ) -> str:

@@ -51,7 +51,7 @@ class CachePlan:
     surface: str
     label: str
     body: Mapping[str, Any]
-    facts: eligibility.Facts
+    facts: eligibility.RequestFacts
     reason: str
     read: bool = True
     write: bool = True
@@ -105,7 +105,7 @@ class Planner:
         body: Mapping[str, Any],
         policy: Policy,
         tenant: str,
-        facts: eligibility.Facts,
+        facts: eligibility.RequestFacts,
         *,
         model: str | None = None,
         read: bool = True,

@@ -35,7 +35,7 @@ from cache.risk.comparison import ALIKE, Judge, contradict, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store, StoreUnavailable
-from policies.caching import AuditJudge, SemanticCache
+from policies.caching import AuditJudgeRules, SemanticCache
 
 log = logging.getLogger("tierline.cache")
 
@@ -59,7 +59,7 @@ _MOST_OWED: Final = 20
 class Sample:
     """A candidate that was drawn: the key of its entry, its score, and how many such requests it stands for."""
 
-    surface: Surface
+    surface: AuditedSurface
     key: str
     score: float
     weight: float
@@ -75,7 +75,7 @@ class SurfaceState:
 
 
 @dataclass(slots=True)
-class Surface:
+class AuditedSurface:
     """What one surface has learned, and what this worker has seen since its last batch."""
 
     name: str
@@ -158,11 +158,11 @@ class Audits:
         self._kind = kind
         self._cross_encoder = cross_encoder
         self._embed = embed
-        self._surfaces: dict[str, Surface] = {}
+        self._surfaces: dict[str, AuditedSurface] = {}
         self._waiting: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
 
-    def surface(self, name: str, semantic: SemanticCache, strict: float) -> Surface:
+    def surface(self, name: str, semantic: SemanticCache, strict: float) -> AuditedSurface:
         """What is known of a surface under these rules; `strict` is its threshold while that is little.
 
         Other rules go on with the labels in the store wherever those that make the scores are equal.
@@ -171,7 +171,7 @@ class Audits:
         if found is None or (found.semantic is not semantic and found.semantic != semantic):
             control = RiskControl(semantic.max_error, strict, semantic.audit)
             stream = self._stream_of(name, semantic)
-            found = self._surfaces[name] = Surface(name, stream, control, semantic)
+            found = self._surfaces[name] = AuditedSurface(name, stream, control, semantic)
         found.semantic = semantic
         return found
 
@@ -192,7 +192,7 @@ class Audits:
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 
-    def drawn(self, surface: Surface, key: str, score: float) -> Sample | None:
+    def drawn(self, surface: AuditedSurface, key: str, score: float) -> Sample | None:
         """Notes a candidate without a veto; the sample, when chance has it that it is to be compared."""
         surface.scores.append(score)
         weight = surface.control.weight(score, random.random())  # noqa: S311
@@ -205,7 +205,7 @@ class Audits:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
-    def complain(self, surface: Surface, complaint: Complaint) -> None:
+    def complain(self, surface: AuditedSurface, complaint: Complaint) -> None:
         """Takes in that a hit was wrong. One that tightens a threshold is shared with the other workers at once."""
         if surface.control.has_heard(complaint.request):
             return
@@ -243,7 +243,7 @@ class Audits:
             return None
         return Label(sample.score, not same, surface.paid(sample))
 
-    async def _affords(self, sample: Sample, judge: AuditJudge) -> bool:
+    async def _affords(self, sample: Sample, judge: AuditJudgeRules) -> bool:
         """Whether the judge may be called once more within this hour, by all workers together.
 
         Near misses, of which there are many, leave half of the calls to would-be hits.
@@ -283,7 +283,7 @@ class Audits:
                     await self._wake.wait()
             self._wake.clear()
 
-    async def _exchange(self, surface: Surface) -> None:
+    async def _exchange(self, surface: AuditedSurface) -> None:
         """Appends this worker's batch to the stream, and folds what all have appended since."""
         surface.quiet_s += _EVERY_S
         told = surface.labels or surface.complaints

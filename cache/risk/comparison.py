@@ -18,8 +18,8 @@ import re
 from collections.abc import Mapping, Set
 from typing import Any, Final, Protocol
 
-from cache.text.reading import Reading, read
-from policies.caching import AuditJudge
+from cache.text.reading import QuestionReading, read
+from policies.caching import AuditJudgeRules
 
 ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
 """By the kind of embedding, the cosine from which on two answers that nothing sets apart count as the same."""
@@ -34,7 +34,9 @@ _POLAR: Final = {"yes": True, "no": False}
 class Judge(Protocol):
     """A model that compares two answers. The gateway has one; the cache only knows what it asks."""
 
-    async def __call__(self, surface: str, rule: AuditJudge, question: str, stored: str, fresh: str) -> bool | None:
+    async def __call__(
+        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+    ) -> bool | None:
         """Whether both come to the same; None where it did not say. Never raises for what the model does."""
 
 
@@ -56,7 +58,7 @@ def contradict(one: str, other: str, question: str = "") -> bool:
     return _apart(a.names - asked.stems, b.names - asked.stems, a.stems, b.stems)
 
 
-def _negated(text: Reading) -> set[str]:
+def _negated(text: QuestionReading) -> set[str]:
     return {word for _, word in text.negations}
 
 

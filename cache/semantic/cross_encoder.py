@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from cache.semantic.decision import Decide, Verdict
 from cache.store.deadline import Deadline
-from policies.caching import CrossEncoder as Rule
+from policies.caching import CrossEncoderRules as Rule
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -56,7 +56,7 @@ class CrossEncoderError(ValueError):
     """A folder cannot be served as a cross-encoder; the message says which, why, and what to do."""
 
 
-class Scorer(Protocol):
+class TextPairScorer(Protocol):
     """What judges one pair of questions, on a thread of its own."""
 
     def score(self, stored: str, asked: str) -> float:
@@ -93,7 +93,7 @@ class CrossEncoder:
         return cls(reader, same, _version(folder, model))
 
     def score(self, stored: str, asked: str) -> float:
-        """See `Scorer`. Six layers of MiniLM take 10 to 20 ms for two questions of ten words, on one thread."""
+        """See `TextPairScorer`. Six layers of MiniLM take 10 to 20 ms for two questions of ten words, on one thread."""
         logits = self._reader.logits(stored, asked)
         if logits is None:
             return 0.0
@@ -130,7 +130,7 @@ class _Reader:
 class SecondOpinion:
     """Asks a cross-encoder beside the event loop, one pair after the other. Close it when done."""
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: TextPairScorer) -> None:
         self._scorer = scorer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-cross-encoder")
         self._given_up: Future[float] | None = None
@@ -184,7 +184,7 @@ def _heard(future: asyncio.Future[float]) -> None:
         future.exception()
 
 
-def consulting(decide: Decide, rule: Rule, scorer: Scorer) -> Decide:
+def consulting(decide: Decide, rule: Rule, scorer: TextPairScorer) -> Decide:
     """`decide` with the cross-encoder heard at once, whatever time that takes: for evaluation."""
 
     def decided(stored: str, asked: str, cosine: float) -> Verdict:

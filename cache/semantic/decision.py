@@ -40,7 +40,7 @@ class Scored(Protocol):
     def refused(self) -> str: ...
 
 
-class Verifier(Protocol):
+class PairScorer(Protocol):
     """A learned judgement of a pair of questions, with vetoes of its own (`cache.semantic.verifier` is one)."""
 
     @property
@@ -55,7 +55,7 @@ Decide = Callable[[str, str, float], Verdict]
 """From (stored question, asked question, cosine of their vectors) to the verdict."""
 
 
-def decide_by(semantic: SemanticCache, verifier: Verifier | None = None) -> Decide:
+def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None) -> Decide:
     """How one candidate is judged under a policy: its least cosine, then the verifier, or else the guards alone."""
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
@@ -70,7 +70,7 @@ def decide_by(semantic: SemanticCache, verifier: Verifier | None = None) -> Deci
     return decide
 
 
-def default_threshold(semantic: SemanticCache, verifier: Verifier | None = None) -> float:
+def default_threshold(semantic: SemanticCache, verifier: PairScorer | None = None) -> float:
     """The threshold that holds where no labels say better."""
     if semantic.cross_encoder is not None and semantic.cross_encoder.decides == "score":
         return semantic.cross_encoder.min_score

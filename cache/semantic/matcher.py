@@ -17,19 +17,19 @@ from cache.entry import Lookup
 from cache.index import ChosenIndex, Neighbour, Vector
 from cache.planning.fingerprint import Fingerprint
 from cache.planning.plan import CachePlan
-from cache.risk.audit import Audits, Surface
+from cache.risk.audit import AuditedSurface, Audits
 from cache.semantic.cross_encoder import SecondOpinion, second
-from cache.semantic.decision import Verdict, Verifier, choose, decide_by, default_threshold
+from cache.semantic.decision import PairScorer, Verdict, choose, decide_by, default_threshold
 from policies.caching import CachePolicy, SemanticCache
 
 _NEIGHBOURS: Final = 5
 
 
-class Candidates:
+class SemanticMatcher:
     """Judges them. Without a `verifier` the guards decide; without `audits` a surface keeps the threshold it has."""
 
     def __init__(
-        self, index: ChosenIndex, verifier: Verifier | None, opinion: SecondOpinion | None, audits: Audits | None
+        self, index: ChosenIndex, verifier: PairScorer | None, opinion: SecondOpinion | None, audits: Audits | None
     ) -> None:
         self._index = index
         self._verifier = verifier
@@ -58,10 +58,10 @@ class Candidates:
             return best, verdict
         return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
 
-    def _verifier_of(self, semantic: SemanticCache) -> Verifier | None:
+    def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return self._verifier if semantic.verify == "default" else None
 
-    def learned(self, name: str, semantic: SemanticCache) -> Surface | None:
+    def learned(self, name: str, semantic: SemanticCache) -> AuditedSurface | None:
         """What is known of the surface of this name; None where nothing is learned."""
         if self._audits is None:
             return None

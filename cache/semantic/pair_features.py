@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final, Protocol
 
-from cache.text.normalized_question import DIRECTIONS, OPPOSITES, Gist, Word, gist, grams_of
+from cache.text.normalized_question import DIRECTIONS, OPPOSITES, NormalizedQuestion, Word, gist, grams_of
 from cache.text.words import word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
@@ -64,7 +64,7 @@ class Leftover:
     """The longest run of matched words that stand in the opposite order."""
 
 
-def leftover(a: Gist, b: Gist) -> Leftover:
+def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
     """Takes equal words away, each once: first the same spelling, then the same root, then the same sense."""
     free = list(range(len(b.words)))
     pairs: list[tuple[int, int]] = []
@@ -122,7 +122,7 @@ def _rising(places: Sequence[int]) -> int:
     return len(tails)
 
 
-def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
+def early_veto(a: NormalizedQuestion, b: NormalizedQuestion, guards: Collection[str]) -> str:
     """The guard that refuses by what each gist says by itself, or ''. Most of what is refused is refused here, for
     a hundredth of what `leftover` costs.
     """
@@ -135,7 +135,7 @@ def early_veto(a: Gist, b: Gist, guards: Collection[str]) -> str:
     return "asked" if _other_question(a, b) else ""
 
 
-def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
+def veto(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, guards: Collection[str]) -> str:
     """The guard that refuses by what is left over, whatever the score, or ''. `early_veto` comes first."""
     if "negation" in guards and (
         _moved_negation(a, b, rest) or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
@@ -146,7 +146,7 @@ def veto(a: Gist, b: Gist, rest: Leftover, guards: Collection[str]) -> str:
     return "order" if _other_roles(a, b, rest) else ""
 
 
-def _other_question(a: Gist, b: Gist) -> bool:
+def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     """Whether they ask for another thing: who or when, whether or why. A task may stand for any, `what` for `how`."""
     if a.modals != b.modals and a.modals and b.modals:
         return True
@@ -157,17 +157,17 @@ def _other_question(a: Gist, b: Gist) -> bool:
     return bool(a.asked and b.asked) and not (a.asked | b.asked <= _WAYS or a.asked & b.asked)
 
 
-def _moved_negation(a: Gist, b: Gist, rest: Leftover) -> bool:
+def _moved_negation(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Whether nothing differs but what the `not` is said of."""
     return a.negations != b.negations and not rest.left and not rest.right
 
 
-def _other_poles(a: Gist, b: Gist) -> bool:
+def _other_poles(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     """Whether one stands on one side of an opposition (more or less), and the other on its other side."""
     return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
 
 
-def _other_way(a: Gist, b: Gist, rest: Leftover) -> bool:
+def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Whether what is left over points one way on one side and the other way on the other, or is `against` there."""
     if ("against" in a.function) != ("against" in b.function) or ("avoid" in _senses(rest.left) ^ _senses(rest.right)):
         return True
@@ -218,7 +218,7 @@ def _another_kind(rest: Leftover) -> bool:
     return any(one.kinds & other.kinds for one in rest.left for other in rest.right)
 
 
-def _other_roles(a: Gist, b: Gist, rest: Leftover) -> bool:
+def _other_roles(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Whether the same ones do it to each other the other way round."""
     if a.others != b.others or _other_persons(a, b):
         return True
@@ -239,7 +239,7 @@ def _other_roles(a: Gist, b: Gist, rest: Leftover) -> bool:
     return _links_differ(a, b)
 
 
-def _other_persons(a: Gist, b: Gist) -> bool:
+def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     """Whether `I` and `you` stand for two. Where anybody may be meant (`how can I`, `should you`) they are one."""
     if a.persons == b.persons:
         return False
@@ -250,7 +250,7 @@ def _other_persons(a: Gist, b: Gist) -> bool:
     return bool(left and right and left != right and not anybody)
 
 
-def _links_differ(a: Gist, b: Gist) -> bool:
+def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     before = {word.sense: word.link for word in a.words}
     changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
     # `miles to kilometres`, `kilometres to miles`: the one has taken the other's place.
@@ -267,7 +267,9 @@ SIGNS: Final = (1, 1, 1, 1, -1, -1, -1, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1, 0,
 """+1: more of it speaks for the same answer; -1: against it; 0: either."""
 
 
-def features(a: Gist, b: Gist, rest: Leftover, cosine: float, table: WordTable) -> list[float]:
+def features(
+    a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, cosine: float, table: WordTable
+) -> list[float]:
     """The numbers of FEATURES, in order."""
     left = [word for word in rest.left if not word.vague]
     right = [word for word in rest.right if not word.vague]
@@ -326,7 +328,7 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
     return len(a & b) / both if both else 0.0
 
 
-def _new_links(a: Gist, b: Gist) -> int:
+def _new_links(a: NormalizedQuestion, b: NormalizedQuestion) -> int:
     """How many words stand behind another preposition than before."""
     before = {word.sense: word.link for word in a.words}
     return min(sum(word.sense in before and before[word.sense] != word.link for word in b.words), 3)

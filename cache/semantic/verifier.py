@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic import pair_features as contrast
-from cache.text.normalized_question import Gist, gist
+from cache.text.normalized_question import NormalizedQuestion, gist
 
 ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
 _LONGEST = 2_000
@@ -35,7 +35,7 @@ WORDS: Final = "words.safetensors"
 """The table of word vectors, beside the artefacts that share it."""
 
 
-Read = Callable[[str], Gist]
+Read = Callable[[str], NormalizedQuestion]
 
 
 class VerifierError(ValueError):
@@ -43,14 +43,14 @@ class VerifierError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifierVerdict:
     """`score`: the probability that both have one answer, 0..1. `refused`: the veto's word, '' where none spoke."""
 
     score: float
     refused: str
 
 
-class WordTable:
+class VerifierWords:
     """Words, commonest first, and their static vectors. See `contrast.WordTable`."""
 
     def __init__(self, words: Sequence[str], vectors: NDArray[np.int8]) -> None:
@@ -59,7 +59,7 @@ class WordTable:
         self._scale = 1 / max(1, len(words) - 1)
 
     @classmethod
-    def load(cls, path: Path) -> WordTable:
+    def load(cls, path: Path) -> VerifierWords:
         """Reads words.safetensors: `words`, UTF-8 joined by newlines, as bytes; `vectors`, int8, (words, dimension)."""
         tensors = _tensors(path)
         return cls(tensors["words"].tobytes().decode().split("\n"), tensors["vectors"])
@@ -146,25 +146,25 @@ class Verifier:
         tensors = _tensors(tensors_path)
         return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
 
-    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> Verdict:
+    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> VerifierVerdict:
         """The verdict on one pair, with the vetoes that `guards` names.
 
         About 100 us for questions of ten words, and as much again to read a text for the first time.
         """
         if stored == asked:
-            return Verdict(1.0, "")
+            return VerifierVerdict(1.0, "")
         if len(stored) > _LONGEST or len(asked) > _LONGEST:
-            return Verdict(0.0, "length")
+            return VerifierVerdict(0.0, "length")
         a, b = self._read(stored), self._read(asked)
         if not a.words or not b.words:
-            return Verdict(0.0, "wording")
+            return VerifierVerdict(0.0, "wording")
         if refused := contrast.early_veto(a, b, guards):
-            return Verdict(0.0, refused)
+            return VerifierVerdict(0.0, refused)
         rest = contrast.leftover(a, b)
         if refused := contrast.veto(a, b, rest, guards):
-            return Verdict(0.0, refused)
+            return VerifierVerdict(0.0, refused)
         numbers = contrast.features(a, b, rest, cosine, self._table)
-        return Verdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
+        return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
 
     def _calibrated(self, margin: float) -> float:
         """Isotonic, between its steps straight; never quite 0 or 1, so that a threshold can rank what is above it."""
@@ -190,8 +190,8 @@ def shipped_verifier(embedding: str) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _shared_table(path: Path) -> WordTable:
-    return WordTable.load(path)
+def _shared_table(path: Path) -> VerifierWords:
+    return VerifierWords.load(path)
 
 
 def _tensors(path: Path) -> dict[str, NDArray[Any]]:

@@ -98,7 +98,7 @@ class VectorDrop:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class IndexDocument:
     """A hash for the query engine to index, kept for `ttl_s` seconds."""
 
     key: str
@@ -106,7 +106,7 @@ class Document:
     ttl_s: float
 
 
-IndexOperation = Append | VectorAdd | VectorDrop | Document
+IndexOperation = Append | VectorAdd | VectorDrop | IndexDocument
 Operation = Write | Command | IndexOperation
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 State = Literal["closed", "open", "half_open"]
 
 
-class Breaker:
+class StoreBreaker:
     """See the module's docstring. `clock` is monotonic, in seconds."""
 
     __slots__ = ("_clock", "_failures", "_limit", "_probe_at", "_probe_every_s", "state")

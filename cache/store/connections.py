@@ -36,7 +36,7 @@ class Wire(Protocol):
 W = TypeVar("W", bound=Wire)
 
 
-class Connections(Generic[W]):
+class WirePool(Generic[W]):
     """A bounded set of connections. One that was left in the middle of an exchange is never used again."""
 
     def __init__(self, dial: Callable[[], W], most: int) -> None:

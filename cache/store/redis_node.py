@@ -32,8 +32,8 @@ from redis.backoff import NoBackoff
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
-from cache.store.breaker import Breaker
-from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, Connections
+from cache.store.breaker import StoreBreaker
+from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, WirePool
 from cache.store.deadline import Deadline
 
 SOCKET_S = 0.05
@@ -89,9 +89,9 @@ class Node:
         self.where = where
         self._clock = clock
         self._on_trouble = on_trouble
-        self._breaker = Breaker(clock=clock)
-        self._connections = Connections(dial, MAX_CONNECTIONS)
-        self._blocking = Connections(dial, MAX_BLOCKING)
+        self._breaker = StoreBreaker(clock=clock)
+        self._connections = WirePool(dial, MAX_CONNECTIONS)
+        self._blocking = WirePool(dial, MAX_BLOCKING)
         self._probe: asyncio.Task[None] | None = None
         self._reason = ""
         self._refuses_writes = ""
@@ -182,7 +182,7 @@ class Node:
 
     async def _exchange(
         self,
-        pool: Connections[AbstractConnection],
+        pool: WirePool[AbstractConnection],
         commands: bytes,
         replies: int,
         limit_s: float,

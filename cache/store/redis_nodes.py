@@ -28,7 +28,7 @@ _MAP = resp.command(b"CLUSTER", b"SLOTS")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodeCommand:
     """A packed command with one reply, and the key that says which node it is for.
 
     `optional`: a refusal is an answer, for it is only an index that would have liked it.
@@ -70,13 +70,13 @@ class Nodes:
         """A node to ask what each would answer alike."""
         return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
 
-    async def one(self, part: Part, limit_s: float) -> Any:
+    async def one(self, part: NodeCommand, limit_s: float) -> Any:
         """The reply to one command."""
         places = (0,) if part.optional else ()
         (answer,) = await self.of(part.key).request(part.command, 1, limit_s, places)
         return await self.followed(part, answer, limit_s) if type(answer) is Moved else answer
 
-    async def all(self, parts: Sequence[Part], limit_s: float) -> list[Any]:
+    async def all(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         """The replies to several commands, in order; those for one node go in one round trip, in order."""
         if self._map is None:
             answers = await _sent(self._first, parts, limit_s)
@@ -87,7 +87,7 @@ class Nodes:
             answers[place] = await self.followed(parts[place], answers[place], limit_s)
         return answers
 
-    async def blocking(self, part: Part, limit_s: float) -> Any:
+    async def blocking(self, part: NodeCommand, limit_s: float) -> Any:
         """The reply to a command that may wait: on connections of its own, and not counted by the breaker."""
         answer = await self.of(part.key).blocking(part.command, limit_s)
         if isinstance(answer, Moved) and not answer.asking:
@@ -96,7 +96,7 @@ class Nodes:
             raise self._first.unavailable("moved")
         return answer
 
-    async def followed(self, part: Part, moved: Moved, limit_s: float) -> Any:
+    async def followed(self, part: NodeCommand, moved: Moved, limit_s: float) -> Any:
         """The reply of the node that a command was sent on to."""
         node = self._moved_to(moved)
         if moved.asking:
@@ -128,7 +128,7 @@ class Nodes:
         nodes = {self._first, *self._known.values()}
         await asyncio.gather(*(node.aclose() for node in nodes), *self._closing)
 
-    async def _spread(self, parts: Sequence[Part], limit_s: float) -> list[Any]:
+    async def _spread(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         places: dict[Node, list[int]] = {}
         for place, part in enumerate(parts):
             places.setdefault(self.of(part.key), []).append(place)
@@ -220,7 +220,7 @@ def slot_of(key: bytes) -> int:
     return crc_hqx(key, 0) % SLOTS
 
 
-async def _sent(node: Node, parts: Sequence[Part], limit_s: float) -> list[Any]:
+async def _sent(node: Node, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
     optional = {place for place, part in enumerate(parts) if part.optional}
     return await node.request(b"".join(part.command for part in parts), len(parts), limit_s, optional)
 

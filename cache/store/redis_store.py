@@ -19,9 +19,9 @@ from cache.store.base import (
     Append,
     Claim,
     Command,
-    Document,
     DocumentIndex,
     DocumentQuery,
+    IndexDocument,
     Look,
     Operation,
     StoreState,
@@ -31,7 +31,7 @@ from cache.store.base import (
     VectorQuery,
 )
 from cache.store.redis_node import READ_S, SOCKET_S, Dialler, Moved, is_refusal
-from cache.store.redis_nodes import Nodes, Part
+from cache.store.redis_nodes import NodeCommand, Nodes
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class RedisStore:
 
     async def delete(self, key: str) -> None:
         name = key.encode()
-        await self._nodes.one(Part(name, resp.command(b"DEL", name)), SOCKET_S)
+        await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), SOCKET_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
         kept = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
@@ -89,7 +89,7 @@ class RedisStore:
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        parts = [Part(resp.key_of(command), resp.operation(command)) for command in commands]
+        parts = [NodeCommand(resp.key_of(command), resp.operation(command)) for command in commands]
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
@@ -116,36 +116,36 @@ class RedisStore:
         end = b"+" if before is None else b"(" + before.encode()
         name = stream.encode()
         command = resp.command(b"XREVRANGE", name, end, b"-", b"COUNT", b"%d" % count)
-        return self._read(resp.entries, await self._nodes.one(Part(name, command), SOCKET_S))
+        return self._read(resp.entries, await self._nodes.one(NodeCommand(name, command), SOCKET_S))
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """A read for followers: on its own connections, under its own deadline, whatever the breaker says."""
         block = (b"BLOCK", b"%d" % block_ms) if block_ms > 0 else ()
         name = stream.encode()
         command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", name, last_id.encode())
-        reply = await self._nodes.blocking(Part(name, command), block_ms / 1000 + _BLOCKING_MARGIN_S)
+        reply = await self._nodes.blocking(NodeCommand(name, command), block_ms / 1000 + _BLOCKING_MARGIN_S)
         return self._read(lambda reply: resp.entries(resp.part_of(reply, name)), reply)
 
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         name = lease.encode()
         commands = resp.claim(name, holder, ttl_s, beside.encode())
-        mine, found, written = await self._nodes.all([Part(name, command) for command in commands], SOCKET_S)
+        mine, found, written = await self._nodes.all([NodeCommand(name, command) for command in commands], SOCKET_S)
         if mine is not None or not isinstance(found, bytes):
             found = holder
         return Claim(found, written == 1)
 
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
         name = lease.encode()
-        await self._nodes.one(Part(name, resp.prolong(name, holder, ttl_s)), _WRITE_S)
+        await self._nodes.one(NodeCommand(name, resp.prolong(name, holder, ttl_s)), _WRITE_S)
 
     async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
         names = [(lease.encode(), holder) for lease, holder in leases]
-        await self._nodes.all([Part(name, resp.let_go(name, holder)) for name, holder in names], _WRITE_S)
+        await self._nodes.all([NodeCommand(name, resp.let_go(name, holder)) for name, holder in names], _WRITE_S)
 
     async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
         name = stream.encode()
         commands = resp.publication(name, values, ttl_s)
-        await self._nodes.all([Part(name, command) for command in commands], _WRITE_S)
+        await self._nodes.all([NodeCommand(name, command) for command in commands], _WRITE_S)
 
     async def ping(self) -> None:
         """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
@@ -161,12 +161,12 @@ class RedisStore:
         """The reply to the one command of a request that everybody waits for."""
         (value,) = await self._nodes.of(key).request(command, 1, READ_S)
         if isinstance(value, Moved):
-            value = await self._nodes.followed(Part(key, command), value, READ_S)
+            value = await self._nodes.followed(NodeCommand(key, command), value, READ_S)
         return value
 
     async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
         """The reply to one command of an index."""
-        return self._unrefused([await self._nodes.one(Part(key.encode(), command, optional=True), limit_s)])[0]
+        return self._unrefused([await self._nodes.one(NodeCommand(key.encode(), command, optional=True), limit_s)])[0]
 
     def _unrefused(self, answers: list[Any]) -> list[Any]:
         refused = next((answer for answer in answers if is_refusal(answer)), None)
@@ -190,8 +190,8 @@ def _bytes(value: Any) -> bytes | None:
     raise TypeError("neither bytes nor nil")
 
 
-def _parts(operation: Operation) -> list[Part]:
-    if isinstance(operation, VectorAdd | VectorDrop | Document):
+def _parts(operation: Operation) -> list[NodeCommand]:
+    if isinstance(operation, VectorAdd | VectorDrop | IndexDocument):
         key = operation.key.encode()
-        return [Part(key, command, optional=True) for command in searching.operation(operation)]
-    return [Part(resp.key_of(operation), resp.operation(operation))]
+        return [NodeCommand(key, command, optional=True) for command in searching.operation(operation)]
+    return [NodeCommand(resp.key_of(operation), resp.operation(operation))]

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from cache.store.base import (
-    Document,
     DocumentIndex,
     DocumentQuery,
+    IndexDocument,
     VectorAdd,
     VectorDrop,
     VectorQuery,
@@ -53,7 +53,7 @@ return #gone
 """
 
 
-def operation(what: VectorAdd | VectorDrop | Document) -> tuple[bytes, ...]:
+def operation(what: VectorAdd | VectorDrop | IndexDocument) -> tuple[bytes, ...]:
     """One operation as commands, each with one reply."""
     match what:
         case VectorAdd():
@@ -64,7 +64,7 @@ def operation(what: VectorAdd | VectorDrop | Document) -> tuple[bytes, ...]:
         case VectorDrop():
             key, order = what.key.encode(), what.order.encode()
             return command(b"VREM", key, what.element), command(b"ZREM", order, what.element)
-        case Document():
+        case IndexDocument():
             key = what.key.encode()
             fields = (word for field in what.fields for word in field)
             return command(b"HSET", key, *fields), command(b"PEXPIRE", key, _milliseconds(what.ttl_s))

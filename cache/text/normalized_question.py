@@ -14,7 +14,7 @@ from itertools import product
 from typing import Final
 
 from cache.text import thesaurus, words
-from cache.text.reading import Reading, read
+from cache.text.reading import QuestionReading, read
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
@@ -119,7 +119,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Gist:
+class NormalizedQuestion:
     """See the module's docstring."""
 
     words: tuple[Word, ...]
@@ -145,7 +145,7 @@ class Gist:
 
 
 @lru_cache(maxsize=16_384)
-def gist(text: str) -> Gist:
+def gist(text: str) -> NormalizedQuestion:
     """The gist of one question; kept, because stored questions are compared again and again."""
     plain = rephrased(text)
     return _sorted_out(read(plain), plain)
@@ -228,7 +228,7 @@ _KINDS: Final = {words.stem(word): kinds for word, kinds in thesaurus.KIND.items
 _NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
-def _sorted_out(reading: Reading, plain: str) -> Gist:
+def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
     found: list[Word] = []
     persons, others, symbols, function = [], [], [], set()
     link = ""
@@ -250,7 +250,7 @@ def _sorted_out(reading: Reading, plain: str) -> Gist:
         elif token not in words.NEGATIONS or token in _SOFT_NEGATIONS:
             _place(found, _word(token, link, token in names))
             link = ""
-    return Gist(
+    return NormalizedQuestion(
         words=tuple(found),
         numbers=reading.numbers,
         negations=tuple(one for one in reading.negations if one[1] not in _SOFT_NEGATIONS),

@@ -42,7 +42,7 @@ _HALVES: Final = ("AM", "PM")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class QuestionReading:
     """See the module's docstring. `negations` are (how many clauses before it, word)."""
 
     numbers: tuple[str, ...]
@@ -56,7 +56,7 @@ class Reading:
 
 
 @lru_cache(maxsize=4_096)
-def read(text: str) -> Reading:
+def read(text: str) -> QuestionReading:
     """The reading of one question; kept, because stored questions are compared again and again."""
     draft = _Draft(words.unwrap(text))
     for token in _TOKEN.finditer(draft.text):
@@ -148,9 +148,9 @@ class _Draft:
     def _goes_on(self, end: int) -> bool:
         return self.text[end : end + 1].isspace() and self.text[end + 1 : end + 2].isalnum()
 
-    def finished(self) -> Reading:
+    def finished(self) -> QuestionReading:
         """The reading of all that was taken."""
-        return Reading(
+        return QuestionReading(
             numbers=tuple(self.numbers),
             negations=tuple(self.negations),
             poles=frozenset(self.poles),

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.accounting.charges import cost
-from gateway.accounting.hedge_budget import Spending
+from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.chat.completions import Usage
-from gateway.config.policy_reload import PolicyWatcher
+from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
@@ -39,12 +39,12 @@ class _Terms:
     total_ms: Sequence[tuple[str, float]]
 
 
-class Books:
+class Finalizer:
     """Knows the prices and the objectives that requests are held against."""
 
-    def __init__(self, policies: PolicyWatcher, tiers: Mapping[str, Tier], spending: Spending) -> None:
+    def __init__(self, policies: PolicyReloader, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets) -> None:
         self._policies = policies
-        self._spending = spending
+        self._hedge_budgets = hedge_budgets
         self._tiers = tiers
         self._terms: dict[str, _Terms] = {}
 
@@ -53,7 +53,7 @@ class Books:
         ledger.calls = calls = _read(trace, ledger)
         if calls:
             _settle(ledger, calls)
-            self._spending.book(ledger)
+            self._hedge_budgets.book(ledger)
         terms = self._terms.get(ledger.policy) or self._terms_of(ledger)
         if terms is None:
             return

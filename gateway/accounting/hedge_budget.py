@@ -16,7 +16,7 @@ from policies.model import Policy
 from routing.load.budgets import SpendBudget
 
 
-class Spending:
+class HedgeBudgets:
     """The budgets of the surfaces that hedge, made as they are first asked for."""
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:

@@ -16,8 +16,8 @@ import orjson
 from gateway.accounting.charges import cost
 from gateway.backends.base import BackendError, Call, TimedOut
 from gateway.chat.completions import Usage, usage_of
-from gateway.tiers import Ask, Endpoint
-from policies.caching import AuditJudge as Rule
+from gateway.tiers import Endpoint, SlotRequest
+from policies.caching import AuditJudgeRules as Rule
 from routing.tokens import estimated_tokens
 
 _AT_A_TIME: Final = 2
@@ -58,7 +58,7 @@ class AuditJudge:
 
     async def _asked(self, surface: str, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[bool | None, str, float]:
         tokens_in = int(sum(estimated_tokens(message["content"]) for message in body["messages"]))
-        slot = endpoint.take(Ask(surface, "batch", tokens_in=tokens_in))
+        slot = endpoint.take(SlotRequest(surface, "batch", tokens_in=tokens_in))
         try:
             async with asyncio.timeout(self._limit_s):
                 value = (await endpoint.backend.complete(Call(body, ask_logprobs=False))).value

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from cache.entry import Hit
-from cache.flights.single_flight import Head, Landing, Seat
+from cache.flights.single_flight import AnswerHead, Landing, Subscription
 from gateway.accounting.charges import replayed, settle
 from gateway.backends.base import Truncated
 from gateway.caching.replay import said_of
@@ -40,13 +40,13 @@ def late() -> ApiError:
     return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
 
 
-class Reading:
+class Follower:
     """One request's reading of one flight. `follows`: another request's work; else it is its own, in other hands.
 
     `last`: it joins no further flight, so it takes whatever failure this one ends in.
     """
 
-    def __init__(self, ctx: RequestContext, seat: Seat, *, follows: bool, last: bool) -> None:
+    def __init__(self, ctx: RequestContext, seat: Subscription, *, follows: bool, last: bool) -> None:
         self._ctx = ctx
         self._seat = seat
         self._flight = seat.flight
@@ -92,7 +92,7 @@ class Reading:
 
     # --- before the answer begins -------------------------------------------------------------------------------------
 
-    def _describe(self, head: Head) -> None:
+    def _describe(self, head: AnswerHead) -> None:
         ledger = self._ctx.ledger
         ledger.path, ledger.tier, ledger.backend, ledger.model = head.path, head.tier, head.backend, head.model
         ledger.confidence, ledger.difficulty = head.confidence, head.difficulty
@@ -130,7 +130,7 @@ class Reading:
 
     # --- one body -----------------------------------------------------------------------------------------------------
 
-    async def _body(self, head: Head) -> Reply | None:
+    async def _body(self, head: AnswerHead) -> Reply | None:
         landing = await self._seat.landed()
         flight = self._flight
         if landing is None:
@@ -151,7 +151,7 @@ class Reading:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _stream(self, head: Head) -> Reply:
+    def _stream(self, head: AnswerHead) -> Reply:
         events = self.rest() if head.stream else self._replayed()
         return Reply(events=events, extra=_COALESCED, stream=self)
 

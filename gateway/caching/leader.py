@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from cache.entry import Hit
-from cache.flights.single_flight import Flight, Head, Landing
-from cache.write import Keeping
-from gateway.caching.follower import Reading, is_usage
+from cache.flights.single_flight import AnswerHead, Flight, Landing
+from cache.write import PendingWrite
+from gateway.caching.follower import Follower, is_usage
 from gateway.chat.completions import wants_usage
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import ClientGone
@@ -29,7 +29,7 @@ Work = Callable[[RequestContext], Awaitable[Reply | Hit]]
 """Makes the answer, or finds it; raises ApiError."""
 
 
-class Leading:
+class Leader:
     """One flight's maker. `answer()` once; of a stream `events()`, and `close()` however it went.
 
     `began` is told when the answer is a stream, `settled` what the answer leaves for the cache, once, when the flight
@@ -42,7 +42,7 @@ class Leading:
         flight: Flight,
         *,
         began: Callable[[], None],
-        settled: Callable[[Keeping | None], None],
+        settled: Callable[[PendingWrite | None], None],
         keep: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._ctx = ctx
@@ -54,7 +54,7 @@ class Leading:
         self._gone = False
         self._source: AsyncGenerator[bytes] | None = None
         self._stream: Source | None = None
-        self._keeping: Keeping | None = None
+        self._keeping: PendingWrite | None = None
         self._awaiting = True
         self._pump: asyncio.Task[None] | None = None
         self._pumping = False
@@ -133,7 +133,7 @@ class Leading:
             raise ClientGone
         if self._pump is None:
             return
-        reading = Reading(ctx, seat, follows=False, last=True)
+        reading = Follower(ctx, seat, follows=False, last=True)
         try:
             async for event in reading.rest():
                 yield event
@@ -229,9 +229,9 @@ def _with_usage(ctx: RequestContext) -> RequestContext:
     return replace(ctx, body={**ctx.body, "stream_options": options})
 
 
-def _head(ctx: RequestContext, *, stream: bool) -> Head:
+def _head(ctx: RequestContext, *, stream: bool) -> AnswerHead:
     ledger = ctx.ledger
-    return Head(
+    return AnswerHead(
         ctx.request_id,
         stream,
         ledger.path,

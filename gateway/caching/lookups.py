@@ -6,56 +6,56 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from cache.entry import Answer, Hit, Lookup
+from cache.entry import Hit, Lookup, StoredAnswer
 from cache.planning.plan import NO_DEMANDS, CachePlan
-from cache.write import Keep, Keeping
-from gateway.caching.coalescing import Turn
+from cache.write import CacheWrite, PendingWrite
+from gateway.caching.coalescer import Turn
 from gateway.caching.embedding import Vector
 from gateway.caching.replay import said_of
-from gateway.cascade.runner import Run
+from gateway.cascade.runner import CascadeRun
 from gateway.chat.evidence import evidence_of
 from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from routing.confidence.judge import structural_fault
 
 
-async def plan_of(ctx: RequestContext, services: Services) -> CachePlan:
+async def plan_of(ctx: RequestContext, steps: Steps) -> CachePlan:
     """What the cache may do for it. Its keys are hashes of the whole body, so a large one's are made off the loop."""
     plan = partial(
-        services.cache.plan,
+        steps.cache.plan,
         ctx.body,
         ctx.policy,
         ctx.tenant,
         ctx.features,
         model=ctx.policy.surface,
-        read=ctx.wishes.cache.read,
-        write=ctx.wishes.cache.write and services.gate.keeps_answers,
-        demands=ctx.wishes.cache.demands,
-        tags=ctx.wishes.tags,
+        read=ctx.options.cache.read,
+        write=ctx.options.cache.write and steps.gate.keeps_answers,
+        demands=ctx.options.cache.demands,
+        tags=ctx.options.tags,
     )
     return await off_loop(plan) if ctx.large else plan()
 
 
-async def exact(ctx: RequestContext, services: Services, plan: CachePlan, turn: Turn | None) -> Hit | None:
+async def exact(ctx: RequestContext, steps: Steps, plan: CachePlan, turn: Turn | None) -> Hit | None:
     """The exact cache's answer; `turn` looks for all who ask the same now."""
     hop = ctx.trace.begin(names.CACHE_EXACT)
-    look = partial(services.cache.exact, plan, ctx.allowed_tiers())
+    look = partial(steps.cache.exact, plan, ctx.allowed_tiers())
     return _looked_up(hop, await (look() if turn is None else turn.looked_up(look)))
 
 
 async def semantic(
-    ctx: RequestContext, services: Services, plan: CachePlan, vector: Vector, run: Run | None
+    ctx: RequestContext, steps: Steps, plan: CachePlan, vector: Vector, run: CascadeRun | None
 ) -> Hit | None:
     """The semantic cache's answer. An attempt that has begun meanwhile is ended by a hit, as by whatever goes wrong."""
     hop = ctx.trace.begin(names.CACHE_SEMANTIC)
     found: Lookup | None = None
     try:
-        needed = ctx.wishes.cache.only_if_cached
+        needed = ctx.options.cache.only_if_cached
         tiers = ctx.allowed_tiers()
-        found = await services.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
+        found = await steps.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
     finally:
         if run is not None and (found is None or found.hit is not None):
             await run.aclose()
@@ -64,12 +64,12 @@ async def semantic(
     if found.similarity is not None:
         hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
     if found.neighbour is not None:
-        shown = found.question if services.deployment.telemetry.prompts else found.neighbour
+        shown = found.question if steps.deployment.telemetry.prompts else found.neighbour
         hop.attributes[names.NEIGHBOUR] = shown
     if ctx.policy.cache.semantic is not None:
         hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
     owner = "" if plan.scope is None else plan.scope.owner
-    if services.cache.audits is not None and (state := services.cache.audits.in_force(plan.surface, owner)):
+    if steps.cache.audits is not None and (state := steps.cache.audits.in_force(plan.surface, owner)):
         hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
         hop.attributes[names.LABELS] = state.labels
         hop.attributes[names.BREACHED] = state.breached
@@ -91,18 +91,18 @@ def keeping_of(
     plan: CachePlan,
     vector: Vector | None,
     completion: Callable[[], Mapping[str, Any] | None] | None,
-) -> Keeping | None:
+) -> PendingWrite | None:
     """What this answer leaves for the cache; None for one that is not to be kept."""
     if completion is None:
         return None
     ledger, root = ctx.ledger, ctx.trace.root
 
-    def keep() -> Keep | None:
+    def keep() -> CacheWrite | None:
         value = completion()
         if value is None:
             return None
         ttft_s = ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None
-        answer = Answer(
+        answer = StoredAnswer(
             value,
             ledger.tier,
             ledger.backend,
@@ -113,9 +113,9 @@ def keeping_of(
             _pace(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
         )
         contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
-        return Keep(plan, answer, vector, contested, _fault_of(ctx, value))
+        return CacheWrite(plan, answer, vector, contested, _fault_of(ctx, value))
 
-    return Keeping(plan, keep)
+    return PendingWrite(plan, keep)
 
 
 def _pace(tokens: int, ttft_s: float | None, total_s: float) -> float | None:

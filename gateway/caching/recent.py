@@ -7,7 +7,7 @@ from typing import Final
 _MOST: Final = 8_192
 
 
-class Known:
+class RecentKeys:
     """Keys under which an answer was found lately, the latest few thousand.
 
     What was there a while ago is likely there still, and a bare GET costs a fifth less than a look that would take the

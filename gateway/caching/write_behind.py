@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cache.entry import WriteOutcome
-from cache.response_cache import Cache
-from cache.write import Keep, Keeping
-from gateway.accounting.finalize import Books
+from cache.response_cache import ResponseCache
+from cache.write import CacheWrite, PendingWrite
+from gateway.accounting.finalize import Finalizer
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
@@ -35,7 +35,7 @@ class Finished:
 
     trace: Trace
     ledger: Ledger
-    keeping: Keeping | None = None
+    keeping: PendingWrite | None = None
     shared: Shared | None = None
 
 
@@ -55,14 +55,14 @@ class _Postponed:
 
     finished: Finished | None = None
     concluded: bool = False
-    keeping: Keeping | None = None
+    keeping: PendingWrite | None = None
     shared: Shared | None = None
 
 
-class Afterwards:
+class WriteBehind:
     """One background task that finishes finished requests."""
 
-    def __init__(self, cache: Cache, telemetry: Telemetry, books: Books) -> None:
+    def __init__(self, cache: ResponseCache, telemetry: Telemetry, books: Finalizer) -> None:
         self._cache = cache
         self._telemetry = telemetry
         self._books = books
@@ -76,7 +76,7 @@ class Afterwards:
         """Has a request's books wait for `conclude`: its client may leave before its answer, which others get, ends."""
         self._postponed[trace] = _Postponed()
 
-    def conclude(self, trace: Trace, keeping: Keeping | None, shared: Shared | None = None) -> None:
+    def conclude(self, trace: Trace, keeping: PendingWrite | None, shared: Shared | None = None) -> None:
         """The answer of a request has ended, its reply perhaps not yet, and leaves this for the cache."""
         postponed = self._postponed.get(trace)
         if postponed is None:
@@ -145,7 +145,7 @@ class Afterwards:
             self._record(finished, written=finished in written)
 
     async def _keep(self, batch: list[Finished], written: set[Finished]) -> None:
-        keeps: list[Keep] = []
+        keeps: list[CacheWrite] = []
         writing: list[tuple[Finished, Hop]] = []
         for finished in batch:
             hop = finished.trace.begin(names.CACHE_WRITE)
@@ -168,7 +168,7 @@ class Afterwards:
             finished.shared.kept(written=written)
 
 
-def _put_together(finished: Finished) -> Keep | None:
+def _put_together(finished: Finished) -> CacheWrite | None:
     """What is to be kept; None for what is not worth it, or cannot be: an answer is a stranger's JSON."""
     try:
         keep = finished.keeping.keep() if finished.keeping is not None else None

@@ -27,9 +27,9 @@ from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
 from gateway.tiers.fault import BudgetSpent
-from routing.cascade import Attempt, Outcome, OutcomeKind
+from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
 from routing.confidence.agreement import Cosine
 from routing.confidence.judge import Assessment, structural_fault
 
@@ -37,7 +37,7 @@ _LEAST_S: Final = 0.001
 
 
 @dataclass(slots=True)
-class Draft:
+class JsonAnswer:
     """A whole answer in hand, as the client would get it. Not `sound`: something in it had to be put right."""
 
     body: bytes
@@ -46,17 +46,17 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Tried:
+class AttemptResult:
     """What became of one attempt: its outcome, and the answer if there is one."""
 
     attempt: Attempt
-    outcome: Outcome
+    outcome: AttemptOutcome
     endpoint: Endpoint | None = None
-    answer: Draft | LiveStream | None = None
+    answer: JsonAnswer | LiveStream | None = None
     error: BackendError | None = None
 
 
-class Standing(Protocol):
+class Standings(Protocol):
     """How an attempt stands among the others of its request, while it is under way."""
 
     lost: bool
@@ -75,10 +75,10 @@ async def try_attempt(
     ctx: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
-    standing: Standing,
-    before: Sequence[Tried] = (),
+    standing: Standings,
+    before: Sequence[AttemptResult] = (),
     cosine: Cosine | None = None,
-) -> Tried:
+) -> AttemptResult:
     """Makes the attempt, after those `before`. Only a cancellation comes out as an exception: the client has left, or
     another answer was quicker.
 
@@ -92,7 +92,9 @@ async def try_attempt(
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
         slot = await tier.acquire(await _ask(ctx, tier, attempt), [*failed, *standing.rivals()])
     except BackendError as error:
-        return _ended(hop, Tried(attempt, Outcome("retryable", str(error)), error=_without_frames(error)))
+        return _ended(
+            hop, AttemptResult(attempt, AttemptOutcome("retryable", str(error)), error=_without_frames(error))
+        )
     except asyncio.CancelledError:
         _cancelled(hop, standing)
         raise
@@ -110,7 +112,7 @@ async def try_attempt(
         slot.failed(error)
         if isinstance(error, BadStatus):
             hop.attributes[names.UPSTREAM_STATUS] = error.status
-        return _ended(hop, Tried(attempt, _outcome_of(error), endpoint, error=_without_frames(error)))
+        return _ended(hop, AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error)))
     except asyncio.CancelledError:
         if standing.lost:
             slot.lost()
@@ -132,13 +134,13 @@ def _without_frames(error: BackendError) -> BackendError:
     return error
 
 
-async def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Ask:
+async def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
     load = ctx.policy.load
     limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
     affinity = 0
     if tier.sticky:
         affinity = await off_loop(ctx.affinity) if ctx.large else ctx.affinity()
-    return Ask(
+    return SlotRequest(
         surface=ctx.policy.surface,
         priority=load.priority,
         wait_s=min(load.max_wait, limit),
@@ -161,7 +163,7 @@ def _less_the_queue(attempt: Attempt, queued_s: float, hop: Hop) -> Attempt:
     )
 
 
-def _cancelled(hop: Hop, standing: Standing) -> None:
+def _cancelled(hop: Hop, standing: Standings) -> None:
     hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
     hop.end(None if standing.lost else "client_gone")
 
@@ -183,7 +185,7 @@ def _describe(hop: Hop, endpoint: Endpoint) -> None:
     hop.attributes.update(names.of_call(config.name, config.kind, config.model))
 
 
-def _ended(hop: Hop, tried: Tried) -> Tried:
+def _ended(hop: Hop, tried: AttemptResult) -> AttemptResult:
     """Describes the outcome, and ends the hop, unless a stream goes on: that one ends it."""
     outcome = tried.outcome
     hop.attributes[names.OUTCOME] = outcome.kind
@@ -209,15 +211,17 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
 async def _complete(
     ctx: RequestContext,
     attempt: Attempt,
-    standing: Standing,
+    standing: Standings,
     slot: Slot,
     hop: Hop,
     call: Call,
     samples: Samples | None,
-) -> Tried:
+) -> AttemptResult:
     answered = await _in_time(ctx, attempt, standing, slot, hop, call)
     if isinstance(answered, Rejected):
-        return Tried(attempt, Outcome("low_confidence", answered.reason, answered.confidence), slot.endpoint)
+        return AttemptResult(
+            attempt, AttemptOutcome("low_confidence", answered.reason, answered.confidence), slot.endpoint
+        )
     value = answered.value
     # Booked first: the client may leave while samples are waited for.
     charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
@@ -228,12 +232,12 @@ async def _complete(
             strip_logprobs(value)
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
-    outcome = Outcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return Tried(attempt, outcome, slot.endpoint, Draft(body, value, answered.sound))
+    outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
+    return AttemptResult(attempt, outcome, slot.endpoint, JsonAnswer(body, value, answered.sound))
 
 
 async def _in_time(
-    ctx: RequestContext, attempt: Attempt, standing: Standing, slot: Slot, hop: Hop, call: Call
+    ctx: RequestContext, attempt: Attempt, standing: Standings, slot: Slot, hop: Hop, call: Call
 ) -> Completion | Rejected:
     try:
         with Deadline(attempt.timeout_s):
@@ -245,7 +249,7 @@ async def _in_time(
 
 
 async def _answer(
-    ctx: RequestContext, attempt: Attempt, standing: Standing, slot: Slot, hop: Hop, call: Call
+    ctx: RequestContext, attempt: Attempt, standing: Standings, slot: Slot, hop: Hop, call: Call
 ) -> Completion | Rejected:
     """The backend's whole answer; a draft that is watched may be turned down before it is whole, and has no `raw`."""
     if slot.endpoint.config.watch_drafts and attempt.judged and not attempt.final:
@@ -288,22 +292,22 @@ async def _stream(
     ctx: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
-    standing: Standing,
+    standing: Standings,
     slot: Slot,
     hop: Hop,
     call: Call,
-) -> Tried:
+) -> AttemptResult:
     opened = await open_stream(ctx, attempt, slot, hop, call, standing.takes_over, Successor(ctx, tiers))
     if isinstance(opened, Rejected):
-        return Tried(attempt, Outcome("low_confidence", opened.reason, opened.confidence), slot.endpoint)
+        return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), slot.endpoint)
     kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
-    outcome = Outcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
-    return Tried(attempt, outcome, slot.endpoint, opened)
+    outcome = AttemptOutcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
+    return AttemptResult(attempt, outcome, slot.endpoint, opened)
 
 
-def _outcome_of(error: BackendError) -> Outcome:
+def _outcome_of(error: BackendError) -> AttemptOutcome:
     if isinstance(error, ContextExceeded):
-        return Outcome("too_long", str(error))
+        return AttemptOutcome("too_long", str(error))
     if isinstance(error, BadStatus) and error.callers_fault:
-        return Outcome("caller_fault", str(error))
-    return Outcome("retryable", f"{error.error_type}: {error}")
+        return AttemptOutcome("caller_fault", str(error))
+    return AttemptOutcome("retryable", f"{error.error_type}: {error}")

@@ -13,7 +13,7 @@ from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
 
 
-class Leg:
+class BackendCall:
     """The call, from its first event to its end."""
 
     __slots__ = (

@@ -31,12 +31,12 @@ from gateway.backends.base import (
 )
 from gateway.cascade.call import begun
 from gateway.cascade.handover import Way, handed_over, without_loop
-from gateway.cascade.overlap import Seam
-from gateway.chat.stream_text import Said
+from gateway.cascade.overlap import Overlap
+from gateway.chat.stream_text import StreamText
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
 from gateway.tiers.fault import BudgetSpent, DeadlinePassed
 from routing.decide import needs
 from routing.tokens import room_needed
@@ -56,7 +56,7 @@ class Broken:
     tier: str
     endpoint: Endpoint
     number: int
-    said: Said
+    said: StreamText
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Continued:
     hop: Hop
     source: EventStream
     events: list[Event]
-    seam: Seam
+    seam: Overlap
     given: int
 
 
@@ -137,7 +137,7 @@ class Successor:
         ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
             return None
-        ask = Ask(
+        ask = SlotRequest(
             surface=self._ctx.policy.surface,
             priority=load.priority,
             wait_s=min(load.max_wait, self._ctx.budget_s()),
@@ -227,16 +227,16 @@ def _attributes(
     }
 
 
-def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[Call, Seam, int]:
+def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[Call, Overlap, int]:
     """The call, the seam its answer is fitted in at, and how many tokens of the text so far it holds."""
     traceparent = ctx.trace.traceparent(hop)
     said = broken.said
     if how == "afresh":
-        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(""), 0
+        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(""), 0
     text, tokens = said.text, said.tokens
     handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = handed_over(ctx.body, handed, tokens, how)
-    return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Seam(text), tokens
+    return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
 
 
 async def _begun(call: Call, slot: Slot, timeout_s: float) -> tuple[EventStream, list[Event]]:
@@ -261,7 +261,7 @@ async def _begun(call: Call, slot: Slot, timeout_s: float) -> tuple[EventStream,
 
 
 def _says_something(event: Event) -> bool:
-    said = Said(looking=False)
+    said = StreamText(looking=False)
     said.add(event.value["choices"])
     return said.begun or any(choice.get("finish_reason") for choice in event.value["choices"])
 

@@ -37,7 +37,7 @@ async def read_draft(
     What a draft has cost that does not come to its end is booked here.
     """
     source = await slot.endpoint.backend.stream(call)
-    draft = _Draft(
+    draft = _PartialAnswer(
         ctx, lambda evidence: judge(ctx, attempt, slot.endpoint, hop, evidence), alternatives_for(slot.endpoint)
     )
     whole = False
@@ -60,7 +60,7 @@ async def read_draft(
             charge(ctx, hop, slot.endpoint.config.price, draft.usage or estimate(ctx, draft.evidence.tokens))
 
 
-class _Draft:
+class _PartialAnswer:
     """What has been written so far."""
 
     def __init__(self, ctx: RequestContext, judge_: Callable[[Evidence], Assessment], alternatives: int) -> None:

@@ -12,7 +12,7 @@ _LEAST: Final = 12
 """Characters. A shorter repetition is as likely to be meant."""
 
 
-class Seam:
+class Overlap:
     """Holds back the beginning of the second half for as long as it may still turn out to repeat the first.
 
     That is its end, of which at most 80 characters are looked for, or all of it: some servers send the beginning that
@@ -63,7 +63,7 @@ class Seam:
         return False
 
 
-def mend(chunk: dict[str, Any], seam: Seam) -> bool:
+def mend(chunk: dict[str, Any], seam: Overlap) -> bool:
     """Fits a chunk of the second half into the stream: no role, no thoughts, no repetition. False: nothing is left."""
     left = False
     for choice in chunk["choices"]:

@@ -18,7 +18,9 @@ from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
 
 
-async def hold(ctx: RequestContext, held: Held, attempt: Attempt, slot: Slot, hop: Hop, call: Call) -> EventStream:
+async def hold(
+    ctx: RequestContext, held: PrefixBuffer, attempt: Attempt, slot: Slot, hop: Hop, call: Call
+) -> EventStream:
     """The open stream, once enough of it is held. Raises BackendError, and TimeoutError without a token in time."""
     source: EventStream | None = None
     try:
@@ -48,7 +50,7 @@ async def hold(ctx: RequestContext, held: Held, attempt: Attempt, slot: Slot, ho
     return source
 
 
-class Held:
+class PrefixBuffer:
     """The events kept back so far, and what they say."""
 
     def __init__(self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> None:

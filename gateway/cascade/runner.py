@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
-from gateway.cascade.attempt import Tried, try_attempt
+from gateway.cascade.attempt import AttemptResult, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from gateway.request.context import RequestContext
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.tiers import Endpoint, Slot
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
 from routing.decide import Decision, NoTierError, TierHealth
@@ -29,10 +29,10 @@ _LOSERS_S = 0.05
 
 
 @dataclass(slots=True)
-class Standing:
+class AttemptStanding:
     """How one attempt stands among the others, while it is under way."""
 
-    run: Run
+    run: CascadeRun
     lost: bool = False
     """Another answer has gone out: the cancellation that comes with it is not the client's."""
     slot: Slot | None = None
@@ -49,16 +49,16 @@ class Standing:
 @dataclass(slots=True)
 class _Running:
     attempt: Attempt
-    standing: Standing
+    standing: AttemptStanding
 
 
-class Run:
+class CascadeRun:
     """One request's cascade at work. `served()` once; `aclose()` in any case."""
 
     def __init__(
         self,
         ctx: RequestContext,
-        services: Services,
+        steps: Steps,
         decision: Decision,
         health: Mapping[str, TierHealth],
         priors: Mapping[str, float],
@@ -69,13 +69,13 @@ class Run:
         self.first_tier = decision.tiers[0]
         self._missing = decision.missing
         self._ctx = ctx
-        self._services = services
-        racing = _racing(ctx, services, both=both)
+        self._steps = steps
+        racing = _racing(ctx, steps, both=both)
         self._cascade = Cascade(decision, ctx.policy, health, stream=ctx.features.stream, priors=priors, racing=racing)
-        self._tried: dict[int, Tried] = {}
-        self._running: dict[asyncio.Task[Tried], _Running] = {}
+        self._tried: dict[int, AttemptResult] = {}
+        self._running: dict[asyncio.Task[AttemptResult], _Running] = {}
         self._began = 0.0
-        self._served: Tried | None = None
+        self._served: AttemptResult | None = None
 
     def begin(self) -> None:
         """Starts the first attempt now, while something else is still asked."""
@@ -83,7 +83,7 @@ class Run:
         if isinstance(step, Attempt):
             self._start(step)
 
-    async def served(self) -> Tried:
+    async def served(self) -> AttemptResult:
         """The attempt whose answer goes out; raises ApiError when there is none."""
         cascade, ctx = self._cascade, self._ctx
         while True:
@@ -91,7 +91,7 @@ class Run:
                 cascade.began()
             step = cascade.next(ctx.left(), time.monotonic() - self._began)
             if isinstance(step, Attempt) and step.alone:
-                self._ended(await self._try(step, Standing(self)))
+                self._ended(await self._try(step, AttemptStanding(self)))
             elif isinstance(step, Attempt):
                 self._start(step)
             elif isinstance(step, Wait):
@@ -127,13 +127,13 @@ class Run:
                 one.answer.lose()
         self._running.clear()
 
-    async def _try(self, attempt: Attempt, standing: Standing) -> Tried:
+    async def _try(self, attempt: Attempt, standing: AttemptStanding) -> AttemptResult:
         before = tuple(self._tried.values())
-        services = self._services
-        return await try_attempt(self._ctx, services.tiers, attempt, standing, before, services.embedding.cosine)
+        steps = self._steps
+        return await try_attempt(self._ctx, steps.tiers, attempt, standing, before, steps.embedding.cosine)
 
     def _start(self, attempt: Attempt) -> None:
-        standing = Standing(self)
+        standing = AttemptStanding(self)
         task = asyncio.create_task(self._try(attempt, standing), name="tierline.attempt")
         self._running[task] = _Running(attempt, standing)
         if not attempt.role:
@@ -149,7 +149,7 @@ class Run:
             del self._running[task]
             self._ended(task.result())
 
-    def _ended(self, tried: Tried) -> None:
+    def _ended(self, tried: AttemptResult) -> None:
         self._tried[tried.attempt.number] = tried
         self._cascade.observe(tried.outcome, tried.attempt.number)
 
@@ -157,7 +157,7 @@ class Run:
         """What the client is told. A request that is too long for the tiers that were there is not its fault while one
         that may hold it is down.
         """
-        errors, tiers = self._errors(), [self._services.tiers[name] for name in self._missing]
+        errors, tiers = self._errors(), [self._steps.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
             return no_tier(NoTierError(reason, capable=True), tiers)
@@ -169,7 +169,7 @@ class Run:
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
 
-def _racing(ctx: RequestContext, services: Services, *, both: bool) -> Racing:
+def _racing(ctx: RequestContext, steps: Steps, *, both: bool) -> Racing:
     """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
     hedge = ctx.policy.escalate.hedge
     if hedge is None:
@@ -180,6 +180,6 @@ def _racing(ctx: RequestContext, services: Services, *, both: bool) -> Racing:
         if not isinstance(after, str):
             return after
         q = _QUANTILES[after]
-        return services.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
+        return steps.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
 
-    return Racing(both, after_s, lambda: services.spending.may_hedge(ctx.policy))
+    return Racing(both, after_s, lambda: steps.hedge_budgets.may_hedge(ctx.policy))

@@ -16,7 +16,7 @@ from gateway.backends.base import BackendError, Call
 from gateway.chat.completions import usage_of
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.tiers import Ask, Endpoint
+from gateway.tiers import Endpoint, SlotRequest
 from policies.model import Agreement
 from routing.cascade import Attempt
 from routing.confidence.agreement import Cosine, agreement_of
@@ -59,7 +59,9 @@ class Samples:
             return None  # a sample takes no place from an answer, and tries no backend that rests
         config = endpoint.config
         hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
-        slot = endpoint.take(Ask(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens))
+        slot = endpoint.take(
+            SlotRequest(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens)
+        )
         try:
             call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
             value = (await endpoint.backend.complete(call)).value

@@ -18,14 +18,14 @@ import orjson
 
 from gateway.accounting.charges import charge, estimate, settle
 from gateway.backends.base import BackendError, Call, Degenerate, Event, EventStream, InvalidReply, Truncated
-from gateway.cascade.call import Leg
+from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Broken, Continued, GoOn
-from gateway.cascade.overlap import Seam, mend
-from gateway.cascade.prefix import Held, hold
+from gateway.cascade.overlap import Overlap, mend
+from gateway.cascade.prefix import PrefixBuffer, hold
 from gateway.cascade.watchdog import Watchdog
 from gateway.chat.completions import DONE_EVENT, Assembler, Progress, Usage, strip_logprobs, wants_usage
-from gateway.chat.stable_ids import Identity
-from gateway.chat.stream_text import Said
+from gateway.chat.stable_ids import StableIds
+from gateway.chat.stream_text import StreamText
 from gateway.errors import stream_error
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
@@ -58,7 +58,7 @@ async def open_stream(
     A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. `go_on`
     finds who goes on with the stream should it break; without, a break is its end.
     """
-    held = Held(ctx, attempt, slot.endpoint)
+    held = PrefixBuffer(ctx, attempt, slot.endpoint)
     price = slot.endpoint.config.price
     try:
         source = await hold(ctx, held, attempt, slot, hop, call)
@@ -93,7 +93,7 @@ class LiveStream:
         slot: Slot,
         hop: Hop,
         source: EventStream,
-        held: Held,
+        held: PrefixBuffer,
         verdict: Assessment,
         *,
         strip: bool,
@@ -105,12 +105,12 @@ class LiveStream:
         self._strip = strip
         self._go_on = go_on
         self._include_usage = wants_usage(ctx.body)
-        self._leg = Leg(ctx, slot, hop, source, begun=held.evidence.tokens > 0)
-        self._first: Leg | None = None
-        self._seam: Seam | None = None
+        self._leg = BackendCall(ctx, slot, hop, source, begun=held.evidence.tokens > 0)
+        self._first: BackendCall | None = None
+        self._seam: Overlap | None = None
         self._continued_by = ""
-        self._identity = Identity((event.value for event in held.events), slot.endpoint.config.model)
-        self._said = Said(looking=ctx.policy.escalate.when.repetition)
+        self._identity = StableIds((event.value for event in held.events), slot.endpoint.config.model)
+        self._said = StreamText(looking=ctx.policy.escalate.when.repetition)
         self._progress = Progress()
         self._broken: BackendError | None = None
         self._watchdog = self._watch(slot)
@@ -232,7 +232,7 @@ class LiveStream:
         settle(ctx, continued.number)
         ctx.ledger.path = "fallback"
         self._first, self._seam, self._continued_by = leg, continued.seam, continued.tier
-        self._leg = Leg(ctx, continued.slot, continued.hop, continued.source, begun=True, given=continued.given)
+        self._leg = BackendCall(ctx, continued.slot, continued.hop, continued.source, begun=True, given=continued.given)
         self._broken, self._strip = None, False
         self._watchdog.stop()
         self._watchdog = self._watch(continued.slot)

@@ -11,7 +11,7 @@ from gateway.chat.completions import new_completion_id
 _OBJECT: Final = "chat.completion.chunk"
 
 
-class Identity:
+class StableIds:
     """Who a stream says it is. What its first chunks lack is made up once: every chunk has an id, model and time."""
 
     __slots__ = ("_created", "_fingerprint", "_id", "_model")

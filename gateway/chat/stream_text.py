@@ -21,7 +21,7 @@ THOUGHTS: Final = ("reasoning_content", "reasoning")
 """The members of a delta in which backends stream what a model thinks before it answers."""
 
 
-class Said:
+class StreamText:
     """Grows with the chunks of one stream; of several choices the first is kept."""
 
     __slots__ = ("_blocks", "_looking", "_looks", "_pieces", "_tokens", "more_than_text", "thought")

@@ -21,7 +21,7 @@ _SHARE: Final = 0.004
 """Of a core, what looking at unchanged files may take."""
 
 
-class PolicyWatcher:
+class PolicyReloader:
     """`current` is the set in force; `failure` is why the files as they are now are not, or None. `run()` is a task.
 
     A request takes `current` once, at its start, and keeps that set to its end. `on_success` is called with every set

@@ -21,7 +21,7 @@ from gateway.config.addresses import check_http_url, check_store_url
 from policies.errors import Problem
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Whole
-from routing.confidence.judge import Head
+from routing.confidence.judge import ScoringHead
 
 Capability = Literal["tools", "vision", "json"]
 
@@ -152,7 +152,7 @@ class BackendConfig(Section):
     max_reply: Size = 16 << 20
     key: SecretStr | None = None
     unconfigured_reason: str | None = None
-    head: InstanceOf[Head] | None = None
+    head: InstanceOf[ScoringHead] | None = None
     """Read by the loader from where `confidence_head` says."""
 
     @field_validator("base_url")

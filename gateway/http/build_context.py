@@ -8,9 +8,9 @@ from typing import Any
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import Client
-from gateway.request.options import TIER_PREFIX, Wishes, read_wishes
+from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.request.output_limits import effective_body, namespaced
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -19,8 +19,8 @@ from routing.decide import Clamp
 from routing.features import features_of
 
 
-def admit(
-    services: Services,
+def build_context(
+    steps: Steps,
     headers: dict[bytes, bytes],
     body: dict[str, Any],
     trace: Trace,
@@ -30,9 +30,9 @@ def admit(
     large: bool = False,
 ) -> RequestContext:
     """The context of a checked body; raises ApiError for a model, a tier or a deadline that cannot be served."""
-    wishes = read_wishes(headers)
+    options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
-    policy = _policy(services, body["model"], wishes, pinned)
+    policy = _policy(steps, body["model"], options, pinned)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
@@ -41,7 +41,7 @@ def admit(
         effective = namespaced(effective, ledger.tenant)
     features = features_of(effective)
     came = time.monotonic() - trace.root.seconds
-    if services.deployment.telemetry.prompts:
+    if steps.deployment.telemetry.prompts:
         trace.root.attributes[names.PROMPT] = features.text
     return RequestContext(
         request_id=ledger.request_id,
@@ -49,42 +49,42 @@ def admit(
         policy=policy,
         body=effective,
         features=features,
-        wishes=wishes,
-        clamp=_clamp(policy, wishes, pinned),
+        options=options,
+        clamp=_clamp(policy, options, pinned),
         own_limit=own_limit,
-        deadline=came + _deadline_s(policy, wishes),
+        deadline=came + _deadline_s(policy, options),
         trace=trace,
         ledger=ledger,
         client=client,
         large=large,
-        ttft_deadline=_ttft_deadline(policy, wishes, came) if features.stream else None,
+        ttft_deadline=_ttft_deadline(policy, options, came) if features.stream else None,
     )
 
 
-def _policy(services: Services, model: str, wishes: Wishes, pinned: str | None) -> Policy:
-    policies = services.policies.current
-    policy = policies.resolve("auto" if pinned is not None else model, wishes.surface)
+def _policy(steps: Steps, model: str, options: RequestOptions, pinned: str | None) -> Policy:
+    policies = steps.policies.current
+    policy = policies.resolve("auto" if pinned is not None else model, options.surface)
     if policy is None:
-        name = wishes.surface or model
+        name = options.surface or model
         raise NotFound(
             f"There is no surface or model {name!r} here. GET /v1/models lists what there is.",
             code="model_not_found",
-            param="x-tierline-surface" if wishes.surface else "model",
+            param="x-tierline-surface" if options.surface else "model",
         )
     return policy
 
 
-def _clamp(policy: Policy, wishes: Wishes, pinned: str | None) -> Clamp | None:
+def _clamp(policy: Policy, options: RequestOptions, pinned: str | None) -> Clamp | None:
     if pinned is not None:
         _check_tier(policy, pinned, "model")
         return Clamp(pinned, pinned)
-    if wishes.min_tier is None and wishes.max_tier is None:
+    if options.min_tier is None and options.max_tier is None:
         return None
-    for name, header in ((wishes.min_tier, "x-tierline-min-tier"), (wishes.max_tier, "x-tierline-max-tier")):
+    for name, header in ((options.min_tier, "x-tierline-min-tier"), (options.max_tier, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, header)
-    _check_order(policy, wishes.min_tier, wishes.max_tier)
-    return Clamp(wishes.min_tier, wishes.max_tier)
+    _check_order(policy, options.min_tier, options.max_tier)
+    return Clamp(options.min_tier, options.max_tier)
 
 
 def _check_order(policy: Policy, least: str | None, most: str | None) -> None:
@@ -105,15 +105,15 @@ def _check_tier(policy: Policy, name: str, param: str) -> None:
     raise InvalidRequest(message, code="unsupported_value", param=param)
 
 
-def _deadline_s(policy: Policy, wishes: Wishes) -> float:
+def _deadline_s(policy: Policy, options: RequestOptions) -> float:
     allowed = policy.slo.deadline
-    if wishes.deadline_s is not None:
-        if wishes.deadline_s <= 0:
+    if options.deadline_s is not None:
+        if options.deadline_s <= 0:
             raise UpstreamTimeout("The deadline had passed when the request came.", code="deadline_exceeded")
-        allowed = min(allowed, wishes.deadline_s)
+        allowed = min(allowed, options.deadline_s)
     return allowed
 
 
-def _ttft_deadline(policy: Policy, wishes: Wishes, came: float) -> float | None:
-    limits = [limit for limit in (policy.slo.ttft.p99, wishes.ttft_s) if limit is not None]
+def _ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float | None:
+    limits = [limit for limit in (policy.slo.ttft.p99, options.ttft_s) if limit is not None]
     return came + min(limits) if limits else None

@@ -41,7 +41,7 @@ _TOLD_LATE: Final = frozenset(
 )
 
 
-class Alive:
+class EarlyHead:
     """The early head of one stream. It is `begin`-ned, and `stopped` before anything else is sent, or `abandon`-ed."""
 
     def __init__(self, ctx: RequestContext, send: Any) -> None:

@@ -1,9 +1,10 @@
 """The door: what requests meet before a route sees them, and our headers on what goes out again.
 
-`Door` is the ASGI middleware of every route but chat completions: none of those calls a model, so none has a trace, and
-what there is to say of it is known when the reply starts. The hot route says the same and more from its trace (see
-`gateway.http.responses.explain`), and calls what it shares with the others, here, directly: the request id, the tenant
-a key stands for, the body within its limit. A wrapped `send` costs a coroutine for every chunk of a stream.
+`RequestIdMiddleware` is the ASGI middleware of every route but chat completions: none of those calls a model, so none
+has a trace, and what there is to say of it is known when the reply starts. The hot route says the same and more from
+its trace (see `gateway.http.responses.explain`), and calls what it shares with the others, here, directly: the request
+id, the tenant a key stands for, the body within its limit. A wrapped `send` costs a coroutine for every chunk of a
+stream.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LINGER_S = 1.0
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
-class Door:
+class RequestIdMiddleware:
     """ASGI middleware: the request id, our own time, and that no backend was called, on every reply of `app`."""
 
     def __init__(self, app: Any) -> None:

@@ -11,7 +11,7 @@ from zlib import crc32
 import orjson
 
 from gateway.request.disconnect import Client
-from gateway.request.options import Wishes
+from gateway.request.options import RequestOptions
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 from policies.model import Policy
@@ -32,7 +32,7 @@ class RequestContext:
     policy: Policy
     body: Mapping[str, Any]
     features: Features
-    wishes: Wishes
+    options: RequestOptions
     clamp: Clamp | None
     """The tiers it allows itself; None for all of its surface's."""
     own_limit: bool

@@ -30,7 +30,7 @@ _MEMORY_EVERY: Final = 20
 """One look at the clock in so many is one at the memory too: once a second."""
 
 
-class Gate:
+class LoadShedder:
     """One worker's. `enter` and `leave` around every request; `start` on the event loop, or nothing is looked at.
 
     `memory` tells the share of it that is in use.

@@ -45,7 +45,7 @@ _MOST: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RequestOptions:
     """The request's own limits. `deadline_s` and `ttft_s` are the least of what the client's headers say, None if none
     does.
     """
@@ -60,7 +60,7 @@ class Wishes:
     ttft_s: float | None = None
 
 
-_NO_WISHES: Final = Wishes()
+_NO_WISHES: Final = RequestOptions()
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -75,11 +75,11 @@ def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return found
 
 
-def read_wishes(headers: dict[bytes, bytes]) -> Wishes:
+def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
     """The wishes in `headers` (see `known_headers`); raises InvalidRequest for one that cannot be meant."""
     if headers.keys().isdisjoint(_WISHES):
         return _NO_WISHES
-    return Wishes(
+    return RequestOptions(
         surface=_text(headers, b"x-tierline-surface"),
         cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
         tags=_tags(headers.get(b"x-tierline-cache-tags")),

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from cache.write import Keeping
+from cache.write import PendingWrite
 
 Header = tuple[bytes, bytes]
 
@@ -26,7 +26,7 @@ class Reply:
 
     body: bytes = b""
     events: AsyncGenerator[bytes] | None = None
-    keeping: Keeping | None = None
+    keeping: PendingWrite | None = None
     extra: tuple[Header, ...] = ()
     stream: Source | None = None
     """Where the events come from, if from something that is still talking: to be closed however the reply goes."""

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.http.middleware import Door
+from gateway.http.middleware import RequestIdMiddleware
 from gateway.http.responses import send_error
 from gateway.http.routes import health, models
 from gateway.http.routes.admin import admin_router
@@ -18,7 +18,7 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.feedback import feedback_router
 from gateway.request.options import known_headers
 from gateway.server.shutdown import shared_with_server
-from gateway.steps import Services
+from gateway.steps import Steps
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
@@ -34,15 +34,15 @@ class App:
     The admin API is what answers at its own port, and nowhere else.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        services.metrics.watch_gate(lambda: (services.gate.lag_s, services.gate.memory))
-        self._chat = ChatCompletions(services)
-        self._fastapi = _api(services, models.router, health.router, feedback_router())
-        self._others = Door(self._cold)
-        admin = services.deployment.admin
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory))
+        self._chat = ChatCompletions(steps)
+        self._fastapi = _api(steps, models.router, health.router, feedback_router())
+        self._others = RequestIdMiddleware(self._cold)
+        admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
-        self._admin = Door(_api(services, admin_router(services, admin))) if admin is not None else None
+        self._admin = RequestIdMiddleware(_api(steps, admin_router(steps, admin))) if admin is not None else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """ASGI's entry."""
@@ -54,13 +54,13 @@ class App:
             else:
                 await self._others(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _lifespan(self._services, scope, receive, send)
+            await _lifespan(self._steps, scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
         try:
-            self._services.guard.check(known_headers(scope["headers"]))
+            self._steps.guard.check(known_headers(scope["headers"]))
         except Forbidden as refused:
             await send_error(send, refused, [])
             return
@@ -70,18 +70,18 @@ class App:
             await self._fastapi(scope, receive, send)
 
 
-async def _lifespan(services: Services, scope: Any, receive: Any, send: Any) -> None:
-    scope["state"].update(shared_with_server(services.gate, services.deployment.limits))
+async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
+    scope["state"].update(shared_with_server(steps.gate, steps.deployment.limits))
     await receive()
-    async with running(services):
+    async with running(steps):
         await send({"type": "lifespan.startup.complete"})
         await receive()
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _api(services: Services, *routers: APIRouter) -> FastAPI:
+def _api(steps: Steps, *routers: APIRouter) -> FastAPI:
     api = FastAPI(title="Tierline", openapi_url=None, redirect_slashes=False)
-    api.state.services = services
+    api.state.steps = steps
     for router in routers:
         api.include_router(router)
     api.add_exception_handler(ApiError, _as_envelope)

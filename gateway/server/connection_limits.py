@@ -35,7 +35,7 @@ class Connection(Protocol):
         """Refuses the request that does not come, and closes it."""
 
 
-class Connections:
+class ConnectionLimits:
     """Not thread-safe: it belongs to one event loop. Times are the loop's."""
 
     __slots__ = ("_idle", "_leaving", "_most", "_open", "_say_at", "_silent", "_silent_s", "_slow", "_turned_away")

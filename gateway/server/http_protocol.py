@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import envelope
 from gateway.http.middleware import request_id_of
-from gateway.request.load_shedding import Gate
-from gateway.server.connection_limits import PROGRESS, SLOW_S, Connections
+from gateway.request.load_shedding import LoadShedder
+from gateway.server.connection_limits import PROGRESS, SLOW_S, ConnectionLimits
 from gateway.server.descriptors import few_left
 
 _MAX_HEAD: Final = 64 << 10
@@ -47,8 +47,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._gate: Gate = self.app_state["gate"]
-        self._connections: Connections = self.app_state["connections"]
+        self._gate: LoadShedder = self.app_state["gate"]
+        self._connections: ConnectionLimits = self.app_state["connections"]
         self._waited_for = False
         self._progress = 0
         """Bytes of the body since the last time it was said to have made progress."""

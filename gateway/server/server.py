@@ -31,7 +31,7 @@ from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
 from gateway.server.shutdown import Server
 from gateway.server.worker import Worker
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from policies.errors import ConfigError
@@ -63,17 +63,17 @@ def serve(launch: Launch, deployment: Deployment) -> int:
         return _serve_here(built(launch, deployment), listening)
 
 
-def _serve_here(services: Services, listening: list[socket.socket]) -> int:
-    server = server_of(services)
+def _serve_here(steps: Steps, listening: list[socket.socket]) -> int:
+    server = server_of(steps)
     server.run(listening)
     if not server.started:
         return Exit.NOT_DONE
     return Exit.INTERRUPTED if server.force_exit else Exit.OK
 
 
-def server_of(services: Services) -> Server:
+def server_of(steps: Steps) -> Server:
     """The server of one process that serves by itself, to be run over a listening socket."""
-    return Server(_config(App(services), services.deployment.limits.finish))
+    return Server(_config(App(steps), steps.deployment.limits.finish))
 
 
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
@@ -167,16 +167,16 @@ def _settle() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
-def built(launch: Launch, deployment: Deployment) -> Services:
+def built(launch: Launch, deployment: Deployment) -> Steps:
     """The services, settled in. Raises CannotServe and ConfigError."""
     deployment = fitted(deployment)
     try:
-        services = build(deployment, launch.policy_source(deployment))
+        steps = build(deployment, launch.policy_source(deployment))
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:
         # A ValueError here is some part's refusal of a value that came from outside, such as OTEL_* in the environment.
         raise CannotServe(str(error)) from None
     _settle()
-    return services
+    return steps
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -23,20 +23,20 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from gateway.config.schema import Limits
-from gateway.server.connection_limits import Connections
+from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     import socket
 
-    from gateway.request.load_shedding import Gate
+    from gateway.request.load_shedding import LoadShedder
 
 _FORCED_S: Final = 2.0
 _SWEEP_EVERY: Final = 5
 
 
-def shared_with_server(gate: Gate, limits: Limits) -> dict[str, Any]:
+def shared_with_server(gate: LoadShedder, limits: Limits) -> dict[str, Any]:
     """What the application hands to the server, and to its connections, by way of the lifespan's state."""
-    return {"gate": gate, "limits": limits, "connections": Connections(limits.connections, limits.silent)}
+    return {"gate": gate, "limits": limits, "connections": ConnectionLimits(limits.connections, limits.silent)}
 
 
 class Server(uvicorn.Server):

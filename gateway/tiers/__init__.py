@@ -8,8 +8,8 @@ sharing    what sibling workers know of it
 """
 
 from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.queue import Ask
+from gateway.tiers.queue import SlotRequest
 from gateway.tiers.slot import Slot
 from gateway.tiers.tier import Tier
 
-__all__ = ["Ask", "Endpoint", "Slot", "Tier"]
+__all__ = ["Endpoint", "Slot", "SlotRequest", "Tier"]

@@ -35,7 +35,7 @@ _EJECTED_S, _EJECTED_MOST_S = 30.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Ejection:
     """Why and until when an endpoint rests. `heard_from` is the worker that found out, empty for this one.
 
     `status` is the HTTP status that began it; 0 where none did.
@@ -60,7 +60,7 @@ class Breaker:
     __slots__ = ("_closed_at", "_ended", "_in_a_row", "_level", "_paused_until", "_probes", "_rested_s", "rest")
 
     def __init__(self) -> None:
-        self.rest: Rest | None = None
+        self.rest: Ejection | None = None
         self._paused_until = 0.0
         self._probes = 0
         self._in_a_row = 0
@@ -134,7 +134,7 @@ class Breaker:
         """The endpoint refused our key, or our account for being out of quota."""
         self._begin(what, seconds, reason, now, status)
 
-    def hear(self, worker: str, rest: Rest | None, now: float) -> None:
+    def hear(self, worker: str, rest: Ejection | None, now: float) -> None:
         """What a sibling worker found counts like our own; when it finds the endpoint well again, that does too."""
         if rest is None:
             if self.rest is not None and self.rest.heard_from == worker:
@@ -172,7 +172,7 @@ class Breaker:
             return
         under_way = rest is not None and now < rest.until
         began = rest.began if rest and under_way else now
-        self.rest = Rest(cause, reason, began, now + seconds, status=status)
+        self.rest = Ejection(cause, reason, began, now + seconds, status=status)
 
 
 class _Ended:

@@ -23,7 +23,7 @@ from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
 from gateway.tiers.forecasts import Forecasts, queued
 from gateway.tiers.gossip_state import Peers, rest_of, rest_told
-from gateway.tiers.queue import Ask, Line, Waiter
+from gateway.tiers.queue import SlotQueue, SlotRequest, Waiter
 from gateway.tiers.reserve import Grants, Reserve, floor_of
 from gateway.tiers.slot import Slot
 from routing.load.budgets import RetryBudget
@@ -39,7 +39,7 @@ _LOWEST = 0.125
 _HOLD_WEIGHT = 0.1
 _BATCH_SURE = 0.75
 """What a batch request in line waits is up to interactive traffic to come: it is let in only with time to spare."""
-_NOTHING_ASKED = Ask()
+_NOTHING_ASKED = SlotRequest()
 
 Clock = Callable[[], float]
 OnRefusal = Callable[[BackendConfig, str, bool], None]
@@ -71,7 +71,7 @@ class Endpoint:
         self.on_refusal: OnRefusal = _unheard
         self.latency = LatencyModel()
         self.breaker = Breaker()
-        self.line = Line(config.queue.length, Counter() if waiting is None else waiting)
+        self.line = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)
         self.siblings: tuple[Endpoint, ...] = ()
         self.retries = RetryBudget()
         self._backend = backend
@@ -147,11 +147,11 @@ class Endpoint:
             return False
         return not batch or self._admits_batch(now)
 
-    def take(self, ask: Ask = _NOTHING_ASKED, queued_s: float = 0.0, *, retry: bool = False) -> Slot:
+    def take(self, ask: SlotRequest = _NOTHING_ASKED, queued_s: float = 0.0, *, retry: bool = False) -> Slot:
         """A place for one call, whether there is room or not."""
         return self.place(ask, self.now(), queued_s, retry=retry)
 
-    def place(self, ask: Ask, now: float, queued_s: float, *, retry: bool) -> Slot:
+    def place(self, ask: SlotRequest, now: float, queued_s: float, *, retry: bool) -> Slot:
         """The same at a time that is known already."""
         self.quota.spent(ask.tokens_in)
         self.in_flight += 1
@@ -161,7 +161,7 @@ class Endpoint:
             self._reserve.entered(self.in_flight - self.batch_in_flight, now)
         return Slot(self, ask, now, queued_s, probe=self.breaker.enter(), retry=retry)
 
-    async def wait(self, ask: Ask, *, retry: bool = False) -> Slot:
+    async def wait(self, ask: SlotRequest, *, retry: bool = False) -> Slot:
         """A place, once there is one. Raises Saturated, at once if the wait is predicted to be longer than it may be.
 
         Safe to cancel: a place that was given to a request that has left goes to the next one.

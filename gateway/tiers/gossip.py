@@ -41,7 +41,7 @@ _LONGEST_S = 1e6
 Clock = Callable[[], float]
 
 
-class PeerExchange:
+class Gossip:
     """One worker's part in it. Started and closed by the worker's assembly, on its event loop."""
 
     def __init__(self, store: Store, endpoints: Iterable[Endpoint], clock: Clock = time.monotonic) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from gateway.tiers.breaker import Cause, Rest
+from gateway.tiers.breaker import Cause, Ejection
 
 _ALIVE_S = 3.0
 _LONGEST_REST_S = 300.0
@@ -41,7 +41,7 @@ class Peers:
         self.share = max(part, self._most - sum(n for _, n in self._heard.values()))
 
 
-def rest_told(rest: Rest | None, now: float) -> dict[str, Any] | None:
+def rest_told(rest: Ejection | None, now: float) -> dict[str, Any] | None:
     """A rest as siblings are told of it; None for one that we heard of ourselves, lest it echo for ever.
 
     One whose time is over is told too, until a call has shown that the endpoint is well: without a word of it the
@@ -53,7 +53,7 @@ def rest_told(rest: Rest | None, now: float) -> dict[str, Any] | None:
     return {"cause": rest.cause, "reason": rest.reason, "left_s": left_s, "status": rest.status}
 
 
-def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
+def rest_of(state: Mapping[str, Any], now: float) -> Ejection | None:
     """The rest in a sibling's report. What does not look like one is none."""
     told = state.get("rest")
     if not isinstance(told, Mapping):
@@ -62,4 +62,4 @@ def rest_of(state: Mapping[str, Any], now: float) -> Rest | None:
     if cause is None or not isinstance(reason, str) or not isinstance(left, int | float) or not left >= 0:
         return None
     status = told.get("status")
-    return Rest(cause, reason, now, now + min(left, _LONGEST_REST_S), status=status if type(status) is int else 0)
+    return Ejection(cause, reason, now, now + min(left, _LONGEST_REST_S), status=status if type(status) is int else 0)

@@ -28,7 +28,7 @@ Warmed = Literal["warmed", "failed"]
 Clock = Callable[[], float]
 
 
-class Warmth:
+class KeepWarm:
     """One worker's part in it. Started and closed by the worker's assembly, on its event loop."""
 
     def __init__(

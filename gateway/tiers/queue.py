@@ -26,7 +26,7 @@ EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SlotRequest:
     """What a request wants of a tier: one place for one call.
 
     `wait_s` is how long it may wait for it at most, in seconds; `max_waiting` how many requests of its surface may wait
@@ -47,14 +47,14 @@ class Waiter:
 
     __slots__ = ("ask", "future", "retry", "since")
 
-    def __init__(self, ask: Ask, since: float, future: asyncio.Future[Slot], *, retry: bool) -> None:
+    def __init__(self, ask: SlotRequest, since: float, future: asyncio.Future[Slot], *, retry: bool) -> None:
         self.ask = ask
         self.since = since
         self.retry = retry
         self.future = future
 
 
-class Line:
+class SlotQueue:
     """At most `length` waiters; None caps nothing. `surfaces` counts each surface's, in all lines of the worker."""
 
     __slots__ = ("_batch", "_interactive", "_kept", "_length", "_passed_over", "_surfaces", "size")
@@ -85,7 +85,7 @@ class Line:
             return len(self._interactive)
         return min(len(self._interactive) + len(self._batch), (len(self._batch) + 1) * EVERY - 1)
 
-    def join(self, ask: Ask, now: float, retry_after_s: float, *, retry: bool = False) -> Waiter:
+    def join(self, ask: SlotRequest, now: float, retry_after_s: float, *, retry: bool = False) -> Waiter:
         """The newcomer's place in line. Raises Saturated, with this hint, when there is none for it."""
         if self._surfaces[ask.surface] >= ask.max_waiting:
             raise Saturated(f"{ask.max_waiting} requests of {ask.surface} wait already", retry_after_s)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.backends.base import BackendError, BadStatus
 from gateway.tiers.fault import BudgetSpent, is_endpoints_fault
-from gateway.tiers.queue import Ask
+from gateway.tiers.queue import SlotRequest
 
 if TYPE_CHECKING:
     from gateway.tiers.endpoint import Endpoint
@@ -20,7 +20,9 @@ class Slot:
 
     __slots__ = ("_first_at", "_over", "_probe", "_retry", "ask", "called_at", "endpoint", "queued_s")
 
-    def __init__(self, endpoint: Endpoint, ask: Ask, now: float, queued_s: float, *, probe: bool, retry: bool) -> None:
+    def __init__(
+        self, endpoint: Endpoint, ask: SlotRequest, now: float, queued_s: float, *, probe: bool, retry: bool
+    ) -> None:
         self.endpoint = endpoint
         self.ask = ask
         self.called_at = now

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from gateway.backends.base import Saturated
 from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.queue import Ask
+from gateway.tiers.queue import SlotRequest
 from gateway.tiers.slot import Slot
 from routing.decide import TierHealth
 from routing.load.budgets import RetryBudget
@@ -42,7 +42,7 @@ class Tier:
         self.name = name
         self.endpoints = tuple(endpoints)
         self.sticky = select == "sticky" and len(self.endpoints) > 1
-        """Whether the `affinity` of an `Ask` matters."""
+        """Whether the `affinity` of an `SlotRequest` matters."""
         self._clock = clock
         self._selection = _selection(select)
         self._retries = RetryBudget()
@@ -91,7 +91,7 @@ class Tier:
         known = [model.whole(q, tokens_in, now) if whole else model.ttft(q, tokens_in, now) for model in models]
         return min((seconds for seconds in known if seconds is not None), default=None)
 
-    async def acquire(self, ask: Ask, failed: Container[Endpoint] = ()) -> Slot:
+    async def acquire(self, ask: SlotRequest, failed: Container[Endpoint] = ()) -> Slot:
         """A place for one call, at once where there is room, else after a wait in the line of one endpoint.
 
         An endpoint that has `failed` this request already comes last. Raises Saturated: at once when no line has a
@@ -145,7 +145,7 @@ class Tier:
         available = [endpoint for endpoint in self._configured if not endpoint.unavailable(tokens_in)]
         return available or [endpoint for endpoint in self._configured if endpoint.failing]
 
-    def _choose(self, among: Sequence[Endpoint], ask: Ask, now: float) -> Endpoint:
+    def _choose(self, among: Sequence[Endpoint], ask: SlotRequest, now: float) -> Endpoint:
         if len(among) == 1:
             return among[0]
         known = self._known(ask.tokens_in, now)

@@ -71,7 +71,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
+class LogisticScorer:
     """A logistic model over named features, and the isotonic map of its logit where one was fitted.
 
     Feature i enters as (x - centre) / scale; it must lie in low..high. `knots` are (logit, probability) pairs, both
@@ -88,7 +88,7 @@ class Scorer:
     knots: tuple[tuple[float, float], ...] = ()
 
     @classmethod
-    def of(cls, numbers: Mapping[str, Any]) -> Scorer:
+    def of(cls, numbers: Mapping[str, Any]) -> LogisticScorer:
         """From JSON values. Raises KeyError, TypeError, ValueError."""
         names = tuple(map(str, numbers["features"]))
         columns = [tuple(map(float, numbers[key])) for key in ("centre", "scale", "weights", "low", "high")]
@@ -139,7 +139,7 @@ class ConfidenceHead:
     alternatives: int
     prior_weight: float
     prior_centre: float
-    scorers: Mapping[str, tuple[Scorer, ...]]
+    scorers: Mapping[str, tuple[LogisticScorer, ...]]
 
     @classmethod
     def load(cls, path: Path) -> ConfidenceHead:
@@ -159,7 +159,7 @@ class ConfidenceHead:
     @classmethod
     def of(cls, model: str, numbers: Mapping[str, Any]) -> ConfidenceHead:
         """The head with these numbers. Raises KeyError, TypeError, ValueError."""
-        scorers = {str(part): tuple(map(Scorer.of, some)) for part, some in numbers["scorers"].items() if some}
+        scorers = {str(part): tuple(map(LogisticScorer.of, some)) for part, some in numbers["scorers"].items() if some}
         return cls(
             model=model,
             version=numbers_hash(numbers)[:12],

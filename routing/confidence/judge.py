@@ -62,7 +62,7 @@ class Evidence:
 
 
 @runtime_checkable
-class Head(Protocol):
+class ScoringHead(Protocol):
     """What turns evidence into a probability; see `routing.confidence.head`."""
 
     @property
@@ -100,7 +100,9 @@ def mean_confidence(logprobs: Sequence[float] | None) -> float | None:
     return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs)))
 
 
-def assess(evidence: Evidence, escalate: Escalate, head: Head | None = None, prior: float | None = None) -> Assessment:
+def assess(
+    evidence: Evidence, escalate: Escalate, head: ScoringHead | None = None, prior: float | None = None
+) -> Assessment:
     """Whether this answer may go out, under the surface's rules.
 
     `head` is the one fitted to the backend that gave it, `prior` the classifier's probability that it would be right.
@@ -119,7 +121,7 @@ def assess(evidence: Evidence, escalate: Escalate, head: Head | None = None, pri
     return Assessment(accepted and not fault, confidence, fault or said, basis, threshold, version)
 
 
-def confidence_of(evidence: Evidence, head: Head | None, prior: float | None) -> tuple[float | None, Basis]:
+def confidence_of(evidence: Evidence, head: ScoringHead | None, prior: float | None) -> tuple[float | None, Basis]:
     """The confidence, 0..1, and its basis, the best there is: the head's, the tokens' own, the samples'."""
     if head is not None and (p_right := head.p_right(evidence, prior)) is not None:
         return p_right, "calibrated"

@@ -30,7 +30,7 @@ _FIRST, _SECOND, _OF_CHOICES = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77), np.
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LexiconReading:
     """A text read once: its words in lower case, in order, `asked` of them before the first choice at `choices_at`.
 
     Single characters are not words. A text without choices is all question.
@@ -42,7 +42,7 @@ class Reading:
     choices_at: int
 
 
-def read(text: str) -> Reading:
+def read(text: str) -> LexiconReading:
     """The reading of a text."""
     choice = _CHOICE.search(text)
     at = len(text) if choice is None else choice.start()
@@ -50,10 +50,10 @@ def read(text: str) -> Reading:
     asked = len(words)
     if choice is not None:
         words += _WORD.findall(text[at:].lower())
-    return Reading(text, words, asked, at)
+    return LexiconReading(text, words, asked, at)
 
 
-def terms_of(reading: Reading) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     """The distinct buckets of what is said, rising, and 1 + log(how often each is); both (terms,)."""
     words = np.array([crc32(word.encode("utf-8", "replace")) for word in reading.words], np.uint32)
     pairs = words[:-1] * _FIRST ^ words[1:] * _SECOND

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.difficulty.lexicon import BUCKETS, Reading, read, shortened, terms_of
+from routing.difficulty.lexicon import BUCKETS, LexiconReading, read, shortened, terms_of
 from routing.difficulty.text_statistics import COUNTS, CountRange, counts_of
 from routing.embedding.embedder import Embedder, EmbedderKind, bounded
 from routing.features import Features
@@ -167,7 +167,7 @@ class DifficultyModel:
         """P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
-    def _of_known(self, vector: Vector, counts: Vector, reading: Reading) -> tuple[float, ...]:
+    def _of_known(self, vector: Vector, counts: Vector, reading: LexiconReading) -> tuple[float, ...]:
         logits = self.vector_weights @ vector + self.count_weights @ counts + self.bias
         if reading.words:
             buckets, often = terms_of(reading)

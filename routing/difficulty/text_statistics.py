@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.difficulty.lexicon import Reading
+from routing.difficulty.lexicon import LexiconReading
 from routing.features import Features
 from routing.tokens import estimated_tokens
 
@@ -96,7 +96,7 @@ def _byte_classes() -> NDArray[np.intp]:
 _CLASS_OF_BYTE = _byte_classes()
 
 
-def counts_of(features: Features, reading: Reading) -> NDArray[np.float32]:
+def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32]:
     """The counts in the order of COUNTS, shape (len(COUNTS),), of a request whose bounded text reads so."""
     text, words = reading.text, reading.words
     data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)

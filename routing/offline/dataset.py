@@ -29,7 +29,7 @@ class DataError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LabelledAnswer:
     """How one model did on one prompt. What a file does not say is None.
 
     `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
@@ -52,14 +52,14 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LabelledRow:
     """One prompt, and each model's answer to it."""
 
     id: str
     dataset: str
     group: str
     prompt: str
-    answers: dict[str, Answer]
+    answers: dict[str, LabelledAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Example:
     prompt: str
     dataset: str
     group: str
-    answers: tuple[Answer, ...]
+    answers: tuple[LabelledAnswer, ...]
 
     @property
     def small(self) -> float:
@@ -82,7 +82,7 @@ class Example:
         return self.answers[-1].correct
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[LabelledRow]:
     """The rows of a file. Raises DataError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -91,25 +91,25 @@ def read_rows(path: Path) -> list[Row]:
         raise DataError(f"{path}: {error}") from None
 
 
-def _row(line: bytes, place: str) -> Row:
+def _row(line: bytes, place: str) -> LabelledRow:
     try:
         row: dict[str, Any] = json.loads(line)
         answers = {name: _answer(model) for name, model in row["models"].items()}
         prompt = unwrapped(row["prompt"])
         prompt.encode()  # JSON can spell half a character, which no tokenizer takes
-        return Row(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
+        return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OverflowError) as error:
         raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
 
 
-def _answer(model: Mapping[str, Any]) -> Answer:
+def _answer(model: Mapping[str, Any]) -> LabelledAnswer:
     logprobs = model.get("logprobs")
     tokens = tuple(map(float, logprobs)) if logprobs else None
     confidence = _maybe(float, model.get("confidence"))
     if confidence is None and tokens:
         confidence = math.fsum(tokens) / len(tokens)
     top = model.get("top_logprobs")
-    return Answer(
+    return LabelledAnswer(
         correct=_share(model["correct"]),
         confidence=confidence,
         cost_usd=_maybe(float, model.get("cost_usd")),
@@ -146,7 +146,7 @@ def unwrapped(prompt: str) -> str:
     return "\n".join(map(str, parts))
 
 
-def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str]) -> tuple[str, str]:
+def choose_pair(rows: Sequence[LabelledRow], small: Sequence[str], large: Sequence[str]) -> tuple[str, str]:
     """The models of these rows to compare: the first of the given names they have.
 
     By default they are the worst and the best of those that answered every prompt. Raises DataError when none of the
@@ -161,7 +161,7 @@ def choose_pair(rows: Sequence[Row], small: Sequence[str], large: Sequence[str])
 
 
 def choose_ladder(
-    rows: Sequence[Row], small: Sequence[str], middle: Sequence[Sequence[str]], large: Sequence[str]
+    rows: Sequence[LabelledRow], small: Sequence[str], middle: Sequence[Sequence[str]], large: Sequence[str]
 ) -> tuple[str, ...]:
     """The models of these rows to take for tiers, cheapest first: the pair, and between them a model for each of the
     rungs in `middle`, the first of its names they have. Raises DataError, also when two tiers are one model.
@@ -184,7 +184,7 @@ def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
     raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(known)}")
 
 
-def label(rows: Sequence[Row], *models: str) -> Iterator[Example]:
+def label(rows: Sequence[LabelledRow], *models: str) -> Iterator[Example]:
     """The rows that all these models answered, as examples for them: at least two, cheapest first."""
     for row in rows:
         if all(name in row.answers for name in models):

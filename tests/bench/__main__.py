@@ -64,8 +64,8 @@ def _costs(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
     cores = choose_cores()
     with tempfile.TemporaryDirectory(prefix="tierline-bench-") as temporary:
         folder = Path(temporary)
-        with rig(folder, cores, ours) as services:
-            asked, streamed = subjects(services), measure.stream_subjects(services)
+        with rig(folder, cores, ours) as steps:
+            asked, streamed = subjects(steps), measure.stream_subjects(steps)
             measure.check([*asked, *streamed], folder, 0)
             requests, streams = [], []
             for number in range(plan.rounds):
@@ -75,7 +75,7 @@ def _costs(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
                 if "streams" in parts:
                     streams.append(measure.stream_round(streamed, plan, say))
             measure.check(asked, folder, 1)
-            starts = measure.starts(folder, services, plan.rounds, _progress("")) if ours and "starts" in parts else {}
+            starts = measure.starts(folder, steps, plan.rounds, _progress("")) if ours and "starts" in parts else {}
     return Found(measure.medians(requests) if requests else {}, measure.medians(streams) if streams else {}, starts)
 
 

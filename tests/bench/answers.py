@@ -42,7 +42,7 @@ from gateway.cli.commands._collect_model import local_model
 from gateway.cli.commands.eval._cache_rows import read_rows
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
-from policies.caching import AuditJudge as Rule
+from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"

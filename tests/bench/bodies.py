@@ -158,9 +158,9 @@ async def gateway(upstream: str, folder: Path, store_url: str | None = None, **s
     file = folder / "tierline.yaml"
     file.write_text(yaml.safe_dump(config(upstream, upstream, store_url, **settings)))
     launch = Launch(config=file, policies=ROOT / "policies")
-    services = built(launch, launch.deployment({"HOSTED_KEY": "sk-scripted"}))
+    steps = built(launch, launch.deployment({"HOSTED_KEY": "sk-scripted"}))
     listening = listen("127.0.0.1", 0)
-    server = server_of(services)
+    server = server_of(steps)
     serving = asyncio.create_task(server.serve([listening]))
     try:
         while not server.started:

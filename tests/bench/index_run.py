@@ -17,12 +17,12 @@ from rich.progress import Progress
 
 from cache.index import Choice
 from cache.planning.plan import CachePlan
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from cache.write import Keep
+from cache.write import CacheWrite
 from tests.bench.questions import Asked, Questions, Vectors
 from tests.bench.rig import cpu_s
 from tests.cache.samples import Facts, answer, body, policy
@@ -85,13 +85,13 @@ class Worker:
     """One worker's cache, and its store."""
 
     store: _Tap
-    cache: Cache
+    cache: ResponseCache
 
     def plan(self, text: str, tenant: str) -> CachePlan:
         """What a request with this question would have."""
         return self.cache.plan(body(text), _POLICY, tenant, _FACTS)
 
-    async def keep(self, keeps: list[Keep]) -> None:
+    async def keep(self, keeps: list[CacheWrite]) -> None:
         """Keeps answers; tries again what a loaded server did not take in time."""
         for _ in range(100):
             outcomes = await self.cache.write_all(keeps)
@@ -126,7 +126,9 @@ async def _worker(plan: Plan, name: str) -> AsyncIterator[Worker]:
     assert isinstance(store, _Tap)
     verifier = Verifier.load(shipped_verifier("static"))
     dimension = plan.questions.kept.vectors.shape[1]
-    cache = Cache(store, embedder_name=name, dimension=dimension, index=plan.choice, verifier=verifier, caps=_CAPS)
+    cache = ResponseCache(
+        store, embedder_name=name, dimension=dimension, index=plan.choice, verifier=verifier, caps=_CAPS
+    )
     await cache.start()
     while cache.index.state().kind != plan.choice:
         await asyncio.sleep(0.05)
@@ -169,8 +171,8 @@ async def _fill(plan: Plan, writer: Worker, console: Console) -> None:
             progress.advance(task, len(rows))
 
 
-def _keep(writer: Worker, of: Asked, row: int, tenant: str) -> Keep:
-    return Keep(writer.plan(of.texts[row], tenant), _ANSWER, of.vectors[row])
+def _keep(writer: Worker, of: Asked, row: int, tenant: str) -> CacheWrite:
+    return CacheWrite(writer.plan(of.texts[row], tenant), _ANSWER, of.vectors[row])
 
 
 async def _searches(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, float]:
@@ -228,7 +230,7 @@ async def _writes(plan: Plan, writer: Worker, reader: Worker) -> tuple[Times, Ti
     for row in range(min(_WRITES, len(asked.texts))):
         tenant, vector = plan.tenant(row), asked.vectors[row]
         text = f"{asked.texts[row]} (new {row})"
-        keep = Keep(writer.plan(text, tenant), _ANSWER, vector)
+        keep = CacheWrite(writer.plan(text, tenant), _ANSWER, vector)
         began = time.perf_counter()
         await writer.keep([keep])
         kept, tries = time.perf_counter(), 0
@@ -269,8 +271,8 @@ async def _gap(plan: Plan, writer: Worker, reader: Worker) -> tuple[float, int]:
     return time.perf_counter() - began, missed
 
 
-def _renamed(worker: Worker, of: Asked, row: int, tenant: str) -> Keep:
-    return Keep(worker.plan(f"{of.texts[row]} (again)", tenant), _ANSWER, of.vectors[row])
+def _renamed(worker: Worker, of: Asked, row: int, tenant: str) -> CacheWrite:
+    return CacheWrite(worker.plan(f"{of.texts[row]} (again)", tenant), _ANSWER, of.vectors[row])
 
 
 async def _until(holds: Callable[[], bool]) -> None:

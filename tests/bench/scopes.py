@@ -29,9 +29,9 @@ import orjson
 from cache.entry import Lookup
 from cache.index import Vector
 from cache.planning.plan import CachePlan
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.redis_store import RedisStore
-from cache.write import Keep
+from cache.write import CacheWrite
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import local_store
@@ -81,7 +81,7 @@ class _World:
         vectors = np.random.default_rng(chance.randrange(1 << 30)).normal(size=(_QUESTIONS, _DIMENSION))
         self.vectors: list[Vector] = [(v / np.linalg.norm(v)).astype(np.float32) for v in vectors]
 
-    def plan(self, cache: Cache, tenant: str, rules: int, question: int) -> CachePlan:
+    def plan(self, cache: ResponseCache, tenant: str, rules: int, question: int) -> CachePlan:
         return cache.plan(body(self.questions[question]), self.policies[rules], tenant, _FACTS)
 
     def label(self, tenant: str, rules: int, question: int) -> str:
@@ -102,7 +102,7 @@ async def run(store: RedisStore, pairs: int, seed: int) -> Report:
     """Writes what the tenants keep, then looks up `pairs` times."""
     chance = random.Random(seed)
     world = _World(chance)
-    cache = Cache(store, embedder_name=f"scopes-{seed}", dimension=_DIMENSION, teams=world.teams)
+    cache = ResponseCache(store, embedder_name=f"scopes-{seed}", dimension=_DIMENSION, teams=world.teams)
     await cache.start()
     try:
         await _fill(cache, world, chance)
@@ -111,11 +111,11 @@ async def run(store: RedisStore, pairs: int, seed: int) -> Report:
         await cache.aclose()
 
 
-async def _fill(cache: Cache, world: _World, chance: random.Random) -> None:
+async def _fill(cache: ResponseCache, world: _World, chance: random.Random) -> None:
     keeps = []
     for who, rules, question in (_drawn(world, chance) for _ in range(_ENTRIES)):
         kept = answer(world.label(who, rules, question))
-        keeps.append(Keep(world.plan(cache, who, rules, question), kept, world.vectors[question]))
+        keeps.append(CacheWrite(world.plan(cache, who, rules, question), kept, world.vectors[question]))
     deadline = time.monotonic() + _PATIENCE_S
     while keeps:
         some, keeps = keeps[:50], keeps[50:]
@@ -128,7 +128,7 @@ async def _fill(cache: Cache, world: _World, chance: random.Random) -> None:
         keeps += refused
 
 
-async def _look_up(cache: Cache, world: _World, chance: random.Random, pairs: int) -> Report:
+async def _look_up(cache: ResponseCache, world: _World, chance: random.Random, pairs: int) -> Report:
     counts: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
 

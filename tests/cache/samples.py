@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cache.entry import Answer
+from cache.entry import StoredAnswer
 from policies.model import Policy
 
 
@@ -43,7 +43,7 @@ def policy(version: str = "1234567", never: tuple[str, ...] = (), **cache: Any) 
     )
 
 
-def answer(text: str = "Rome.", tier: str = "local", **choice: Any) -> Answer:
+def answer(text: str = "Rome.", tier: str = "local", **choice: Any) -> StoredAnswer:
     """A finished answer of one choice."""
     message = {"role": "assistant", "content": text, "refusal": None}
     completion = {
@@ -52,4 +52,4 @@ def answer(text: str = "Rome.", tier: str = "local", **choice: Any) -> Answer:
         "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None, **choice}],
         "usage": {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11},
     }
-    return Answer(completion, tier, f"{tier}-1", "model-1", 0.9, 0.0001)
+    return StoredAnswer(completion, tier, f"{tier}-1", "model-1", 0.9, 0.0001)

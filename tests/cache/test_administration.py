@@ -12,16 +12,16 @@ import pytest
 import pytest_asyncio
 
 from cache.administration import Administration
-from cache.entry import Answer, Lookup
+from cache.entry import Lookup, StoredAnswer
 from cache.index import Vector
 from cache.planning.plan import CachePlan
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.scopes.generations import SEEN_S, Generations
 from cache.scopes.registry import TABLE
 from cache.scopes.shelf import Caps
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from cache.write import Keep, Keeping
+from cache.write import CacheWrite, PendingWrite
 from gateway.cli.local.state import free_port
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
@@ -43,10 +43,10 @@ def tenant() -> str:
 
 
 @pytest_asyncio.fixture
-async def cache(store: RedisStore) -> AsyncIterator[Cache]:
+async def cache(store: RedisStore) -> AsyncIterator[ResponseCache]:
     """One worker's cache; the tenants `red-...` are of one team."""
     teams = {"red-1": "red", "red-2": "red", "blue": "blue"}
-    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, teams=teams, caps=CAPS)
+    made = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, teams=teams, caps=CAPS)
     await made.start()
     yield made
     await made.aclose()
@@ -57,8 +57,8 @@ def admin(store: RedisStore) -> Administration:
     return Administration(store)
 
 
-def planned(cache: Cache, question: str, tenant: str, rules: Policy | None = None, **wishes: Any) -> CachePlan:
-    return cache.plan(body(question), rules or policy(), tenant, FACTS, **wishes)
+def planned(cache: ResponseCache, question: str, tenant: str, rules: Policy | None = None, **options: Any) -> CachePlan:
+    return cache.plan(body(question), rules or policy(), tenant, FACTS, **options)
 
 
 async def answered(look_up: Callable[[], Awaitable[Lookup]]) -> Lookup:
@@ -69,15 +69,19 @@ async def answered(look_up: Callable[[], Awaitable[Lookup]]) -> Lookup:
     return found
 
 
-async def exact(cache: Cache, question: str, tenant: str, rules: Policy | None = None, **wishes: Any) -> Lookup:
-    return await answered(lambda: cache.exact(planned(cache, question, tenant, rules, **wishes)))
+async def exact(
+    cache: ResponseCache, question: str, tenant: str, rules: Policy | None = None, **options: Any
+) -> Lookup:
+    return await answered(lambda: cache.exact(planned(cache, question, tenant, rules, **options)))
 
 
-async def hit(cache: Cache, question: str, tenant: str, rules: Policy | None = None, **wishes: Any) -> bool:
-    return (await exact(cache, question, tenant, rules, **wishes)).hit is not None
+async def hit(cache: ResponseCache, question: str, tenant: str, rules: Policy | None = None, **options: Any) -> bool:
+    return (await exact(cache, question, tenant, rules, **options)).hit is not None
 
 
-async def test_of_a_long_question_the_beginning_is_kept(cache: Cache, admin: Administration, tenant: str) -> None:
+async def test_of_a_long_question_the_beginning_is_kept(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
     """Its answer is found by the whole of it, and takes no more room than an answer does."""
     question = "a long document " * 10_000
     async with asyncio.timeout(10):
@@ -89,7 +93,7 @@ async def test_of_a_long_question_the_beginning_is_kept(cache: Cache, admin: Adm
     assert held.bytes < 5_000
 
 
-async def looked_up(cache: Cache, plan: CachePlan) -> CachePlan:
+async def looked_up(cache: ResponseCache, plan: CachePlan) -> CachePlan:
     """The plan after its exact lookup: its tags have been read."""
     async with asyncio.timeout(10):
         while plan.tags is not None and plan.tags.versions is None:
@@ -97,7 +101,7 @@ async def looked_up(cache: Cache, plan: CachePlan) -> CachePlan:
     return plan
 
 
-async def keep(cache: Cache, plan: CachePlan, kept: Answer, vector: Vector | None = None) -> None:
+async def keep(cache: ResponseCache, plan: CachePlan, kept: StoredAnswer, vector: Vector | None = None) -> None:
     """Writes until it is written."""
     async with asyncio.timeout(10):
         while not (await cache.write(plan, kept, vector)).stored:
@@ -105,10 +109,10 @@ async def keep(cache: Cache, plan: CachePlan, kept: Answer, vector: Vector | Non
 
 
 async def test_when_a_purge_returns_no_worker_serves_what_was_kept_before_it(
-    store: RedisStore, cache: Cache, admin: Administration, tenant: str
+    store: RedisStore, cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """One number moves all workers to fresh scopes, for one tenant or for all; other surfaces stay."""
-    other = Cache(store, embedder_name="e", dimension=4)
+    other = ResponseCache(store, embedder_name="e", dimension=4)
     await other.start()
     batch = policy().model_copy(update={"surface": "batch"})
     for who, rules in ((tenant, policy()), (f"{tenant}-2", policy()), (tenant, batch)):
@@ -126,23 +130,23 @@ async def test_when_a_purge_returns_no_worker_serves_what_was_kept_before_it(
 
 
 async def test_an_answer_on_its_way_during_a_purge_is_not_served_after_it(
-    cache: Cache, admin: Administration, tenant: str
+    cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """Neither while it waits for the store nor when it is there: its plan is of the scope before."""
     plan = planned(cache, ITALY, tenant)
     await admin.purge_surface("chat", f"tenant:{tenant}")
-    kept = Keep(plan, answer())
-    cache.pending.add(Keeping(plan, lambda: kept))
+    kept = CacheWrite(plan, answer())
+    cache.pending.add(PendingWrite(plan, lambda: kept))
     assert not await hit(cache, ITALY, tenant)
     await keep(cache, plan, answer())
     assert not await hit(cache, ITALY, tenant)
 
 
 async def test_what_is_kept_after_a_purge_stays(
-    store: RedisStore, cache: Cache, admin: Administration, tenant: str
+    store: RedisStore, cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """From the moment in which a worker has begun anew, and at the latest from when the call returns, by any worker."""
-    other = Cache(store, embedder_name="e", dimension=4)
+    other = ResponseCache(store, embedder_name="e", dimension=4)
     await other.start()
     before = planned(cache, ITALY, tenant).keys
     purging = asyncio.create_task(admin.purge_surface("chat", f"tenant:{tenant}"))
@@ -179,7 +183,7 @@ async def test_generations_do_not_fall_back_when_the_store_loses_its_connections
     """They are known for a second more; then, or where they could never be read, a worker shares with nobody."""
     with local_store() as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4)
+        cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.start()
         first = planned(cache, ITALY, "t").keys
         await Administration(store).purge_surface("chat")
@@ -188,7 +192,7 @@ async def test_generations_do_not_fall_back_when_the_store_loses_its_connections
         server.stop()
         assert planned(cache, ITALY, "t").keys == known
         await eventually(lambda: planned(cache, ITALY, "t").keys not in (first, known), what="a scope of its own")
-        late = Cache(store, embedder_name="e", dimension=4)
+        late = ResponseCache(store, embedder_name="e", dimension=4)
         await late.start()
         assert planned(late, ITALY, "t").keys not in (first, known)
         server.start()
@@ -197,7 +201,7 @@ async def test_generations_do_not_fall_back_when_the_store_loses_its_connections
         await store.aclose()
 
 
-async def test_a_cache_is_shared_within_a_team_only_where_the_policy_says_so(cache: Cache) -> None:
+async def test_a_cache_is_shared_within_a_team_only_where_the_policy_says_so(cache: ResponseCache) -> None:
     """Two tenants of a team share under `scope: team`, another team's and teamless ones never; the default is apart."""
     shared, apart = policy(version=secrets.token_hex(4), scope="team"), policy(version=secrets.token_hex(4))
     for rules in (shared, apart):
@@ -209,7 +213,9 @@ async def test_a_cache_is_shared_within_a_team_only_where_the_policy_says_so(cac
         assert not await hit(cache, ITALY, stranger, apart)
 
 
-async def test_answers_drawn_from_a_source_go_when_it_changes(cache: Cache, admin: Administration, tenant: str) -> None:
+async def test_answers_drawn_from_a_source_go_when_it_changes(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
     """A purged tag makes its entries misses at once, for those who named it and for those who did not."""
     plan = await looked_up(cache, planned(cache, ITALY, tenant, tags=["doc:42", "doc:43"]))
     await keep(cache, plan, answer())
@@ -227,7 +233,7 @@ async def test_answers_drawn_from_a_source_go_when_it_changes(cache: Cache, admi
 
 @pytest.mark.parametrize("read", [True, False])
 async def test_an_answer_that_is_written_while_its_source_changes_is_not_served(
-    cache: Cache, admin: Administration, tenant: str, read: bool
+    cache: ResponseCache, admin: Administration, tenant: str, read: bool
 ) -> None:
     """The versions count that the tags had before the model was asked, for requests that want a fresh answer too."""
     plan = planned(cache, ITALY, tenant, tags=["doc:42"], read=read)
@@ -237,14 +243,14 @@ async def test_an_answer_that_is_written_while_its_source_changes_is_not_served(
     assert not await hit(cache, ITALY, tenant)
 
 
-async def test_a_tagged_answer_whose_tags_were_never_read_is_not_kept(cache: Cache, tenant: str) -> None:
+async def test_a_tagged_answer_whose_tags_were_never_read_is_not_kept(cache: ResponseCache, tenant: str) -> None:
     """Nobody can tell whether its sources have changed since."""
     outcome = await cache.write(planned(cache, ITALY, tenant, tags=["doc:42"]), answer())
     assert (outcome.stored, outcome.reason) == (False, "tags")
 
 
 async def test_a_copy_made_by_a_semantic_hit_goes_with_the_sources_of_both(
-    cache: Cache, admin: Administration, tenant: str
+    cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """What the entry was drawn from, and what the asker's answer is drawn from."""
     rules = policy(tags=("doc:1",))
@@ -260,7 +266,7 @@ async def test_a_copy_made_by_a_semantic_hit_goes_with_the_sources_of_both(
     assert not await hit(cache, ITALY, tenant, rules)
 
 
-async def test_requests_without_tags_read_nothing_more(cache: Cache, tenant: str, valkey: LocalStore) -> None:
+async def test_requests_without_tags_read_nothing_more(cache: ResponseCache, tenant: str, valkey: LocalStore) -> None:
     """A lookup without tags is one GET; one with tags reads all in one round trip."""
     await keep(cache, planned(cache, ITALY, tenant), answer())
     store = RedisStore.from_url(valkey.url)
@@ -273,7 +279,7 @@ async def test_requests_without_tags_read_nothing_more(cache: Cache, tenant: str
 
 
 async def test_an_entry_is_found_by_its_id_and_removed_with_its_copies(
-    cache: Cache, admin: Administration, tenant: str
+    cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """The id is the one in headers and traces, of the entry itself or of a copy: the question it answered goes too."""
     for entry_of in (ITALY, SAME):
@@ -295,7 +301,7 @@ async def test_an_entry_is_found_by_its_id_and_removed_with_its_copies(
 
 
 async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_elses(
-    cache: Cache, admin: Administration, tenant: str
+    cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """Entries and bytes are both bounded, a long answer counts for more, and what is there can be counted (S16)."""
     await keep(cache, planned(cache, ITALY, f"{tenant}-quiet"), answer())
@@ -313,7 +319,7 @@ async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_el
     assert await hit(cache, ITALY, f"{tenant}-quiet")
 
 
-async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: Cache, tenant: str) -> None:
+async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: ResponseCache, tenant: str) -> None:
     """Whoever calls an answer wrong means the one that it got, not the fresh one under the same key."""
     await keep(cache, planned(cache, ITALY, tenant), answer("Milan."))
     wrong = (await exact(cache, ITALY, tenant)).hit
@@ -325,7 +331,7 @@ async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: Cache, tena
     assert await cache.wrong(fresh.entry_id, tenant, "chat", fresh.entry.created_at) is not None
 
 
-async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: Cache, tenant: str) -> None:
+async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: ResponseCache, tenant: str) -> None:
     """So that who calls either wrong is heard at that score; an answer to the very question has none."""
     await keep(cache, planned(cache, ITALY, tenant), answer(), vector())
     found = await answered(lambda: cache.semantic(planned(cache, SAME, tenant), vector(0.1)))
@@ -338,7 +344,7 @@ async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: Cache, tena
 
 
 async def test_what_strangers_write_into_the_lists_is_passed_over(
-    store: RedisStore, cache: Cache, admin: Administration, tenant: str
+    store: RedisStore, cache: ResponseCache, admin: Administration, tenant: str
 ) -> None:
     """The store may hold anything; what is ours is still told."""
     await keep(cache, planned(cache, ITALY, tenant), answer())
@@ -353,7 +359,7 @@ async def test_what_strangers_write_into_the_lists_is_passed_over(
         await store.ask([Command((b"HDEL", TABLE.encode(), b"j"))])
 
 
-async def test_an_entry_written_again_is_counted_once(cache: Cache, admin: Administration, tenant: str) -> None:
+async def test_an_entry_written_again_is_counted_once(cache: ResponseCache, admin: Administration, tenant: str) -> None:
     """Its new size counts, and not its old one too."""
     for text in ("Rome.", "Rome, since 1871.", "Rome."):
         await keep(cache, planned(cache, ITALY, tenant), answer(text))
@@ -369,7 +375,7 @@ async def test_an_entry_written_again_is_counted_once(cache: Cache, admin: Admin
 async def test_what_is_listed_and_empty_is_tidied_away(store: RedisStore, tenant: str) -> None:
     """A scope that can hold nothing any more leaves the list."""
     now = [1_000_000.0]
-    cache = Cache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
+    cache = ResponseCache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
     await cache.start()
     await keep(cache, planned(cache, ITALY, tenant), answer())
     admin = Administration(store, lambda: now[0])
@@ -387,7 +393,7 @@ async def test_all_that_one_command_touches_is_in_one_slot_of_a_cluster() -> Non
     with local_store(f"--cluster-enabled yes --cluster-port {free_port()}") as server:
         await asyncio.to_thread(_takes_all_slots, server)
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4, caps=Caps(entries=2))
+        cache = ResponseCache(store, embedder_name="e", dimension=4, caps=Caps(entries=2))
         await cache.start()
         for i in range(4):
             plan = await looked_up(cache, planned(cache, f"Question {i}?", "t", tags=["doc:1"]))
@@ -415,7 +421,7 @@ def _takes_all_slots(server: LocalStore) -> None:
         raise RuntimeError("the cluster is not up")
 
 
-async def _until_hit(cache: Cache, question: str, tenant: str, rules: Policy | None = None) -> None:
+async def _until_hit(cache: ResponseCache, question: str, tenant: str, rules: Policy | None = None) -> None:
     async with asyncio.timeout(5):
         while not await hit(cache, question, tenant, rules):
             await asyncio.sleep(0.005)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cache.entry import Answer, Lookup
+from cache.entry import Lookup, StoredAnswer
 from cache.pending import LONGEST_S, Pending
 from cache.planning.plan import CachePlan, Demands
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
-from cache.write import Keep, Keeping
+from cache.write import CacheWrite, PendingWrite
 from tests.cache.samples import Facts, answer, body, policy
 
 ITALY = "What is the capital of Italy?"
@@ -28,26 +28,28 @@ def tenant() -> str:
 
 
 @pytest_asyncio.fixture
-async def cache(store: RedisStore) -> AsyncIterator[Cache]:
-    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4)
+async def cache(store: RedisStore) -> AsyncIterator[ResponseCache]:
+    made = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4)
     await made.start()
     yield made
     await made.aclose()
 
 
-def planned(cache: Cache, tenant: str, question: str = ITALY, **wishes: Any) -> CachePlan:
-    return cache.plan(body(question), policy(), tenant, Facts(), **wishes)
+def planned(cache: ResponseCache, tenant: str, question: str = ITALY, **options: Any) -> CachePlan:
+    return cache.plan(body(question), policy(), tenant, Facts(), **options)
 
 
-def waiting(cache: Cache, plan: CachePlan, kept: Answer | None = None, *, contested: bool = False) -> Keeping:
+def waiting(
+    cache: ResponseCache, plan: CachePlan, kept: StoredAnswer | None = None, *, contested: bool = False
+) -> PendingWrite:
     """An answer that has ended and is not written yet."""
-    keep = Keep(plan, answer() if kept is None else kept, contested=contested)
-    keeping = Keeping(plan, lambda: keep)
+    keep = CacheWrite(plan, answer() if kept is None else kept, contested=contested)
+    keeping = PendingWrite(plan, lambda: keep)
     cache.pending.add(keeping)
     return keeping
 
 
-async def exact(cache: Cache, plan: CachePlan, tiers: set[str] | None = None) -> Lookup:
+async def exact(cache: ResponseCache, plan: CachePlan, tiers: set[str] | None = None) -> Lookup:
     """How a lookup ends once the store has the time to answer: on a busy machine it may miss its 20 ms."""
     async with asyncio.timeout(10):
         while (found := await cache.exact(plan, tiers)).outcome not in ("hit", "miss", "bypass"):
@@ -55,7 +57,7 @@ async def exact(cache: Cache, plan: CachePlan, tiers: set[str] | None = None) ->
     return found
 
 
-async def test_it_is_the_hit_that_the_store_gives_afterwards(cache: Cache, tenant: str) -> None:
+async def test_it_is_the_hit_that_the_store_gives_afterwards(cache: ResponseCache, tenant: str) -> None:
     """The same entry under the same id, before the write and after it; and no other request's answer."""
     keeping = waiting(cache, planned(cache, tenant))
     early = (await cache.exact(planned(cache, tenant))).hit
@@ -73,7 +75,7 @@ async def test_it_is_the_hit_that_the_store_gives_afterwards(cache: Cache, tenan
     assert (early.kind, early.entry_id, early.entry) == (late.kind, late.entry_id, late.entry)
 
 
-async def test_it_is_gone_when_its_write_has_ended(cache: Cache, tenant: str) -> None:
+async def test_it_is_gone_when_its_write_has_ended(cache: ResponseCache, tenant: str) -> None:
     """However that went; an answer that came later under the same key stays."""
     first = waiting(cache, planned(cache, tenant))
     second = waiting(cache, planned(cache, tenant), answer("Roma."))
@@ -84,7 +86,7 @@ async def test_it_is_gone_when_its_write_has_ended(cache: Cache, tenant: str) ->
 
 
 @pytest.mark.parametrize(
-    ("wishes", "tiers", "reason"),
+    ("options", "tiers", "reason"),
     [
         ({"demands": Demands(max_age_s=-1)}, None, "max-age"),
         ({"demands": Demands(min_fresh_s=1e9)}, None, "min-fresh"),
@@ -93,14 +95,14 @@ async def test_it_is_gone_when_its_write_has_ended(cache: Cache, tenant: str) ->
     ],
 )
 async def test_a_request_may_ask_for_more_than_what_waits(
-    cache: Cache, tenant: str, wishes: dict[str, Any], tiers: set[str] | None, reason: str
+    cache: ResponseCache, tenant: str, options: dict[str, Any], tiers: set[str] | None, reason: str
 ) -> None:
     """Younger, fresher, a stronger tier's, or none that is kept: as of what is stored."""
     waiting(cache, planned(cache, tenant))
-    assert (await exact(cache, planned(cache, tenant, **wishes), tiers)).reason == reason
+    assert (await exact(cache, planned(cache, tenant, **options), tiers)).reason == reason
 
 
-async def test_what_its_source_has_outlived_is_not_served(cache: Cache, tenant: str) -> None:
+async def test_what_its_source_has_outlived_is_not_served(cache: ResponseCache, tenant: str) -> None:
     """A tag purged since the model was asked makes it a miss, whether the next request names the tag or not."""
     plan = planned(cache, tenant, tags=["doc:1"])
     assert (await exact(cache, plan)).outcome == "miss"
@@ -112,7 +114,7 @@ async def test_what_its_source_has_outlived_is_not_served(cache: Cache, tenant: 
         assert (await exact(cache, planned(cache, tenant, tags=tags))).reason == "tag"
 
 
-async def test_a_weaker_tiers_fresh_answer_waits_behind_what_is_stored(cache: Cache, tenant: str) -> None:
+async def test_a_weaker_tiers_fresh_answer_waits_behind_what_is_stored(cache: ResponseCache, tenant: str) -> None:
     """Where the request passed over what is stored, a stronger tier's answer stays; a weaker one's gives way."""
     for stored, came, served in (("hosted", "local", "old"), ("local", "hosted", "new"), ("local", "local", "new")):
         who = f"{tenant}-{stored}-{came}"
@@ -125,19 +127,19 @@ async def test_a_weaker_tiers_fresh_answer_waits_behind_what_is_stored(cache: Ca
         assert served.encode() in hit.entry.body
 
 
-async def test_what_may_not_be_kept_is_not_served(cache: Cache, tenant: str) -> None:
+async def test_what_may_not_be_kept_is_not_served(cache: ResponseCache, tenant: str) -> None:
     """An answer that was cut off, a fault found in it, no-store, or one that nobody can put together."""
     waiting(cache, planned(cache, tenant), answer(finish_reason="length"))
     assert (await exact(cache, planned(cache, tenant))).reason == "absent"
     waiting(cache, planned(cache, tenant, write=False))
     assert (await exact(cache, planned(cache, tenant))).reason == "absent"
-    for make in (lambda: Keep(planned(cache, tenant), answer(), fault="repetition"), lambda: None, lambda: 1 / 0):
-        cache.pending.add(Keeping(planned(cache, tenant), make))  # type: ignore[arg-type]
+    for make in (lambda: CacheWrite(planned(cache, tenant), answer(), fault="repetition"), lambda: None, lambda: 1 / 0):
+        cache.pending.add(PendingWrite(planned(cache, tenant), make))  # type: ignore[arg-type]
         assert (await exact(cache, planned(cache, tenant))).reason == "absent"
         assert len(cache.pending) == 0
 
 
-async def test_nothing_waits_for_ever_and_only_so_much_waits(cache: Cache, tenant: str) -> None:
+async def test_nothing_waits_for_ever_and_only_so_much_waits(cache: ResponseCache, tenant: str) -> None:
     """After a time limit it is no hit, whatever became of the write; beyond a number the oldest go."""
     now = [0.0]
     cache.pending._clock = lambda: now[0]
@@ -152,8 +154,8 @@ async def test_nothing_waits_for_ever_and_only_so_much_waits(cache: Cache, tenan
     assert found == ["miss", "hit", "hit"]
 
 
-async def test_without_a_store_nothing_waits_for_it(cache: Cache, tenant: str) -> None:
+async def test_without_a_store_nothing_waits_for_it(cache: ResponseCache, tenant: str) -> None:
     """Nobody would ever have it."""
     pending = Pending(NoStore(), cache._keeper)
-    pending.add(Keeping(planned(cache, tenant), lambda: None))
+    pending.add(PendingWrite(planned(cache, tenant), lambda: None))
     assert len(pending) == 0

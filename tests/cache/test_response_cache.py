@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from cache.index import Vector
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
-from cache.write import Keep
+from cache.write import CacheWrite
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
@@ -48,15 +48,15 @@ def tenant() -> str:
 
 
 @pytest_asyncio.fixture
-async def cache(store: RedisStore, clock: Clock) -> AsyncIterator[Cache]:
+async def cache(store: RedisStore, clock: Clock) -> AsyncIterator[ResponseCache]:
     """One worker's cache, on index streams of its own."""
-    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, secret=b"s" * 100, clock=clock)
+    made = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, secret=b"s" * 100, clock=clock)
     await made.start()
     yield made
     await made.aclose()
 
 
-async def test_what_was_written_is_found_exactly(cache: Cache, clock: Clock, tenant: str) -> None:
+async def test_what_was_written_is_found_exactly(cache: ResponseCache, clock: Clock, tenant: str) -> None:
     """The same request again, streamed or not, is a hit with the answer as it was and its age."""
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
     assert (await cache.exact(plan)).outcome == "miss"
@@ -71,7 +71,7 @@ async def test_what_was_written_is_found_exactly(cache: Cache, clock: Clock, ten
 
 
 async def test_an_edited_threshold_keeps_what_is_stored_and_another_model_never_sees_it(
-    cache: Cache, tenant: str
+    cache: ResponseCache, tenant: str
 ) -> None:
     """Exactly and by meaning; with the old model back, its answers are there again."""
 
@@ -89,7 +89,7 @@ async def test_an_edited_threshold_keeps_what_is_stored_and_another_model_never_
     assert await found(rules("1" * 7, "b")) == ["miss", "miss"]
 
 
-async def test_what_means_the_same_is_found_and_back_filled(cache: Cache, clock: Clock, tenant: str) -> None:
+async def test_what_means_the_same_is_found_and_back_filled(cache: ResponseCache, clock: Clock, tenant: str) -> None:
     """A rephrasing is a semantic hit; from then on it is an exact one, no younger than the answer."""
     await cache.write(cache.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     plan = cache.plan(body(SAME), policy(), tenant, FACTS)
@@ -105,7 +105,7 @@ async def test_what_means_the_same_is_found_and_back_filled(cache: Cache, clock:
     assert exact.hit.entry.expires_at == clock.now + 6 * 3600
 
 
-async def test_a_neighbour_must_be_near_and_pass_the_guards(cache: Cache, tenant: str) -> None:
+async def test_a_neighbour_must_be_near_and_pass_the_guards(cache: ResponseCache, tenant: str) -> None:
     """A miss says how near the nearest was, and what spoke against it."""
     await cache.write(cache.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     far = await cache.semantic(cache.plan(body(SAME), policy(), tenant, FACTS), vector(1.0))
@@ -115,7 +115,7 @@ async def test_a_neighbour_must_be_near_and_pass_the_guards(cache: Cache, tenant
     assert (trap.outcome, trap.reason) == ("miss", "guard: entities")
 
 
-async def test_a_second_neighbour_may_pass_where_the_first_did_not(cache: Cache, tenant: str) -> None:
+async def test_a_second_neighbour_may_pass_where_the_first_did_not(cache: ResponseCache, tenant: str) -> None:
     """The nearest is not always the one that means the same."""
     await cache.write(cache.plan(body(ITALY), policy(), tenant, FACTS), answer("Rome."), vector(0.1))
     await cache.write(cache.plan(body(SPAIN), policy(), tenant, FACTS), answer("Madrid."), vector(0.0))
@@ -124,7 +124,7 @@ async def test_a_second_neighbour_may_pass_where_the_first_did_not(cache: Cache,
     assert b"Rome." in found.hit.entry.body
 
 
-async def test_tenants_surfaces_and_policies_never_meet(cache: Cache, tenant: str) -> None:
+async def test_tenants_surfaces_and_policies_never_meet(cache: ResponseCache, tenant: str) -> None:
     """Another tenant, another policy version or another history finds nothing, exactly or by meaning."""
     await cache.write(cache.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     history = body(ITALY)
@@ -139,7 +139,7 @@ async def test_tenants_surfaces_and_policies_never_meet(cache: Cache, tenant: st
         assert (await cache.semantic(plan, vector())).reason == "no_neighbour"
 
 
-async def test_a_pinned_request_gets_no_weaker_answer(cache: Cache, tenant: str) -> None:
+async def test_a_pinned_request_gets_no_weaker_answer(cache: ResponseCache, tenant: str) -> None:
     """An answer of a tier that is not allowed is a miss, in both caches; a stronger one then takes its place."""
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
     await cache.write(plan, answer(), vector())
@@ -151,7 +151,7 @@ async def test_a_pinned_request_gets_no_weaker_answer(cache: Cache, tenant: str)
     assert (await cache.exact(plan)).outcome == "hit"
 
 
-async def test_the_times_of_each_cache_are_its_own(cache: Cache, clock: Clock, tenant: str) -> None:
+async def test_the_times_of_each_cache_are_its_own(cache: ResponseCache, clock: Clock, tenant: str) -> None:
     """An entry outlives its life in the semantic cache as an exact one, and not its own."""
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
     await cache.write(plan, answer(), vector())
@@ -162,7 +162,7 @@ async def test_the_times_of_each_cache_are_its_own(cache: Cache, clock: Clock, t
     assert (await cache.exact(plan)).reason == "expired"
 
 
-async def test_a_client_may_refuse_reading_or_keeping(cache: Cache, tenant: str) -> None:
+async def test_a_client_may_refuse_reading_or_keeping(cache: ResponseCache, tenant: str) -> None:
     """no-cache looks nothing up and still keeps the answer; no-store keeps nothing."""
     fresh = cache.plan(body(ITALY), policy(), tenant, FACTS, read=False)
     secret = cache.plan(body(ITALY), policy(), tenant, FACTS, write=False)
@@ -173,7 +173,7 @@ async def test_a_client_may_refuse_reading_or_keeping(cache: Cache, tenant: str)
     assert (await cache.exact(secret)).outcome == "hit"
 
 
-async def test_ineligible_requests_and_answers_are_left_alone(cache: Cache, tenant: str) -> None:
+async def test_ineligible_requests_and_answers_are_left_alone(cache: ResponseCache, tenant: str) -> None:
     """A bypass says why; an answer that is not whole, or too big, is not kept."""
     never = cache.plan(body(ITALY), policy(never=("tools",)), tenant, Facts(has_tools=True))
     assert ((await cache.exact(never)).outcome, never.reason) == ("bypass", "never: tools")
@@ -185,7 +185,7 @@ async def test_ineligible_requests_and_answers_are_left_alone(cache: Cache, tena
     assert (await cache.exact(plan)).outcome == "miss"
 
 
-async def test_a_volatile_question_is_kept_exactly_only(cache: Cache, tenant: str) -> None:
+async def test_a_volatile_question_is_kept_exactly_only(cache: ResponseCache, tenant: str) -> None:
     """What passes with the day is never answered by another question's answer."""
     plan = cache.plan(body("What is the weather in Rome?"), policy(), tenant, FACTS)
     assert (await cache.write(plan, answer(), vector())).stored
@@ -195,7 +195,7 @@ async def test_a_volatile_question_is_kept_exactly_only(cache: Cache, tenant: st
     assert len(cache.index) == 0
 
 
-async def test_one_cache_without_the_other(cache: Cache, tenant: str) -> None:
+async def test_one_cache_without_the_other(cache: ResponseCache, tenant: str) -> None:
     """A policy may have either cache alone."""
     semantic_only = policy(exact=None)
     plan = cache.plan(body(ITALY), semantic_only, tenant, FACTS)
@@ -212,7 +212,7 @@ async def test_one_cache_without_the_other(cache: Cache, tenant: str) -> None:
 async def test_another_worker_finds_it_too(store: RedisStore, clock: Clock, tenant: str) -> None:
     """What one worker keeps, another finds by meaning, also when it started later."""
     name = secrets.token_hex(4)
-    writer, reader = (Cache(store, embedder_name=name, dimension=4, clock=clock) for _ in range(2))
+    writer, reader = (ResponseCache(store, embedder_name=name, dimension=4, clock=clock) for _ in range(2))
     await writer.start()
     await writer.write(writer.plan(body(ITALY), policy(), tenant, FACTS), answer(), vector())
     await reader.start()
@@ -225,7 +225,7 @@ async def test_another_worker_finds_it_too(store: RedisStore, clock: Clock, tena
 
 @pytest.mark.parametrize("broken", [np.full(4, np.nan), np.zeros(4), np.ones(5) / 5**0.5])
 async def test_a_broken_vector_costs_only_the_semantic_cache(
-    cache: Cache, tenant: str, broken: np.ndarray[tuple[int], np.dtype[np.float64]]
+    cache: ResponseCache, tenant: str, broken: np.ndarray[tuple[int], np.dtype[np.float64]]
 ) -> None:
     """NaN, nothing or another dimension: the answer is kept and found exactly (R13)."""
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
@@ -235,7 +235,7 @@ async def test_a_broken_vector_costs_only_the_semantic_cache(
     assert len(cache.index) == 0
 
 
-async def test_too_much_to_do_later_is_dropped(cache: Cache, store: RedisStore, tenant: str) -> None:
+async def test_too_much_to_do_later_is_dropped(cache: ResponseCache, store: RedisStore, tenant: str) -> None:
     """Nothing said to the store afterwards can pile up without end, nor can its failing be heard."""
     begun: list[str] = []
 
@@ -261,17 +261,19 @@ async def test_too_much_to_do_later_is_dropped(cache: Cache, store: RedisStore, 
     ],
 )
 async def test_one_bad_answer_of_a_batch_is_refused_alone(
-    cache: Cache, tenant: str, broken: dict[str, Any], reason: str
+    cache: ResponseCache, tenant: str, broken: dict[str, Any], reason: str
 ) -> None:
     """Whatever an answer looks like, it costs neither its batch nor more than its own place in the cache."""
     plans = [cache.plan(body(question), policy(), tenant, FACTS) for question in (ITALY, SPAIN, SAME)]
     answers = [answer("Rome."), replace(answer(), completion=broken), answer("Rome.")]
-    outcomes = await cache.write_all([Keep(plan, one, vector()) for plan, one in zip(plans, answers, strict=True)])
+    outcomes = await cache.write_all(
+        [CacheWrite(plan, one, vector()) for plan, one in zip(plans, answers, strict=True)]
+    )
     assert [(one.stored, one.reason) for one in outcomes] == [(True, ""), (False, reason), (True, "")]
     assert [(await cache.exact(plan)).outcome for plan in plans] == ["hit", "miss", "hit"]
 
 
-async def test_a_text_to_work_on_is_kept_exactly_only(cache: Cache, tenant: str) -> None:
+async def test_a_text_to_work_on_is_kept_exactly_only(cache: ResponseCache, tenant: str) -> None:
     """Two requests that differ only in the text they bring are near in meaning, and never share an answer."""
     kept = cache.plan(body("Translate to German: the dog is in the house"), policy(), tenant, FACTS)
     assert (await cache.write(kept, answer("Der Hund ist im Haus."), vector())).stored
@@ -284,5 +286,5 @@ async def test_a_text_to_work_on_is_kept_exactly_only(cache: Cache, tenant: str)
 
 async def test_a_question_that_its_vector_may_not_cover_is_never_looked_up_by_meaning(store: RedisStore) -> None:
     """Two long texts that differ only where the encoder does not read have the same vector, and not the same answer."""
-    cache = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, longest_question=len(ITALY) - 1)
+    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, longest_question=len(ITALY) - 1)
     assert cache.plan(body(ITALY), policy(), "t", FACTS).why_not_semantic() == "long"

@@ -10,10 +10,10 @@ import numpy as np
 
 from cache.entry import Lookup
 from cache.planning.plan import CachePlan
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
-from cache.write import Keep
+from cache.write import CacheWrite
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import local_store
 
@@ -22,7 +22,7 @@ _PROMPTS = 10_000
 _CAP = 2_000
 
 
-async def _written(cache: Cache, keeps: list[Keep]) -> None:
+async def _written(cache: ResponseCache, keeps: list[CacheWrite]) -> None:
     """All of them, however busy the machine is."""
     while keeps:
         outcomes = await cache.write_all(keeps[:50])
@@ -37,7 +37,7 @@ async def _looked_up(look_up: Callable[[], Awaitable[Lookup]]) -> Lookup:
     return found
 
 
-def _plan(cache: Cache, question: str, tenant: str) -> CachePlan:
+def _plan(cache: ResponseCache, question: str, tenant: str) -> CachePlan:
     return cache.plan(body(question), policy(), tenant, _FACTS)
 
 
@@ -45,13 +45,13 @@ async def test_s16_ten_thousand_prompts_of_one_tenant_evict_nobody_else() -> Non
     """What the others keep is there afterwards, exactly and by meaning, and the flood holds its own latest prompts."""
     with local_store("--maxmemory 64mb --maxmemory-policy volatile-lfu") as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4, caps=Caps(entries=_CAP))
+        cache = ResponseCache(store, embedder_name="e", dimension=4, caps=Caps(entries=_CAP))
         await cache.start()
         axes = np.eye(4, dtype=np.float32)
         quiet = [_plan(cache, "What is the capital of Italy?", f"quiet-{i}") for i in range(20)]
-        await _written(cache, [Keep(plan, answer(), axes[0]) for plan in quiet])
+        await _written(cache, [CacheWrite(plan, answer(), axes[0]) for plan in quiet])
         flood = (_plan(cache, f"Tell me of number {i}", "loud") for i in range(_PROMPTS))
-        await _written(cache, [Keep(plan, answer(f"Answer {i}."), axes[1]) for i, plan in enumerate(flood)])
+        await _written(cache, [CacheWrite(plan, answer(f"Answer {i}."), axes[1]) for i, plan in enumerate(flood)])
         held = {one.scope.owner: one.entries for one in await cache.administration.stats()}
         assert held.pop("tenant:loud") <= _CAP
         assert held == {f"tenant:quiet-{i}": 1 for i in range(20)}
@@ -67,10 +67,10 @@ async def test_r4_a_full_store_refuses_entries_and_goes_on_serving_them() -> Non
     """Where the server evicts nothing itself, a write is `full`, counted, and what is there is still found."""
     with local_store("--maxmemory 4mb --maxmemory-policy noeviction") as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4)
+        cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.start()
         first = _plan(cache, "What is the capital of Italy?", "t")
-        await _written(cache, [Keep(first, answer())])
+        await _written(cache, [CacheWrite(first, answer())])
         reasons = set()
         for i in range(200):
             noise = np.random.default_rng(i).bytes(50_000).hex()

@@ -19,7 +19,7 @@ import yaml
 
 from gateway.assembly import build
 from gateway.config.launch import Launch
-from gateway.request.load_shedding import Gate
+from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import SLOW_S
 from gateway.server.server import listen, server_of
 from tests.faults.lanes import Rig, concurrently
@@ -58,12 +58,12 @@ def in_thread(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memor
     (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None, store.url)))
     launch = Launch(config=tmp_path / "tierline.yaml", policies=tmp_path / "policies")
     deployment = launch.deployment({})
-    services = replace(
-        build(deployment, launch.policy_source(deployment)), gate=Gate(1000, memory=lambda: memory.share)
+    steps = replace(
+        build(deployment, launch.policy_source(deployment)), gate=LoadShedder(1000, memory=lambda: memory.share)
     )
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    server = server_of(services)
+    server = server_of(steps)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

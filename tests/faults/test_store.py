@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import redis
 
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable, Write
 from cache.store.redis_node import Node
 from cache.store.redis_store import RedisStore
@@ -263,7 +263,7 @@ async def test_r6_a_damaged_entry_is_a_miss_and_is_deleted(damage: str) -> None:
     """Whatever lies under a key and is not the entry written for it is never served; it is deleted and counted."""
     with local_store() as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4)
+        cache = ResponseCache(store, embedder_name="e", dimension=4)
         plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
         other = cache.plan(body("Where is Oslo?"), policy(), "t", FACTS)
         await cache.write(plan, answer())
@@ -295,7 +295,7 @@ async def test_r10_a_lost_ttl_or_a_skewed_clock_serves_nothing_expired() -> None
     now = [1_000_000.0]
     with local_store() as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
+        cache = ResponseCache(store, embedder_name="e", dimension=4, clock=lambda: now[0])
         plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
         await cache.write(plan, answer(), VECTOR)
         assert plan.keys is not None
@@ -318,7 +318,7 @@ async def test_r11_r12_an_emptied_store_and_an_index_that_remembers() -> None:
     """After FLUSHALL only the hit rate falls: a neighbour whose entry is gone is a miss, and is forgotten."""
     with local_store() as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4)
+        cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.write(cache.plan(body("Where is Rome?"), policy(), "t", FACTS), answer(), VECTOR)
         server.stop()
         server.start()
@@ -337,7 +337,7 @@ async def test_r2_a_dead_store_is_an_outcome_for_the_cache() -> None:
     """Frozen or gone, every lookup and every write ends with an outcome and never with an exception."""
     with local_store() as server:
         store = RedisStore.from_url(server.url)
-        cache = Cache(store, embedder_name="e", dimension=4)
+        cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.start()
         plan = cache.plan(body("Where is Rome?"), policy(), "t", FACTS)
         await cache.write(plan, answer(), VECTOR)

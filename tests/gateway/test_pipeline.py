@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from gateway.caching import write_behind as afterwards
+from gateway.caching import write_behind
 from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
@@ -35,7 +35,7 @@ async def test_a_degraded_answer_is_never_kept(
         assert degraded, [answer.headers["x-tierline-path"] for answer in answers]
         hosted_upstream.reset()
         # A later answer that is kept shows that the writes of the earlier ones have been decided.
-        await eventually(lambda: not app.services.tiers["hosted"].health().unavailable, 15, "the hosted tier")
+        await eventually(lambda: not app.steps.tiers["hosted"].health().unavailable, 15, "the hosted tier")
         assert (await app.ask("goodbye")).headers["x-tierline-path"] == "direct"
         await app.kept("goodbye")
         assert not [n for n in degraded if await app.stored("hello", seed=n)]
@@ -67,7 +67,7 @@ async def test_a_failing_encoder_costs_no_request(
     """Without a usable vector a request is answered all the same, and found again by its very words."""
     policies = {"chat": SEMANTIC}
     async with in_process(tmp_path, upstream.url, store_url=store.url, policies=policies) as app:
-        app.services.embedding.embedder = encoder()
+        app.steps.embedding.embedder = encoder()
         assert (await app.ask(question)).headers["x-tierline-path"] == "direct"
         await app.kept(question)
         assert (await app.ask(question + " there")).headers["x-tierline-path"] == "direct"
@@ -97,11 +97,11 @@ async def test_a_full_write_queue_costs_the_write_alone(
 ) -> None:
     """Where writes pile up, an answer goes out and its request is recorded, but the answer is not kept."""
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
-        monkeypatch.setattr(afterwards, "_QUEUE", 0)
+        monkeypatch.setattr(write_behind, "_QUEUE", 0)
         dropped = await app.ask("hello")
         assert dropped.headers["x-tierline-path"] == "direct"
         async with asyncio.timeout(5):
-            while (record := await reader.find(app.services.store, dropped.headers["x-request-id"])) is None:
+            while (record := await reader.find(app.steps.store, dropped.headers["x-request-id"])) is None:
                 await asyncio.sleep(0.002)
         (write,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.write"]
         assert (write["attributes"]["tierline.cache.outcome"], write["error"]) == ("dropped", "queue_full")

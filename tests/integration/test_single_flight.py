@@ -144,11 +144,11 @@ async def test_totals_are_for_those_who_ask(gw: Gateway, local_upstream: Upstrea
     for first in (True, False):
         asked = question()
         async with client() as session:
-            wishes = [first] + [not first, first] * 3
+            options = [first] + [not first, first] * 3
             answers = await asyncio.gather(
-                *(ask(session, gw, asked, stream=True, stream_options={"include_usage": wish}) for wish in wishes)
+                *(ask(session, gw, asked, stream=True, stream_options={"include_usage": wish}) for wish in options)
             )
-        assert [b'"choices":[]' in answer.body for answer in answers] == wishes
+        assert [b'"choices":[]' in answer.body for answer in answers] == options
     assert len(local_upstream.requests) == 2
 
 

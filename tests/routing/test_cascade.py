@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from policies.model import Policy
-from routing.cascade import Attempt, Cascade, Fail, Left, Outcome, Racing, Serve, Wait
+from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, Racing, Serve, Wait
 from routing.decide import Decision, TierHealth
 from routing.load.latency import Forecast
 
-ACCEPTED = Outcome("accepted", kept=True)
-RETRYABLE = Outcome("retryable", "upstream_unreachable")
+ACCEPTED = AttemptOutcome("accepted", kept=True)
+RETRYABLE = AttemptOutcome("retryable", "upstream_unreachable")
 
 
 def policy(**changes: Any) -> Policy:
@@ -67,8 +67,8 @@ def attempt(run: Cascade, budget_s: float = 10.0) -> Attempt:
     return step
 
 
-def low(confidence: float, *, kept: bool = True) -> Outcome:
-    return Outcome("low_confidence", "confidence", confidence, kept=kept)
+def low(confidence: float, *, kept: bool = True) -> AttemptOutcome:
+    return AttemptOutcome("low_confidence", "confidence", confidence, kept=kept)
 
 
 def test_an_accepted_answer_goes_out() -> None:
@@ -164,7 +164,7 @@ def test_nothing_is_tried_after_the_callers_own_fault() -> None:
     """What the backend refuses as the caller's mistake is not asked of another tier."""
     run = cascade("local", "hosted")
     attempt(run)
-    fault = Outcome("caller_fault", "status 400")
+    fault = AttemptOutcome("caller_fault", "status 400")
     run.observe(fault)
     assert run.next(Left(5)) == Fail()
 
@@ -254,7 +254,7 @@ def test_a_draft_in_hand_outlives_the_next_tiers_refusal(kept: bool) -> None:
     attempt(run)
     run.observe(low(0.3, kept=kept))
     attempt(run)
-    run.observe(Outcome("caller_fault", "status 400"))
+    run.observe(AttemptOutcome("caller_fault", "status 400"))
     if kept:
         assert run.next(Left(5)) == Serve(1)
     else:
@@ -446,7 +446,7 @@ def test_a_line_that_takes_too_long_is_told_from_a_backend_that_does() -> None:
     assert forecasting({"hosted": slow}, "hosted").next(Left(2.0)) == Fail(timed_out=True)
 
 
-TOO_LONG = Outcome("too_long", "status 400")
+TOO_LONG = AttemptOutcome("too_long", "status 400")
 
 
 def test_a_tier_that_cannot_hold_the_request_is_left() -> None:

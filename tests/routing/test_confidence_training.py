@@ -12,7 +12,7 @@ import pytest
 from gateway.cli.commands import CommandError, train_confidence
 from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
-from routing.offline.dataset import Answer, DataError, Example
+from routing.offline.dataset import DataError, Example, LabelledAnswer
 from routing.offline.evaluation.metrics import Floats, apgr, calibration_error, folds_of
 from routing.offline.training.answer_heads import auroc, fit_head, save_head
 from routing.offline.training.confidence import cross_validate, fit_and_judge
@@ -41,7 +41,12 @@ def answers(n: int, *, dataset: str = "quiz", seed: int = 0, topic: float = 0.0)
     small = rng.random(n) < 1 / (1 + np.exp(-(1.2 + 2.0 * logprob)))
     large = rng.random(n) < np.clip(0.8 + topic * side, 0.02, 0.98)
     examples = [
-        Example(f"{dataset} {i}", dataset, dataset, (Answer(float(a), confidence=c, tok_out=1), Answer(float(b))))
+        Example(
+            f"{dataset} {i}",
+            dataset,
+            dataset,
+            (LabelledAnswer(float(a), confidence=c, tok_out=1), LabelledAnswer(float(b))),
+        )
         for i, (a, b, c) in enumerate(zip(small, large, logprob.tolist(), strict=True))
     ]
     return examples, vectors
@@ -101,7 +106,9 @@ def test_each_task_has_a_log_probability_scale_of_its_own() -> None:
     examples, vectors = answers(500)
     shifted, other = answers(500, dataset="law")
     shifted = [
-        Example(e.prompt, e.dataset, e.group, (Answer(e.small, (e.answers[0].confidence or 0) - 3.0), e.answers[1]))
+        Example(
+            e.prompt, e.dataset, e.group, (LabelledAnswer(e.small, (e.answers[0].confidence or 0) - 3.0), e.answers[1])
+        )
         for e in shifted
     ]
     both = examples + shifted
@@ -122,7 +129,7 @@ def test_equal_data_gives_equal_judgements() -> None:
 def test_a_model_always_right_or_always_wrong_has_a_probability_short_of_certain(small: float) -> None:
     """Labels of one kind only are no proof of the other's absence."""
     examples, vectors = answers(60)
-    same = [Example(e.prompt, e.dataset, e.group, (Answer(small, -0.5), e.answers[1])) for e in examples]
+    same = [Example(e.prompt, e.dataset, e.group, (LabelledAnswer(small, -0.5), e.answers[1])) for e in examples]
     judged = fit_and_judge(same[:50], vectors[:50], same[50:], vectors[50:])
     assert ((judged.p_right > 0) & (judged.p_right < 1)).all()
     assert (abs(judged.p_right - small) < 0.1).all()
@@ -131,12 +138,12 @@ def test_a_model_always_right_or_always_wrong_has_a_probability_short_of_certain
 def test_answers_without_log_probabilities_are_an_error_that_counts_them() -> None:
     """A head cannot be fitted to answers that carry no evidence; the message says how many there are."""
     examples, vectors = answers(50)
-    examples[3] = Example("p", "quiz", "quiz", (Answer(1.0), Answer(1.0)))
+    examples[3] = Example("p", "quiz", "quiz", (LabelledAnswer(1.0), LabelledAnswer(1.0)))
     with pytest.raises(DataError, match="1 of 50"):
         cross_validate(examples, vectors, folds_of(50, 5, 0), silent)
 
 
-def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -> list[Answer]:
+def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -> list[LabelledAnswer]:
     """n answers with log-probabilities, each one more likely right the surer its first token is, whatever the rest.
 
     With alternatives it is instead the first token's margin over the next that tells.
@@ -148,7 +155,7 @@ def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -
         top = [sorted(row, reverse=True) for row in (-rng.exponential(1.0, (length, alternatives))).tolist()]
         tells = 3.0 * (top[0][0] - top[0][1]) - 4.0 if alternatives else 1.5 + 3.0 * logprobs[0]
         made.append(
-            Answer(
+            LabelledAnswer(
                 float(rng.random() < 1 / (1 + np.exp(-tells))),
                 confidence=float(logprobs.mean()),
                 logprobs=tuple(logprobs.tolist()),
@@ -238,11 +245,11 @@ def test_a_written_head_is_the_fitted_one(tmp_path: Path) -> None:
 
 def test_a_head_needs_right_and_wrong_answers() -> None:
     """Answers that are nearly all wrong are refused with a message that counts them."""
-    wrong = [Answer(0.0, -0.5, logprobs=(-0.5,)) for _ in range(50)]
+    wrong = [LabelledAnswer(0.0, -0.5, logprobs=(-0.5,)) for _ in range(50)]
     with pytest.raises(DataError, match="0 of 50 answers"):
         fit_head(wrong, "tiny", 0, silent)
     with pytest.raises(DataError, match="0 of 0 answers"):
-        fit_head([Answer(1.0)] * 20, "tiny", 0, silent)
+        fit_head([LabelledAnswer(1.0)] * 20, "tiny", 0, silent)
 
 
 def test_a_backend_without_log_probabilities_gets_a_head_over_agreement() -> None:
@@ -250,7 +257,7 @@ def test_a_backend_without_log_probabilities_gets_a_head_over_agreement() -> Non
     rng = np.random.default_rng(3)
     agreement = rng.uniform(0, 1, 300)
     right = rng.random(300) < 0.2 + 0.6 * agreement
-    answered = [Answer(float(y), agreement=a) for y, a in zip(right, agreement.tolist(), strict=True)]
+    answered = [LabelledAnswer(float(y), agreement=a) for y, a in zip(right, agreement.tolist(), strict=True)]
     head = fit_head(answered, "tiny", 0, silent)
     assert list(head.numbers["scorers"]) == ["agreement"]
     assert head.metrics["parts"]["agreement"]["head"]["ece"] < 0.1
@@ -275,7 +282,7 @@ def command(*words: str) -> int:
     return int(args.run(args))
 
 
-def rows_of(path: Path, made: list[Answer]) -> Path:
+def rows_of(path: Path, made: list[LabelledAnswer]) -> Path:
     lines = [
         {
             "id": str(number),

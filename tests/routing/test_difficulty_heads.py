@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from routing.embedding.embedder import Vectors
-from routing.offline.dataset import Answer, Example
+from routing.offline.dataset import Example, LabelledAnswer
 from routing.offline.evaluation.metrics import Floats
 
 pytest.importorskip("sklearn", reason="the train extra is not installed")
@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 
 from routing.offline.training.difficulty import Recipe, cross_validate
 from routing.offline.training.difficulty_heads import Heads, fit
-from routing.offline.training.table import Table
+from routing.offline.training.table import TrainingTable
 
 BUCKETS = 8
 DIMENSION = 4
@@ -32,10 +32,10 @@ def table_of(
     counts: Floats | None = None,
     terms: Floats | None = None,
     task: Sequence[int] | None = None,
-) -> Table:
+) -> TrainingTable:
     """Prompts with these labels (prompts, tiers) that are all alike in whatever is not given."""
     n = len(labels)
-    return Table(
+    return TrainingTable(
         vectors=np.zeros((n, DIMENSION)) if vectors is None else vectors,
         counts=np.zeros((n, 2)) if counts is None else counts,
         terms=csr_matrix(np.zeros((n, BUCKETS)) if terms is None else terms),
@@ -46,11 +46,11 @@ def table_of(
     )
 
 
-def fitted(table: Table) -> Heads:
+def fitted(table: TrainingTable) -> Heads:
     return fit(table, np.ones(table.prompts, bool))
 
 
-def said(table: Table) -> Floats:
+def said(table: TrainingTable) -> Floats:
     """P(right) of the table's own prompts, by heads fitted to all of them."""
     return fitted(table).probabilities(table, np.arange(table.prompts))
 
@@ -195,7 +195,7 @@ class Directions:
 
 def out_of_fold(vectors: Floats, labels: Floats, fold: NDArray[np.int64]) -> Floats:
     examples = [
-        Example(f"{number:04}", "numbers", "numbers", tuple(map(Answer, row)))
+        Example(f"{number:04}", "numbers", "numbers", tuple(map(LabelledAnswer, row)))
         for number, row in enumerate(labels.tolist())
     ]
     return cross_validate(examples, Directions(vectors), Recipe(outside=0.0), fold, lambda *_: None)

@@ -19,7 +19,7 @@ import httpx2
 from gateway.assembly import build, running
 from gateway.config.launch import Launch
 from gateway.server.app import App
-from gateway.steps import Services
+from gateway.steps import Steps
 from tests.support.gateway import config, secrets_of, write_deployment
 
 
@@ -27,7 +27,7 @@ from tests.support.gateway import config, secrets_of, write_deployment
 class InProcess:
     """A running application and a client of it."""
 
-    services: Services
+    steps: Steps
     client: httpx2.AsyncClient
 
     async def ask(self, question: str = "hello", headers: Mapping[str, str] | None = None, **more: Any) -> Any:
@@ -70,7 +70,7 @@ async def in_process(
     write_deployment(folder, config(local, hosted, store_url, **(settings or {})), policies)
     launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
     deployment = launch.deployment(secrets_of(hosted, env))
-    services = build(deployment, launch.policy_source(deployment))
-    transport = httpx2.ASGITransport(app=App(services), raise_app_exceptions=False)
-    async with running(services), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        yield InProcess(services, client)
+    steps = build(deployment, launch.policy_source(deployment))
+    transport = httpx2.ASGITransport(app=App(steps), raise_app_exceptions=False)
+    async with running(steps), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield InProcess(steps, client)

@@ -30,7 +30,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPairs:
     """See the module's docstring."""
 
     served: Figure
@@ -50,12 +50,12 @@ def share(count: int, n: int) -> Figure:
     return Figure(rate, lo, hi, n)
 
 
-def served_of(out: Flags, same: Flags) -> Served:
+def served_of(out: Flags, same: Flags) -> ServedPairs:
     """The figures of pairs, shape (n,): whether the stored answer went `out`, and whether it was the `same` that both
     want.
     """
     right = int((out & same).sum())
-    return Served(
+    return ServedPairs(
         share(right, int(same.sum())),
         share(int((out & ~same).sum()), int((~same).sum())),
         share(right, int(out.sum())),

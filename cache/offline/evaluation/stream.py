@@ -29,7 +29,7 @@ _BATCH = 200  # requests between two looks of the controller at what is known
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StreamOutcome:
     """Of every request, shape (n,): whether it was answered from the cache, whether because the very same had been
     asked before, whether that was wrong, and whether it counts as wrong for want of a label.
     """
@@ -40,13 +40,13 @@ class Outcome:
     unlabelled: Flags
 
     @classmethod
-    def none(cls, count: int) -> Outcome:
+    def none(cls, count: int) -> StreamOutcome:
         """Of requests that nothing is known of yet."""
         return cls(*(np.zeros(count, np.bool_) for _ in range(4)))
 
-    def part(self, rows: slice) -> Outcome:
+    def part(self, rows: slice) -> StreamOutcome:
         """Of these requests only."""
-        return Outcome(self.hits[rows], self.repeats[rows], self.wrong[rows], self.unlabelled[rows])
+        return StreamOutcome(self.hits[rows], self.repeats[rows], self.wrong[rows], self.unlabelled[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ class Rates:
     precision: Figure
 
 
-def rates(outcome: Outcome) -> Rates:
+def rates(outcome: StreamOutcome) -> Rates:
     """The figures of these requests."""
     n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
     return Rates(share(hits, n), share(int(outcome.repeats.sum()), n), share(wrong, n), share(hits - wrong, hits))
 
 
-def halves(outcome: Outcome) -> tuple[Rates, Rates]:
+def halves(outcome: StreamOutcome) -> tuple[Rates, Rates]:
     """The figures of the first half of the requests, and of the second."""
     middle = len(outcome.hits) // 2
     return rates(outcome.part(slice(middle))), rates(outcome.part(slice(middle, None)))
 
 
-class Gate:
+class StreamGate:
     """From which score on candidates are served: always the same, or as `control` says, which learns on the way.
 
     It learns as a gateway does: some candidates, drawn by chance, are answered afresh and compared.
@@ -117,9 +117,9 @@ class Stream:
     neighbours: Neighbours
     truth: Truth
 
-    def served_by(self, decide: Decide, gate: Gate, on_request: OnRequest) -> Outcome:
+    def served_by(self, decide: Decide, gate: StreamGate, on_request: OnRequest) -> StreamOutcome:
         """What our cache does, deciding as a lookup does, at the threshold that `gate` has at the time."""
-        outcome, kept, answers = Outcome.none(len(self.requests)), _Kept(), dict[str, int]()
+        outcome, kept, answers = StreamOutcome.none(len(self.requests)), _Kept(), dict[str, int]()
         for row, asked in enumerate(self.requests):
             if row % _SHOWN_EVERY == 0:
                 on_request(row, len(self.requests))
@@ -137,7 +137,7 @@ class Stream:
         on_request(len(self.requests), len(self.requests))
         return outcome
 
-    def _found(self, kept: _Kept, row: int, decide: Decide, gate: Gate) -> int | None:
+    def _found(self, kept: _Kept, row: int, decide: Decide, gate: StreamGate) -> int | None:
         """The request whose answer goes to another one's question."""
         best, score = self._best(kept, row, decide)
         serves = gate.serves(score, best is not None and not self._same(best, row))
@@ -158,9 +158,9 @@ class Stream:
     def _told(self, one: int | None, other: int) -> bool:
         return one is not None and self.truth.told(self.wants[one], self.wants[other])
 
-    def served_by_cosine(self, at_least: float) -> Outcome:
+    def served_by_cosine(self, at_least: float) -> StreamOutcome:
         """What a cache does that looks at nothing but the cosine of the last user texts."""
-        outcome, kept = Outcome.none(len(self.requests)), _Kept()
+        outcome, kept = StreamOutcome.none(len(self.requests)), _Kept()
         for row, text in enumerate(self.texts):
             near = self._near(kept, "", text, 1)
             if near and near[0][1] >= at_least:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.offline.training.perturb import Pair, perturbed
+from cache.offline.training.perturb import PerturbedPair, perturbed
 from cache.planning.eligibility import LONGEST_QUESTION
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -31,12 +31,12 @@ class PairError(ValueError):
     """A file of pairs cannot be used; the message says which line, and why."""
 
 
-def read_pairs(path: Path) -> list[Pair]:
+def read_pairs(path: Path) -> list[PerturbedPair]:
     """Rows `{"a", "b", "same_answer", "dataset", "group"}` of JSON lines, or of .gz of them. Raises PairError.
 
     Rows whose `a` or `b` is a conversation are left out: the verifier compares two questions.
     """
-    pairs: list[Pair] = []
+    pairs: list[PerturbedPair] = []
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -47,13 +47,15 @@ def read_pairs(path: Path) -> list[Pair]:
             if not isinstance(same, bool):
                 raise PairError(f"{path}:{number}: same_answer is true or false")
             if all(isinstance(text, str) and len(text) <= LONGEST_QUESTION for text in texts):
-                pairs.append(Pair(*texts, same, str(row.get("dataset", path.stem)), str(row.get("group", ""))))
+                pairs.append(PerturbedPair(*texts, same, str(row.get("dataset", path.stem)), str(row.get("group", ""))))
     if not pairs:
         raise PairError(f"{path}: no pair of questions in it")
     return pairs
 
 
-def prepared(pairs: Sequence[Pair], checked: Sequence[Pair], embed: Embed, seed: int) -> list[Pair]:
+def prepared(
+    pairs: Sequence[PerturbedPair], checked: Sequence[PerturbedPair], embed: Embed, seed: int
+) -> list[PerturbedPair]:
     """A bounded share of every group, those to fit on and those to check by; then strangers and perturbed pairs.
 
     Of the pairs to check by only the wording of their questions is used to make others, never a label.
@@ -65,8 +67,8 @@ def prepared(pairs: Sequence[Pair], checked: Sequence[Pair], embed: Embed, seed:
     return [*bounded, *strangers(pairs, embed, rng), *perturbed(questions[:_QUESTIONS], seed)]
 
 
-def _bounded(pairs: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-    groups: dict[tuple[str, str, bool], list[Pair]] = defaultdict(list)
+def _bounded(pairs: Sequence[PerturbedPair], rng: random.Random) -> Iterator[PerturbedPair]:
+    groups: dict[tuple[str, str, bool], list[PerturbedPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.dataset, pair.group, pair.same_answer].append(pair)
     parts = Counter(dataset for dataset, _, _ in groups)
@@ -75,7 +77,7 @@ def _bounded(pairs: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
         yield from rng.sample(group, min(_PER_DATASET // parts[name[0]], len(group)))
 
 
-def strangers(pairs: Sequence[Pair], embed: Embed, rng: random.Random) -> Iterator[Pair]:
+def strangers(pairs: Sequence[PerturbedPair], embed: Embed, rng: random.Random) -> Iterator[PerturbedPair]:
     """Near texts of one data set that are known to differ: each in a cluster of paraphrases, and not in the same."""
     for dataset in sorted({pair.dataset for pair in pairs}):
         own = [pair for pair in pairs if pair.dataset == dataset]
@@ -89,7 +91,7 @@ def strangers(pairs: Sequence[Pair], embed: Embed, rng: random.Random) -> Iterat
         yield from rng.sample(found, min(_STRANGERS, len(found)))
 
 
-def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset: str) -> Iterator[Pair]:
+def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset: str) -> Iterator[PerturbedPair]:
     if len(texts) < _NEIGHBOURS:
         return
     vectors = embed(texts)
@@ -97,10 +99,10 @@ def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset:
         near = np.argsort(-(vectors @ vectors[row]))[1 : 8 * _NEIGHBOURS]
         others = [texts[i] for i in near if clusters[texts[i]] != clusters[text]]
         for other in others[:_NEIGHBOURS]:
-            yield Pair(text, other, False, dataset, STRANGERS)
+            yield PerturbedPair(text, other, False, dataset, STRANGERS)
 
 
-def clusters_of(pairs: Iterable[Pair]) -> dict[str, int]:
+def clusters_of(pairs: Iterable[PerturbedPair]) -> dict[str, int]:
     """Each text's cluster: texts that a chain of true pairs connects have one number."""
     parent: dict[str, str] = {}
 

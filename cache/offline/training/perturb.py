@@ -38,7 +38,7 @@ for _word, _groups in SYNONYM.items():
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PerturbedPair:
     """May the answer to `a` be given to who asks `b`? `group` is what pairs are left out together by."""
 
     a: str
@@ -48,7 +48,7 @@ class Pair:
     group: str
 
 
-def perturbed(questions: Sequence[str], seed: int) -> Iterator[Pair]:
+def perturbed(questions: Sequence[str], seed: int) -> Iterator[PerturbedPair]:
     """A rephrasing and a changed version of each question, by rules in turn."""
     rng = random.Random(seed)  # noqa: S311  (no secret)
     pool = [word for text in questions for word in _changeable(text)]
@@ -60,7 +60,7 @@ def perturbed(questions: Sequence[str], seed: int) -> Iterator[Pair]:
                     name, rule = rules[(start + turn) % len(rules)]
                     other = rule(question, rng, pool)
                     if other and other.lower() != question.lower():
-                        yield Pair(question, other, label, OURS, name)
+                        yield PerturbedPair(question, other, label, OURS, name)
                         break
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.offline.training.pairs import STRANGERS, clusters_of
-from cache.offline.training.perturb import OURS, Pair
+from cache.offline.training.perturb import OURS, PerturbedPair
 from cache.semantic import pair_features as contrast
 from cache.semantic.verifier import ALL_GUARDS
 from cache.text.normalized_question import gist
@@ -41,12 +41,12 @@ STRICT_ERROR = 0.02
 """Of the pairs that differ and are near, the share that may be served at the strict threshold."""
 
 
-class TrainingUnavailable(RuntimeError):
+class CacheTrainingUnavailable(RuntimeError):
     """scikit-learn is not installed; the message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PairTable:
     """The pairs as numbers. `features` (pairs, features); `refused` where a veto spoke; `weight`: 1 a data set, 0 for
     what no fit may see; `checked` where the data set is there to be checked by only.
     """
@@ -71,8 +71,8 @@ class Fitted:
 
 
 def tabulated(
-    pairs: Sequence[Pair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
-) -> Table:
+    pairs: Sequence[PerturbedPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
+) -> PairTable:
     """Features, vetoes and weights of the pairs. `checked` names the data sets that nothing is fitted on."""
     rows, refused = [], []
     for pair, cosine in zip(pairs, cosines, strict=True):
@@ -87,7 +87,7 @@ def tabulated(
     dataset = np.array([pair.dataset for pair in pairs])
     group = np.array([pair.group for pair in pairs])
     aside = np.isin(dataset, sorted(checked))
-    return Table(
+    return PairTable(
         np.array(rows),
         np.array([pair.same_answer for pair in pairs]),
         np.array(refused),
@@ -112,7 +112,7 @@ def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) 
 
 
 def _folds(
-    pairs: Sequence[Pair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
+    pairs: Sequence[PerturbedPair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
 ) -> NDArray[np.intp]:
     """Whole groups together, or whole topics where there are few groups: what is alike is left out together.
 
@@ -138,7 +138,7 @@ def _fold_of(name: str) -> int:
     return hashlib.blake2b(name.encode(), digest_size=2).digest()[0] % _FOLDS
 
 
-def fit(table: Table, seed: int, on_progress: OnProgress) -> Fitted:
+def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
     """Fits on all pairs, with the calibration, the threshold and the figures of fits that left some out.
 
     Raises TrainingUnavailable.
@@ -165,12 +165,12 @@ def fit(table: Table, seed: int, on_progress: OnProgress) -> Fitted:
     return Fitted({**_arrays(model), "steps": np.array(calibration)}, strict, figures)
 
 
-def _trees(table: Table, rows: Mask, seed: int) -> Any:
+def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:
-        raise TrainingUnavailable("scikit-learn is not installed: pip install 'tierline[train]'") from None
+        raise CacheTrainingUnavailable("scikit-learn is not installed: pip install 'tierline[train]'") from None
     model = HistGradientBoostingClassifier(
         max_iter=_ROUNDS,
         learning_rate=0.06,
@@ -205,7 +205,7 @@ def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Fl
     return ends, np.array([values[0] / 2, *values, (1 + values[-1]) / 2])
 
 
-def strict_threshold(score: Floats, table: Table) -> float:
+def strict_threshold(score: Floats, table: PairTable) -> float:
     """The lowest score at which of no labelled data set more than 2% are served of the pairs that differ and are near.
 
     Those that are not near are never compared; to count them would make any threshold look safe.
@@ -225,7 +225,7 @@ def _within(score: Floats, refused: Mask, false: Mask) -> float:
     return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5
 
 
-def figures_of(score: Floats, table: Table, rows: Mask, threshold: float) -> dict[str, Any]:
+def figures_of(score: Floats, table: PairTable, rows: Mask, threshold: float) -> dict[str, Any]:
     """Shares of true pairs served and of false ones wrongly served, in all and by group."""
     served = (score >= threshold) & ~table.refused
     found: dict[str, Any] = _shares(served, table.same, rows)

@@ -25,7 +25,7 @@ from gateway.backends.base import (
     Unreachable,
 )
 from gateway.chat.completions import token_logprobs, top_logprobs, usage_of
-from gateway.cli.commands._collect_rows import Json, Task
+from gateway.cli.commands._collect_rows import CollectTask, Json
 from routing.offline.grading import grade
 
 _CALL_S = 300.0
@@ -35,8 +35,8 @@ _FAILURES_TO_STOP = 5
 _ALTERNATIVES: Final = 5
 _WRONG_SETUP: Final = frozenset({401, 402, 403, 404, 405})
 
-OnAnswer = Callable[[Task, Json], None]
-OnFailure = Callable[[Task, str], None]
+OnAnswer = Callable[[CollectTask, Json], None]
+OnFailure = Callable[[CollectTask, str], None]
 
 
 class Stopped(Exception):
@@ -58,7 +58,7 @@ class Respondent:
         self._failures = 0
 
     async def answer_all(
-        self, tasks: Iterable[Task], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
+        self, tasks: Iterable[CollectTask], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
     ) -> None:
         """Asks for each task, `concurrency` at a time, and reports each as it comes.
 
@@ -95,7 +95,7 @@ class Respondent:
         if self._failures >= _FAILURES_TO_STOP:
             raise Stopped(f"{self._base_url} failed {self._failures} prompts in a row: {_said(error)}") from None
 
-    async def _answer(self, task: Task) -> Json:
+    async def _answer(self, task: CollectTask) -> Json:
         body = {"messages": [{"role": "user", "content": task.prompt}], **self._wish}
         asked = dict(self._ask_logprobs)
         try:
@@ -157,7 +157,7 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
             await asyncio.wait({life})
 
 
-def _recorded(completion: Mapping[str, Any], task: Task, latency_s: float) -> Json:
+def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float) -> Json:
     """The answer as a row has it; what the endpoint did not say is left out."""
     choice = completion["choices"][0]
     text = choice["message"].get("content")

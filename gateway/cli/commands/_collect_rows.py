@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class CollectTask:
     """A prompt to ask, and the answers that are accepted as right by the rule `grade`."""
 
     id: str
@@ -52,10 +52,10 @@ class Task:
         }
 
 
-def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[Task], int]:
+def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[CollectTask], int]:
     """The prompts that can be graded, and how many cannot: nothing says what is right. Raises DataError."""
     accepted = {} if answers is None else {str(row.get("id")): (place, row) for place, row in _lines(answers)}
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, CollectTask] = {}
     ungraded = 0
     for place, row in _lines(prompts):
         said_at, gold = accepted.get(str(row.get("id")), (place, row))
@@ -73,12 +73,12 @@ def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[Task], int]:
     return list(tasks.values()), ungraded
 
 
-def _task(row: Json, place: str, rule: str, right: tuple[str, ...]) -> Task:
+def _task(row: Json, place: str, rule: str, right: tuple[str, ...]) -> CollectTask:
     try:
         prompt = unwrapped(row["prompt"])
         prompt.encode()  # JSON can spell half a character, which no request can carry
         group = str(row.get("group", row["dataset"]))
-        return Task(str(row["id"]), str(row["dataset"]), group, prompt, right, rule, row.get("models", {}))
+        return CollectTask(str(row["id"]), str(row["dataset"]), group, prompt, right, rule, row.get("models", {}))
     except (KeyError, AttributeError, ValueError, SyntaxError) as error:
         raise DataError(f"{place}: not a prompt: {type(error).__name__}: {error}") from None
 
@@ -121,7 +121,7 @@ class Labels:
         """What is made so far, while under way."""
         return self.out.with_name(f"{self.out.name}.part")
 
-    def missing(self, tasks: Iterable[Task]) -> list[Task]:
+    def missing(self, tasks: Iterable[CollectTask]) -> list[CollectTask]:
         """The tasks that the model has not answered yet. Raises DataError when a prompt of them is another by now."""
         found = []
         for task in tasks:
@@ -132,7 +132,7 @@ class Labels:
                 found.append(task)
         return found
 
-    def add(self, task: Task, answer: Mapping[str, Any]) -> None:
+    def add(self, task: CollectTask, answer: Mapping[str, Any]) -> None:
         """Keeps an answer, on disk too."""
         row = task.row(self.model, answer)
         if earlier := self.rows.get(task.id):
@@ -141,7 +141,7 @@ class Labels:
         with self.part.open("ab") as file:
             file.write(_dumped(row))
 
-    def finish(self, tasks: Iterable[Task]) -> None:
+    def finish(self, tasks: Iterable[CollectTask]) -> None:
         """Writes OUT, in the order of the tasks, whole or not at all."""
         order = dict.fromkeys([task.id for task in tasks if task.id in self.rows] + list(self.rows))
         body = b"".join(_dumped(self.rows[id_]) for id_ in order)

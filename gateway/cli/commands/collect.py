@@ -21,7 +21,7 @@ from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
-from gateway.cli.commands._collect_rows import Json, Labels, Task, read_tasks
+from gateway.cli.commands._collect_rows import CollectTask, Json, Labels, read_tasks
 from gateway.cli.commands._progress import progress
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
@@ -92,22 +92,22 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FINDINGS if failures else Exit.OK
 
 
-def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> list[tuple[Task, str]]:
+def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> list[tuple[CollectTask, str]]:
     """Fills the labels; returns the prompts that got no answer, and why."""
     missing = labels.missing(tasks)
-    failures: list[tuple[Task, str]] = []
+    failures: list[tuple[CollectTask, str]] = []
     try:
         with progress() as on_progress:
             answered = len(tasks) - len(missing)
             on_progress(labels.model, answered, len(tasks))
 
-            def on_answer(task: Task, answer: Json) -> None:
+            def on_answer(task: CollectTask, answer: Json) -> None:
                 nonlocal answered
                 labels.add(task, answer)
                 answered += 1
                 on_progress(labels.model, answered, len(tasks))
 
-            def on_failure(task: Task, reason: str) -> None:
+            def on_failure(task: CollectTask, reason: str) -> None:
                 failures.append((task, reason))
 
             if missing:
@@ -121,7 +121,9 @@ def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> lis
     return failures
 
 
-async def _ask_all(args: argparse.Namespace, tasks: Sequence[Task], on_answer: OnAnswer, on_failure: OnFailure) -> None:
+async def _ask_all(
+    args: argparse.Namespace, tasks: Sequence[CollectTask], on_answer: OnAnswer, on_failure: OnFailure
+) -> None:
     async with _endpoint(args) as (base_url, model, key):
         transport = AiohttpTransport(
             f"{base_url}/chat/completions",
@@ -154,7 +156,7 @@ async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, s
     yield args.base_url, args.model, key
 
 
-def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[Task]) -> None:
+def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> None:
     """How often the model was right, in all and where it was surest, by data set."""
     answers: dict[str, list[Json]] = {}
     for task in tasks:

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.offline.training.pairs import PairError, prepared, read_pairs
-from cache.offline.training.perturb import Pair
-from cache.offline.training.verifier import Fitted, TrainingUnavailable, fit, save, save_words, tabulated
-from cache.semantic.verifier import WORDS, Verifier, VerifierError, WordTable
+from cache.offline.training.perturb import PerturbedPair
+from cache.offline.training.verifier import CacheTrainingUnavailable, Fitted, fit, save, save_words, tabulated
+from cache.semantic.verifier import WORDS, Verifier, VerifierError, VerifierWords
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
@@ -73,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(args: argparse.Namespace) -> int:
     try:
         fitted, digest = _trained(args)
-    except (PairError, EmbedderUnavailable, TrainingUnavailable, VerifierError, OSError) as error:
+    except (PairError, EmbedderUnavailable, CacheTrainingUnavailable, VerifierError, OSError) as error:
         raise CommandError(str(error)) from None
     if args.json:
         out = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
@@ -95,7 +95,7 @@ def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:
     words_path = args.out.parent / WORDS
     words = _words(static)
     save_words(words, static.embed(words), words_path)
-    table = WordTable.load(words_path)
+    table = VerifierWords.load(words_path)
     with progress() as on_progress:
         rows = tabulated(pairs, _cosines(pairs, embedder), table, names)
         fitted = fit(rows, args.seed, on_progress)
@@ -110,7 +110,7 @@ def _words(static: StaticEmbedder) -> list[str]:
     return [*own, *sorted({*SYNONYM, *KIND} - {*own})]
 
 
-def _cosines(pairs: Sequence[Pair], embedder: Embedder) -> list[float]:
+def _cosines(pairs: Sequence[PerturbedPair], embedder: Embedder) -> list[float]:
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len)
     place = {text: i for i, text in enumerate(texts)}
     # Texts of like length together: a batch is as slow as its longest.
@@ -119,7 +119,9 @@ def _cosines(pairs: Sequence[Pair], embedder: Embedder) -> list[float]:
     return [float(vectors[place[pair.a]] @ vectors[place[pair.b]]) for pair in pairs]
 
 
-def _sheet(args: argparse.Namespace, labelled: Sequence[Pair], pairs: Sequence[Pair], encoder: str) -> dict[str, Any]:
+def _sheet(
+    args: argparse.Namespace, labelled: Sequence[PerturbedPair], pairs: Sequence[PerturbedPair], encoder: str
+) -> dict[str, Any]:
     counts = {name: sum(pair.dataset == name for pair in pairs) for name in sorted({pair.dataset for pair in pairs})}
     return {
         "what": "P(the answer to one question serves another), from how alike they are and what differs between them",

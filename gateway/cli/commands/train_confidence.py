@@ -21,7 +21,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
-from routing.offline.dataset import Answer, DataError, read_rows
+from routing.offline.dataset import DataError, LabelledAnswer, read_rows
 from routing.offline.training.difficulty import TrainingUnavailable
 
 _EXAMPLES = """examples:
@@ -90,10 +90,10 @@ def _labels(text: str) -> int:
     return int(text)
 
 
-def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[Answer]]:
+def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[LabelledAnswer]]:
     """What the data sheet says of each file, and all of the model's answers."""
     sources: list[dict[str, Any]] = []
-    answers: list[Answer] = []
+    answers: list[LabelledAnswer] = []
     for path in paths:
         rows = read_rows(path)
         some = [row.answers[model] for row in rows if model in row.answers]
@@ -107,7 +107,7 @@ def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[Ans
     return sources, answers
 
 
-def _drawn(answers: list[Answer], count: int, seed: int) -> list[Answer]:
+def _drawn(answers: list[LabelledAnswer], count: int, seed: int) -> list[LabelledAnswer]:
     if count > len(answers):
         raise DataError(f"--calibration asks for {count} labels, but there are {len(answers)}")
     chosen = np.random.default_rng(seed).permutation(len(answers))[:count]

@@ -13,7 +13,7 @@ _QUESTION = "Name the capital city of France."
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BannerRow:
     """One tier, and its state in words."""
 
     tier: str
@@ -21,11 +21,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class BannerFacts:
     """Everything the banner says. `key_env` is the variable with a key for the curl line, where one is needed."""
 
     url: str
-    tiers: Sequence[Row]
+    tiers: Sequence[BannerRow]
     store: str
     surfaces: Sequence[str]
     default_surface: str
@@ -33,7 +33,7 @@ class Facts:
     key_env: str | None = None
 
 
-def render(facts: Facts) -> str:
+def render(facts: BannerFacts) -> str:
     """The banner, several lines, without a newline at the end."""
     width = max(len(row.tier) for row in facts.tiers)
     tiers = f"\n{_INDENT}".join(f"{row.tier:<{width}}  {row.state}" for row in facts.tiers)
@@ -54,7 +54,7 @@ Tierline is up: {facts.url}/v1
 """
 
 
-def curl(facts: Facts) -> str:
+def curl(facts: BannerFacts) -> str:
     """A command to paste into a shell, which asks the default surface something."""
     body = {"model": facts.default_surface, "temperature": 0, "messages": [{"role": "user", "content": _QUESTION}]}
     key = f' -H "authorization: Bearer ${facts.key_env}"' if facts.key_env else ""

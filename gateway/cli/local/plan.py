@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.cli.local import CannotStart
-from gateway.cli.local.banner import Facts, Row
+from gateway.cli.local.banner import BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
 from gateway.cli.local.gateway_child import Listen, gateway_child
 from gateway.cli.local.local_model import NAME as LOCAL
@@ -72,13 +72,15 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
     return Listen(host, port, workers)
 
 
-async def gather_facts(plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]) -> Facts:
+async def gather_facts(
+    plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]
+) -> BannerFacts:
     """What there is to say, once all first starts are decided; an external store is asked for a sign of life."""
     ready = {child.spec.name: child.ready for child in children}
     tenants = plan.deployment.tenants.values()
-    return Facts(
+    return BannerFacts(
         url=plan.up.url,
-        tiers=[Row(tier.name, _tier_state(tier, plan.up, ready, state)) for tier in plan.deployment.tiers],
+        tiers=[BannerRow(tier.name, _tier_state(tier, plan.up, ready, state)) for tier in plan.deployment.tiers],
         store=await _store_state(plan.up.store_url, ready, state),
         surfaces=surfaces,
         default_surface=plan.deployment.default_surface,

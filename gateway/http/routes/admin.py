@@ -35,7 +35,7 @@ from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
 from gateway.request.disconnect import ClientGone
 from gateway.request.options import known_headers
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 
 _MAX_BODY: Final = 4096
@@ -45,11 +45,11 @@ _KEYS: Final = frozenset({"surface", "tag", "entry", "tenant", "team"})
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
-def admin_router(services: Services, admin: Admin) -> APIRouter:
+def admin_router(steps: Steps, admin: Admin) -> APIRouter:
     """The routes, for whoever has the admin's key."""
     router = APIRouter(prefix="/admin/cache")
     wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
-    administration = services.cache.administration
+    administration = steps.cache.administration
 
     def admitted(request: Request) -> None:
         key = bearer_key(known_headers(request.scope["headers"]))
@@ -64,7 +64,7 @@ def admin_router(services: Services, admin: Admin) -> APIRouter:
             {
                 "object": "cache.stats",
                 "scopes": [scope_shown(one) for one in scopes],
-                "lookups": lookups_of(services.metrics.render().decode()),
+                "lookups": lookups_of(steps.metrics.render().decode()),
             }
         )
 
@@ -79,7 +79,7 @@ def admin_router(services: Services, admin: Admin) -> APIRouter:
     @router.delete("/entries/{entry_id}")
     async def remove(request: Request, entry_id: str) -> Response:
         admitted(request)
-        return _json(await _removed(services, entry_id))
+        return _json(await _removed(steps, entry_id))
 
     @router.post("/purge")
     async def purge(request: Request) -> Response:
@@ -88,17 +88,17 @@ def admin_router(services: Services, admin: Admin) -> APIRouter:
             raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY)
         except ClientGone:
             return Response(status_code=499)
-        return _json(await _purged(services, _checked(parse_json(raw))))
+        return _json(await _purged(steps, _checked(parse_json(raw))))
 
     return router
 
 
-async def _purged(services: Services, asked: Mapping[str, str]) -> dict[str, Any]:
+async def _purged(steps: Steps, asked: Mapping[str, str]) -> dict[str, Any]:
     if "entry" in asked:
-        return await _removed(services, asked["entry"])
+        return await _removed(steps, asked["entry"])
     kind = next((kind for kind in ("tenant", "team") if kind in asked), None)
     owner = f"{kind}:{asked[kind]}" if kind is not None else None
-    administration, surface = services.cache.administration, asked.get("surface")
+    administration, surface = steps.cache.administration, asked.get("surface")
     if "tag" in asked:
         purged: Purged = await _answered(administration.purge_tag(asked["tag"], surface, owner))
     else:
@@ -112,8 +112,8 @@ async def _purged(services: Services, asked: Mapping[str, str]) -> dict[str, Any
     }
 
 
-async def _removed(services: Services, entry_id: str) -> dict[str, Any]:
-    found = await _answered(services.cache.administration.remove(_id(entry_id)))
+async def _removed(steps: Steps, entry_id: str) -> dict[str, Any]:
+    found = await _answered(steps.cache.administration.remove(_id(entry_id)))
     if found is None:
         raise _no_entry(entry_id)
     return {"object": "cache.purge", "entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)}

@@ -9,12 +9,12 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from cache.write import Keeping
+from cache.write import PendingWrite
 from gateway.caching.write_behind import Finished
 from gateway.chat.completions import wants_usage
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge, retry_after
-from gateway.http.build_context import admit
-from gateway.http.early_head import Alive
+from gateway.http.build_context import build_context
+from gateway.http.early_head import EarlyHead
 from gateway.http.middleware import linger, read_body, request_id_of
 from gateway.http.responses import (
     explain,
@@ -30,7 +30,7 @@ from gateway.request.body import ChatBodies
 from gateway.request.disconnect import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import Header, Reply
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -45,30 +45,30 @@ _CUT_OFF_S = 0.5
 class ChatCompletions:
     """The endpoint, over one worker's services."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._bodies = ChatBodies(services.deployment.limits)
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
-        exchange = _Exchange(self._services, self._bodies, scope, receive, send)
-        self._services.gate.enter()
-        self._services.metrics.request_started()
-        keeping: Keeping | None = None
+        exchange = _Exchange(self._steps, self._bodies, scope, receive, send)
+        self._steps.gate.enter()
+        self._steps.metrics.request_started()
+        keeping: PendingWrite | None = None
         try:
             keeping = await exchange.run()
         finally:
-            self._services.metrics.request_ended()
-            self._services.gate.leave()
+            self._steps.metrics.request_ended()
+            self._steps.gate.leave()
             exchange.close()
-            self._services.afterwards.submit(Finished(exchange.trace, exchange.ledger, keeping))
+            self._steps.write_behind.submit(Finished(exchange.trace, exchange.ledger, keeping))
 
 
 class _Exchange:
     """One request and its reply."""
 
-    def __init__(self, services: Services, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
-        self._services = services
+    def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
+        self._steps = steps
         self._bodies = bodies
         self._receive = receive
         self._send = send
@@ -78,13 +78,13 @@ class _Exchange:
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
         self._counted = False
         """Whether the client asked for its stream's totals."""
-        self._client = Client(receive, services.deployment.limits.stall)
-        self._alive: Alive | None = None
+        self._client = Client(receive, steps.deployment.limits.stall)
+        self._alive: EarlyHead | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
         self.ledger = Ledger(request_id_of(self._headers))
 
-    async def run(self) -> Keeping | None:
+    async def run(self) -> PendingWrite | None:
         """Reads, answers, replies; what a whole answer leaves for the cache, whatever became of its client."""
         reply: Reply | None = None
         try:
@@ -122,19 +122,19 @@ class _Exchange:
             root.attributes[names.CLIENT_RETRY] = int(retry[:3])
 
     async def _answer(self) -> Reply:
-        services, headers = self._services, self._headers
-        services.gate.check()
-        services.guard.check(headers)
-        self.ledger.tenant = services.tenants.of(headers)
-        raw = await read_body(self._receive, headers, services.deployment.limits.body, typed=services.guard.active)
+        steps, headers = self._steps, self._headers
+        steps.gate.check()
+        steps.guard.check(headers)
+        self.ledger.tenant = steps.tenants.of(headers)
+        raw = await read_body(self._receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
         body, large = await self._bodies.read(raw)
         self.ledger.requested_model = body["model"]
         self._counted = wants_usage(body)
-        ctx = admit(services, headers, body, self.trace, self.ledger, self._client, large=large)
+        ctx = build_context(steps, headers, body, self.trace, self.ledger, self._client, large=large)
         if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
-            self._alive = Alive(ctx, self._send)
+            self._alive = EarlyHead(ctx, self._send)
             self._alive.begin()
-        return await answer(ctx, services)
+        return await answer(ctx, steps)
 
     async def _reply(self, reply: Reply) -> None:
         ledger = self.ledger

@@ -26,7 +26,7 @@ from gateway.http.middleware import read_body
 from gateway.request.body import parse_json
 from gateway.request.disconnect import ClientGone
 from gateway.request.options import known_headers
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry import names, reader
 from gateway.telemetry.feedback import STREAM, Feedback
 
@@ -42,7 +42,7 @@ _CLIENT_GONE: Final = 499
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _FeedbackBody:
     request_id: str
     score: float
     comment: str | None
@@ -75,15 +75,15 @@ def feedback_router() -> APIRouter:
 
     @router.post("/v1/feedback")
     async def feedback(request: Request) -> Response:
-        services: Services = request.app.state.services
+        steps: Steps = request.app.state.steps
         headers = known_headers(request.scope["headers"])
-        tenant = services.tenants.of(headers)
+        tenant = steps.tenants.of(headers)
         try:
             said = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         async with turn:
-            kept, removed = await _keep(services, tenant, said)
+            kept, removed = await _keep(steps, tenant, said)
         told = {"object": "feedback", "request_id": kept.request_id, "score": kept.score}
         if removed:
             told["cache_entry_removed"] = removed
@@ -92,11 +92,11 @@ def feedback_router() -> APIRouter:
     return router
 
 
-async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback, str]:
+async def _keep(steps: Steps, tenant: str, said: _FeedbackBody) -> tuple[Feedback, str]:
     """What is kept, and the id of the entry that went because of it, or ''."""
-    settings = services.deployment.telemetry
+    settings = steps.deployment.telemetry
     try:
-        found = await reader.find(services.store, said.request_id, tenant)
+        found = await reader.find(steps.store, said.request_id, tenant)
         if found is None:
             raise NotFound(
                 f"There is no request {said.request_id!r} of yours among those kept: the id is a reply's x-request-id.",
@@ -107,8 +107,8 @@ async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback,
         record = orjson.loads(found)
         surface = record["ledger"]["surface"]
         kept = Feedback(said.request_id, tenant, surface, said.score, comment, time.time())
-        await services.store.apply([Append(STREAM, kept.encode(), settings.keep)])
-        removed = await _removed(services, record, said.request_id, tenant) if said.score < _WRONG else ""
+        await steps.store.apply([Append(STREAM, kept.encode(), settings.keep)])
+        removed = await _removed(steps, record, said.request_id, tenant) if said.score < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
             f"Feedback cannot be kept now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
@@ -116,20 +116,20 @@ async def _keep(services: Services, tenant: str, said: _Said) -> tuple[Feedback,
     return kept, removed
 
 
-async def _removed(services: Services, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
+async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
     """Takes the stored answer away that a wrong reply was: its id, or '' where the reply was no stored answer."""
     hit = next((hop["attributes"] for hop in record["hops"] if names.CACHE_ENTRY in hop["attributes"]), None)
     if hit is None:
         return ""
     surface, score = record["ledger"]["surface"], hit.get(names.CACHE_SCORE)
-    policy = services.policies.current.by_surface.get(surface)
+    policy = steps.policies.current.by_surface.get(surface)
     if policy is not None and score is not None:
-        services.cache.complain(policy, tenant, request_id, score)
-    found = await services.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
+        steps.cache.complain(policy, tenant, request_id, score)
+    found = await steps.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
     return found.id if found is not None else ""
 
 
-def _checked(body: object) -> _Said:
+def _checked(body: object) -> _FeedbackBody:
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
     if unknown := sorted(body.keys() - _KEYS):
@@ -147,7 +147,7 @@ def _checked(body: object) -> _Said:
         raise InvalidRequest(
             f"request_id must have 1 to {_MAX_ID} characters.", code="unsupported_value", param="request_id"
         )
-    return _Said(request_id, _score(body), _comment(body.get("comment")))
+    return _FeedbackBody(request_id, _score(body), _comment(body.get("comment")))
 
 
 def _score(body: Mapping[str, Any]) -> float:

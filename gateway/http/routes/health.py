@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from gateway.errors import Unauthorized
 from gateway.request.access import is_operator
 from gateway.request.options import known_headers
-from gateway.steps import Services
+from gateway.steps import Steps
 from gateway.telemetry.metrics import CONTENT_TYPE
 from gateway.tiers import Endpoint
 
@@ -36,10 +36,10 @@ async def readyz(request: Request) -> JSONResponse:
     Tiers that fail, or that ask for a pause, are no reason for a 503: every replica has the same backends, so all of
     them would leave the balancer, and with them the cached answers and the errors that say when to come back.
     """
-    services: Services = request.app.state.services
-    report = readiness(services)
+    steps: Steps = request.app.state.steps
+    report = readiness(steps)
     status_code = 503 if report["status"] in ("unavailable", "draining") else 200
-    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+    if not is_operator(known_headers(request.scope["headers"]), steps.deployment):
         report = {"status": report["status"]}
     return JSONResponse(report, status_code=status_code)
 
@@ -47,27 +47,27 @@ async def readyz(request: Request) -> JSONResponse:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """The exposition text, of all workers. Raises Unauthorized for who may not read it."""
-    services: Services = request.app.state.services
-    if not is_operator(known_headers(request.scope["headers"]), services.deployment):
+    steps: Steps = request.app.state.steps
+    if not is_operator(known_headers(request.scope["headers"]), steps.deployment):
         raise Unauthorized(
             "Metrics speak of all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
             "or set access.public_metrics in the config."
         )
-    return Response(services.metrics.render(), media_type=CONTENT_TYPE)
+    return Response(steps.metrics.render(), media_type=CONTENT_TYPE)
 
 
-def readiness(services: Services) -> dict[str, Any]:
+def readiness(steps: Steps) -> dict[str, Any]:
     """What `/readyz` says: `status` is ready, degraded, unavailable or draining; `degraded` says in words what is not
     well. A tier that is not configured is listed with its reason, and is missed only where a surface has no other.
     """
-    tiers = {name: _tier(services, name) for name in services.tiers}
-    store = services.store.state()
-    failure = services.policies.failure
-    policies = services.policies.current.by_surface
+    tiers = {name: _tier(steps, name) for name in steps.tiers}
+    store = steps.store.state()
+    failure = steps.policies.failure
+    policies = steps.policies.current.by_surface
     degraded = [
         f"tier {name}: {tier['state']}"
         for name, tier in tiers.items()
-        if tier["state"] != "ready" and services.tiers[name].configured
+        if tier["state"] != "ready" and steps.tiers[name].configured
     ]
     degraded += [
         f"surface {name}: {', '.join(tier.why_not for tier in policy.unconfigured.values())}"
@@ -76,29 +76,29 @@ def readiness(services: Services) -> dict[str, Any]:
     ]
     degraded += [
         f"backend {endpoint.config.name}: {_BACKEND_REFUSALS[endpoint.refused]}"
-        for tier in services.tiers.values()
+        for tier in steps.tiers.values()
         for endpoint in tier.endpoints
         if endpoint.refused
     ]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
-    if services.telemetry.failing and store.status != "unconfigured":
-        degraded.append(f"traces: not recorded ({services.telemetry.failing})")
-    index = services.cache.index.state()
+    if steps.telemetry.failing and store.status != "unconfigured":
+        degraded.append(f"traces: not recorded ({steps.telemetry.failing})")
+    index = steps.cache.index.state()
     if index.reason and store.status == "ok":
         degraded.append(f"semantic index: {index.reason}")
     if failure is not None:
         degraded.append(f"policies: the last good ones are in force; {failure}")
-    learned = services.cache.audits.state() if services.cache.audits is not None else {}
+    learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; stricter now"
         for surface, state in learned.items()
         if state.breached
     ]
-    configured = any(tier.configured for tier in services.deployment.tiers)
+    configured = any(tier.configured for tier in steps.deployment.tiers)
     status = "unavailable" if not configured else "degraded" if degraded else "ready"
     return {
-        "status": "draining" if services.gate.draining else status,
+        "status": "draining" if steps.gate.draining else status,
         "degraded": degraded,
         "tiers": tiers,
         "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
@@ -107,14 +107,14 @@ def readiness(services: Services) -> dict[str, Any]:
             surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}
             for surface, state in learned.items()
         },
-        "embedder": services.embedding.embedder.name,
-        "classifier": services.classifier.version,
+        "embedder": steps.embedding.embedder.name,
+        "classifier": steps.classifier.version,
         "surfaces": {name: policy.version for name, policy in policies.items()},
     }
 
 
-def _tier(services: Services, name: str) -> dict[str, Any]:
-    tier = services.tiers[name]
+def _tier(steps: Steps, name: str) -> dict[str, Any]:
+    tier = steps.tiers[name]
     return {
         "state": tier.health().unavailable or "ready",
         "backends": {endpoint.config.name: _backend(endpoint) for endpoint in tier.endpoints},

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 
 from gateway.errors import NotFound
 from gateway.request.options import known_headers
-from gateway.steps import Services
+from gateway.steps import Steps
 from policies.loader import AUTO
 
 router = APIRouter(prefix="/v1/models")
@@ -17,21 +17,21 @@ router = APIRouter(prefix="/v1/models")
 @router.get("")
 async def list_models(request: Request) -> dict[str, Any]:
     """Every surface, and `auto`. Aliases work as models too, and are not listed: they are other models' names."""
-    services: Services = request.app.state.services
-    services.tenants.of(known_headers(request.scope["headers"]))
-    names = (AUTO, *services.policies.current.names)
-    return {"object": "list", "data": [_model(services, name) for name in names]}
+    steps: Steps = request.app.state.steps
+    steps.tenants.of(known_headers(request.scope["headers"]))
+    names = (AUTO, *steps.policies.current.names)
+    return {"object": "list", "data": [_model(steps, name) for name in names]}
 
 
 @router.get("/{model}")
 async def get_model(request: Request, model: str) -> dict[str, Any]:
     """One surface, by its name or an alias."""
-    services: Services = request.app.state.services
-    services.tenants.of(known_headers(request.scope["headers"]))
-    if services.policies.current.resolve(model) is None:
+    steps: Steps = request.app.state.steps
+    steps.tenants.of(known_headers(request.scope["headers"]))
+    if steps.policies.current.resolve(model) is None:
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
-    return _model(services, model)
+    return _model(steps, model)
 
 
-def _model(services: Services, name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": services.started_at, "owned_by": "tierline"}
+def _model(steps: Steps, name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": steps.started_at, "owned_by": "tierline"}

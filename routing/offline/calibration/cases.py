@@ -71,16 +71,16 @@ class Cases:
         """The same cases in an order of chance, the same at every call."""
         return self.take(np.random.default_rng(0).permutation(len(self)))
 
-    def table(self, start: float | None, thresholds: Sequence[float]) -> Table:
+    def table(self, start: float | None, thresholds: Sequence[float]) -> CaseTable:
         """What each escalation threshold does to each case, for one start threshold."""
         unknown = np.isnan(self.confidence)[:, None]
         accepted = np.where(unknown, self.accepts_unknown, self.confidence[:, None] >= np.array(thresholds))
         kept = accepted & ~self.unfit[:, None] & self.starts[start][:, None]
-        return Table(self, self.starts[start], kept)
+        return CaseTable(self, self.starts[start], kept)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CaseTable:
     """`started` (cases,): whether the small tier is asked; `kept` (cases, thresholds): whether its answer is served."""
 
     cases: Cases

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from routing.offline.calibration.cases import THRESHOLDS, Cases, Table
+from routing.offline.calibration.cases import THRESHOLDS, Cases, CaseTable
 from routing.offline.calibration.risk import Claim, Flags, Floats, Losses, best_level, labels_needed, proven
 
 TargetKind = Literal["quality", "error", "cost"]
@@ -133,40 +133,40 @@ def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
         yield start, delta * (1 - _LOWEST_START) / len(others)
 
 
-def claim_of(kind: TargetKind, table: Table) -> Claim:
+def claim_of(kind: TargetKind, table: CaseTable) -> Claim:
     """The claim that each setting of the table keeps a level of this kind."""
     if kind == "quality":
         return partial(_quality, table)
     return partial(_error if kind == "error" else _cost, table)
 
 
-def keeps(table: Table, target: Target) -> Flags:
+def keeps(table: CaseTable, target: Target) -> Flags:
     """Whether each setting keeps the target on these very cases, with no allowance for chance."""
     losses = claim_of(target.kind, table)(_level(table, target.level))
     return np.asarray(losses.values.mean(axis=0) <= 1e-12)
 
 
-def quality_of(table: Table) -> Floats:
+def quality_of(table: CaseTable) -> Floats:
     """How right the served answers are, as a share of always-large's; NaN where the large tier is never right."""
     large = float(table.cases.large.mean())
     return np.asarray(table.served.mean(axis=0) / large if large else np.full(table.kept.shape[1], np.nan))
 
 
-def cost_of(table: Table) -> Floats:
+def cost_of(table: CaseTable) -> Floats:
     """The cost as a share of always-large's."""
     return np.asarray(table.cost.mean(axis=0) / table.cases.large_cost.mean())
 
 
-def _quality(table: Table, level: Floats) -> Losses:
+def _quality(table: CaseTable, level: Floats) -> Losses:
     values = table.cases.large[:, None] * level - table.served
     return Losses(values, np.full(len(level), -1.0), np.maximum(level, 1e-9))
 
 
-def _error(table: Table, level: Floats) -> Losses:
+def _error(table: CaseTable, level: Floats) -> Losses:
     return Losses(table.missed - level, -level, 1 - level, table.cases.binary)
 
 
-def _cost(table: Table, level: Floats) -> Losses:
+def _cost(table: CaseTable, level: Floats) -> Losses:
     if table.cases.unit == "large calls":
         return Losses(table.cost - level, -level, 1 - level, binary=True)
     small, large = (_DEAREST * float(cost.max()) for cost in (table.cases.small_cost, table.cases.large_cost))
@@ -174,7 +174,7 @@ def _cost(table: Table, level: Floats) -> Losses:
     return Losses(values, -level * large, small + np.maximum(1 - level, 0) * large + 1e-12)
 
 
-def _level(table: Table, level: float) -> Floats:
+def _level(table: CaseTable, level: float) -> Floats:
     return np.full(table.kept.shape[1], level)
 
 
@@ -196,7 +196,7 @@ def _at(flags: Flags) -> list[int]:
     return [int(i) for i in np.flatnonzero(flags)]
 
 
-def _passed(table: Table, target: Target, delta: float) -> Flags:
+def _passed(table: CaseTable, target: Target, delta: float) -> Flags:
     """Which settings are proven to keep the target: tested from the safe end, up to the first that fails."""
     holds = proven(claim_of(target.kind, table)(_level(table, target.level)), delta)
     if target.kind == "cost":  # here the cheap end is the safe one
@@ -254,7 +254,7 @@ def _least(cases: Cases, target: Target, best: Best) -> int | None:
     """How many labels prove the target of a setting that loses nothing; None of a cost, which no setting is without."""
     if target.kind == "cost":
         return None
-    table = Table(cases, cases.starts[best.p_adequate], np.zeros((len(cases), 1), bool))
+    table = CaseTable(cases, cases.starts[best.p_adequate], np.zeros((len(cases), 1), bool))
     return labels_needed(claim_of(target.kind, table)(_level(table, target.level)), best.delta)
 
 

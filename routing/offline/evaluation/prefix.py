@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from routing.offline.dataset import Answer, DataError, Example
+from routing.offline.dataset import DataError, Example, LabelledAnswer
 
 PREFIXES = (8, 16, 24, 48)
 """The numbers of tokens that are looked at."""
@@ -26,7 +26,7 @@ def after(examples: Sequence[Example], tokens: int) -> list[Example]:
     return [replace(one, answers=(_cut(one.answers[0], tokens), *one.answers[1:])) for one in examples]
 
 
-def _cut(answer: Answer, tokens: int) -> Answer:
+def _cut(answer: LabelledAnswer, tokens: int) -> LabelledAnswer:
     if answer.logprobs is None or len(answer.logprobs) <= tokens:
         return answer
     seen = answer.logprobs[:tokens]

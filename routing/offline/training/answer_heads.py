@@ -27,10 +27,10 @@ from routing.confidence.head import (
     numbers_hash,
 )
 from routing.confidence.judge import Evidence
-from routing.offline.dataset import Answer, DataError
+from routing.offline.dataset import DataError, LabelledAnswer
 from routing.offline.evaluation.metrics import Floats, calibration_error, folds_of
 from routing.offline.training.difficulty import TrainingUnavailable
-from routing.offline.training.scorers import Part, log_losses, scorers_of
+from routing.offline.training.scorers import ScorerPart, log_losses, scorers_of
 
 _FOLDS = 5
 _PRIOR_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
@@ -50,7 +50,7 @@ class FittedHead:
 
 
 def fit_head(
-    answers: Sequence[Answer],
+    answers: Sequence[LabelledAnswer],
     model: str,
     seed: int,
     on_progress: OnProgress,
@@ -104,7 +104,7 @@ def _one_thread() -> Callable[..., Any]:
     return limits
 
 
-def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
+def _parts(answers: Sequence[LabelledAnswer]) -> Iterator[ScorerPart]:
     """The parts that can be fitted. Raises DataError when there are none."""
     known = [answer for answer in answers if _usable(answer)]
     agreeing = [answer for answer in answers if answer.agreement is not None]
@@ -118,28 +118,28 @@ def _parts(answers: Sequence[Answer]) -> Iterator[Part]:
         yield from _parts_by_logprobs(known, _alternatives(answers))
     if _tells(agreeing):
         values = tuple({"agreement": answer.agreement or 0.0} for answer in agreeing)
-        yield Part(AGREEMENT, values, _right(agreeing), raw="agreement")
+        yield ScorerPart(AGREEMENT, values, _right(agreeing), raw="agreement")
 
 
-def _parts_by_logprobs(known: Sequence[Answer], alternatives: int) -> Iterator[Part]:
+def _parts_by_logprobs(known: Sequence[LabelledAnswer], alternatives: int) -> Iterator[ScorerPart]:
     tokens = all(answer.logprobs for answer in known)
     whole = [
         features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
         for answer in known
     ]
-    yield Part(WHOLE, tuple(whole), _right(known))
+    yield ScorerPart(WHOLE, tuple(whole), _right(known))
     for count in PREFIXES if tokens else ():
         long = [answer for answer in known if len(answer.logprobs or ()) >= count]
         if _tells(long):
             values = (features_of(_evidence(answer), count, alternatives) for answer in long)
-            yield Part(str(count), tuple(values), _right(long))
+            yield ScorerPart(str(count), tuple(values), _right(long))
 
 
-def _right(answers: Sequence[Answer]) -> Floats:
+def _right(answers: Sequence[LabelledAnswer]) -> Floats:
     return np.array([answer.correct for answer in answers], np.float64)
 
 
-def _tells(answers: Sequence[Answer]) -> bool:
+def _tells(answers: Sequence[LabelledAnswer]) -> bool:
     """Whether there are enough right and wrong ones."""
     right = float(_right(answers).sum())
     return min(right, len(answers) - right) >= _FEWEST
@@ -150,11 +150,11 @@ def _uses_alternatives(scorers: Mapping[str, Sequence[Mapping[str, Any]]]) -> bo
     return any(set(ALTERNATIVE_FEATURES) & set(scorer["features"]) for some in scorers.values() for scorer in some)
 
 
-def _usable(answer: Answer) -> bool:
+def _usable(answer: LabelledAnswer) -> bool:
     return answer.confidence is not None
 
 
-def _evidence(answer: Answer) -> Evidence:
+def _evidence(answer: LabelledAnswer) -> Evidence:
     return Evidence(
         answer.text or "",
         logprobs=answer.logprobs,
@@ -163,12 +163,12 @@ def _evidence(answer: Answer) -> Evidence:
     )
 
 
-def _alternatives(answers: Sequence[Answer]) -> int:
+def _alternatives(answers: Sequence[LabelledAnswer]) -> int:
     """How many alternatives every token of every answer has."""
     return min((len(token) for answer in answers for token in answer.top_logprobs or ((),)), default=0)
 
 
-def _held_out(part: Part, seed: int) -> Floats:
+def _held_out(part: ScorerPart, seed: int) -> Floats:
     """For each answer the probability by scorers fitted, chosen and calibrated without its fold."""
     fold = folds_of(len(part.right), _FOLDS, seed + 2)
     said = np.zeros(len(fold))
@@ -181,7 +181,7 @@ def _held_out(part: Part, seed: int) -> Floats:
     return said
 
 
-def _figures(part: Part, said: Floats, seed: int) -> dict[str, Any]:
+def _figures(part: ScorerPart, said: Floats, seed: int) -> dict[str, Any]:
     """What the held-out probabilities are worth, beside the raw value.
 
     AUROC is the mean over the folds: probabilities of different fits are not on one scale.

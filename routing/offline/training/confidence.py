@@ -20,9 +20,19 @@ from numpy.typing import NDArray
 from routing.offline.dataset import Example
 from routing.offline.training.answer_heads import OnProgress
 from routing.offline.training.difficulty import TrainingUnavailable
-from routing.offline.training.gain import Floats, Judged, Line, Scale, Table, Task, applied, logistic, share_below
+from routing.offline.training.gain import (
+    Floats,
+    GainLine,
+    GainTable,
+    GainTask,
+    JudgedPair,
+    Scale,
+    applied,
+    logistic,
+    share_below,
+)
 
-__all__ = ["Judged", "cross_validate", "fit_and_judge"]
+__all__ = ["JudgedPair", "cross_validate", "fit_and_judge"]
 
 _ORDER_LABELS = 300  # fewer of a task leave its order alone
 _PRESENT = 0.7  # of the answers that look most like a task, the share within its domain without which it is absent
@@ -33,7 +43,7 @@ _LEVEL_LABELS = 30.0  # a task's mean gain is drawn to the others' as if by so m
 
 def cross_validate(
     examples: Sequence[Example], vectors: NDArray[Any], fold: NDArray[np.int64], on_progress: OnProgress
-) -> Judged:
+) -> JudgedPair:
     """Each answer as judged by a fit without its fold.
 
     `vectors` (n, dimension) are the prompts' unit vectors, `fold` (n,) one number for each part that is held out at
@@ -41,7 +51,7 @@ def cross_validate(
     gives to all n examples; no label of the fold has a part in that. Raises DataError where an answer of the small
     model has no log-probability, TrainingUnavailable.
     """
-    table = Table.of(examples, vectors)
+    table = GainTable.of(examples, vectors)
     p_right, gain = np.zeros(len(fold)), np.zeros(len(fold))
     numbers = np.unique(fold)
     for done, number in enumerate(numbers):
@@ -51,7 +61,7 @@ def cross_validate(
         p_right[held] = judged.p_right[held]
         gain[held] = share_below(np.sort(judged.gain), judged.gain[held])
     on_progress("cross-validating", len(numbers), len(numbers))
-    return Judged(p_right, gain)
+    return JudgedPair(p_right, gain)
 
 
 def fit_and_judge(
@@ -59,12 +69,12 @@ def fit_and_judge(
     fit_vectors: NDArray[Any],
     test_examples: Sequence[Example],
     test_vectors: NDArray[Any],
-) -> Judged:
+) -> JudgedPair:
     """The test examples as judged by a fit to the others, whose answers may be few or of other data sets.
 
     Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError, TrainingUnavailable.
     """
-    return _fitted(Table.of(fit_examples, fit_vectors)).judge(Table.of(test_examples, test_vectors))
+    return _fitted(GainTable.of(fit_examples, fit_vectors)).judge(GainTable.of(test_examples, test_vectors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +87,11 @@ class _Fit:
     scale: Scale
     plain: Floats
     level: float
-    line: Line
-    tasks: dict[str, Task]
+    line: GainLine
+    tasks: dict[str, GainTask]
 
     @classmethod
-    def of(cls, table: Table) -> _Fit:
+    def of(cls, table: GainTable) -> _Fit:
         names = tuple(dict.fromkeys(table.task))
         own = {name: np.flatnonzero([task == name for task in table.task]) for name in names}
         # Tasks are told apart by how their prompts are put, which a ridge fit sees and a centroid hides.
@@ -94,12 +104,12 @@ class _Fit:
         for name, rows in enough.items():
             some = table.take(rows)
             shrunk = (some.gain.sum() + _LEVEL_LABELS * level) / (len(rows) + _LEVEL_LABELS)
-            tasks[name] = Task.of(some, float(shrunk))
-        unfitted = cls(names, likeness, Scale.of(table.evidence), np.zeros(0), level, Line.of(table), tasks)
+            tasks[name] = GainTask.of(some, float(shrunk))
+        unfitted = cls(names, likeness, Scale.of(table.evidence), np.zeros(0), level, GainLine.of(table), tasks)
         plain = logistic(unfitted._plain_inputs(table), table.small)
         return cls(names, likeness, unfitted.scale, plain, level, unfitted.line, tasks)
 
-    def _plain_inputs(self, table: Table) -> Floats:
+    def _plain_inputs(self, table: GainTable) -> Floats:
         """The log-probability, and which task the prompt looks most like."""
         logprob = self.scale(table.evidence)[:, :1] * _LOGPROB_SCALE
         if len(self.names) < 2:
@@ -107,10 +117,10 @@ class _Fit:
         like = np.eye(len(self.names))[self._nearest(table)] * _TASK_SCALE
         return np.hstack([logprob, like, like * logprob / _LOGPROB_SCALE])
 
-    def _nearest(self, table: Table) -> NDArray[np.intp]:
+    def _nearest(self, table: GainTable) -> NDArray[np.intp]:
         return np.asarray((table.vectors @ self.likeness).argmax(axis=1))
 
-    def judge(self, table: Table) -> Judged:
+    def judge(self, table: GainTable) -> JudgedPair:
         p_right = applied(self.plain, self._plain_inputs(table))
         gain = self.level + self.line(table.logprob)
         nearest = self._nearest(table)
@@ -123,10 +133,10 @@ class _Fit:
             judged = task.judge(table.take(rows))
             p_right[rows], gain[rows] = judged.p_right, judged.gain
         # Ties of the line are broken as the log-probability would.
-        return Judged(p_right, gain - 1e-6 * share_below(np.sort(table.logprob), table.logprob))
+        return JudgedPair(p_right, gain - 1e-6 * share_below(np.sort(table.logprob), table.logprob))
 
 
-def _fitted(table: Table) -> _Fit:
+def _fitted(table: GainTable) -> _Fit:
     # On one thread sums are always made in one order; and the matrices are small enough that it is faster, too.
     try:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]

@@ -24,7 +24,7 @@ from routing.offline.dataset import DataError, Example
 from routing.offline.evaluation.metrics import Floats, folds_of, measure
 from routing.offline.training.difficulty_heads import Heads, fit, fit_general
 from routing.offline.training.domain import Domain
-from routing.offline.training.table import OnProgress, Table, tabulate
+from routing.offline.training.table import OnProgress, TrainingTable, tabulate
 
 _FEWEST = 10  # of each label, so that every fold has some
 _SHORTEST = 0.01  # the share of training texts that are shorter than what the domain admits
@@ -99,7 +99,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _trained(
-    table: Table, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
+    table: TrainingTable, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
     fold = folds_of(table.prompts, recipe.folds, recipe.seed)
     probabilities = _out_of_fold(table, fold, recipe, on_progress)
@@ -136,7 +136,7 @@ def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
     yield heads.bias.ravel().astype(np.float32)
 
 
-def _out_of_fold(table: Table, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> Floats:
+def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> Floats:
     """For each prompt that is held out, P(right) as served by what is fitted without it, shape (prompts, tiers)."""
     probabilities = np.zeros((table.prompts, table.tiers))
     numbers = np.unique(fold[fold >= 0])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from routing.difficulty.lexicon import ENOUGH
 from routing.difficulty.model import mix
 from routing.offline.evaluation.metrics import Floats
-from routing.offline.training.table import Table
+from routing.offline.training.table import TrainingTable
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -49,18 +49,18 @@ class Heads:
     counts: Floats
     bias: Floats
 
-    def logits(self, table: Table, rows: NDArray[np.intp]) -> Floats:
+    def logits(self, table: TrainingTable, rows: NDArray[np.intp]) -> Floats:
         """Shape (rows, k, tiers + 1)."""
         words = _weighted(table.terms[rows], self.rarity) @ self.words.reshape(len(self.rarity), -1)
         dense = np.einsum("nd,thd->nth", table.vectors[rows], self.vector, optimize=True)
         dense += np.einsum("nd,thd->nth", table.counts[rows], self.counts, optimize=True)
         return np.asarray(dense + words.reshape(dense.shape) + self.bias)
 
-    def probabilities(self, table: Table, rows: NDArray[np.intp]) -> Floats:
+    def probabilities(self, table: TrainingTable, rows: NDArray[np.intp]) -> Floats:
         """P(right), shape (rows, tiers)."""
         return mix(self.logits(table, rows))
 
-    def moved_to(self, mean: float, table: Table) -> tuple[Heads, float]:
+    def moved_to(self, mean: float, table: TrainingTable) -> tuple[Heads, float]:
         """The cheapest tier's heads moved by one offset, which is returned too, so that it is right that often."""
         logits = self.logits(table, np.arange(table.prompts))
         cheapest = np.zeros(self.bias.shape)
@@ -76,11 +76,11 @@ class GeneralHeads:
     counts: Floats
     bias: Floats
 
-    def probabilities(self, table: Table, rows: NDArray[np.intp]) -> Floats:
+    def probabilities(self, table: TrainingTable, rows: NDArray[np.intp]) -> Floats:
         """P(right), shape (rows, tiers)."""
         return np.asarray(1 / (1 + np.exp(-(table.counts[rows] @ self.counts.T + self.bias))))
 
-    def moved_to(self, mean: float, table: Table) -> GeneralHeads:
+    def moved_to(self, mean: float, table: TrainingTable) -> GeneralHeads:
         """As `Heads.moved_to`."""
         logits = (table.counts[: table.prompts] @ self.counts.T + self.bias)[:, 0]
         step = _rising_to(mean, lambda step: float((1 / (1 + np.exp(-(logits + step)))).mean()))
@@ -96,7 +96,7 @@ def _rising_to(goal: float, at: Callable[[float], float]) -> float:
     return (low + high) / 2
 
 
-def fit(table: Table, chosen: NDArray[np.bool_]) -> Heads:
+def fit(table: TrainingTable, chosen: NDArray[np.bool_]) -> Heads:
     """The heads of every kind of task among the chosen prompts, with and without their choices."""
     rows = np.flatnonzero(chosen[table.owner])
     mean, scale = _standard(table.counts[rows])
@@ -116,7 +116,7 @@ def fit(table: Table, chosen: NDArray[np.bool_]) -> Heads:
     return _unscaled(tasks, coefficients, rarity, mean, scale, table.vectors.shape[1])
 
 
-def fit_general(table: Table, chosen: NDArray[np.bool_]) -> GeneralHeads:
+def fit_general(table: TrainingTable, chosen: NDArray[np.bool_]) -> GeneralHeads:
     """The general heads of the chosen prompts, whatever their kind of task."""
     from scipy.sparse import csr_matrix
 
@@ -160,7 +160,7 @@ def _weighted(terms: csr_matrix, rarity: Floats) -> csr_matrix:
     return weighted.multiply(1 / np.maximum(length, ENOUGH)[:, None]).tocsr()
 
 
-def _inputs(table: Table, rows: NDArray[np.intp], rarity: Floats, mean: Floats, scale: Floats) -> csr_matrix:
+def _inputs(table: TrainingTable, rows: NDArray[np.intp], rarity: Floats, mean: Floats, scale: Floats) -> csr_matrix:
     from scipy.sparse import csr_matrix, hstack
 
     words = _weighted(table.terms[rows], rarity) * _WORD_PRIOR

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from routing.difficulty.text_statistics import CountRange
 from routing.offline.evaluation.metrics import Floats
-from routing.offline.training.table import Table
+from routing.offline.training.table import TrainingTable
 
 _RAREST = 0.001  # the share of texts below the range of a count, and above it
 
@@ -28,13 +28,13 @@ class Domain:
     count_range: CountRange
 
     @classmethod
-    def of(cls, table: Table, chosen: NDArray[np.bool_], centroids: int, outside: float, seed: int) -> Domain:
+    def of(cls, table: TrainingTable, chosen: NDArray[np.bool_], centroids: int, outside: float, seed: int) -> Domain:
         """The domain of the chosen prompts, with and without their choices: `outside` of them lie far by vector."""
         rows = np.flatnonzero(chosen[table.owner])
         centres, similarity = _balls(table.vectors[rows], centroids, outside, seed)
         return cls(centres, similarity, _range(table.counts[rows]))
 
-    def seen(self, table: Table) -> tuple[Table, NDArray[np.bool_]]:
+    def seen(self, table: TrainingTable) -> tuple[TrainingTable, NDArray[np.bool_]]:
         """The table as serving has the heads see it, and which of its texts lie in the domain, shape (texts,).
 
         Heads are fitted to the counts as they are: fitted to these, they rank routellm_mmlu at 0.675 for 0.679.

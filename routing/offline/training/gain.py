@@ -33,7 +33,7 @@ _KNOWN = 2000  # prompts that others are compared with, at most: enough to tell,
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPair:
     """For each answer of the small model, in order: how likely it is right, and by what prompts are ranked.
 
     `p_right` (n,) is calibrated. `gain` (n,) has an order only: the highest go to the large model first.
@@ -44,7 +44,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class GainTable:
     """Examples as numbers, one row each. `evidence` (n, 4) starts with the softened log-probability."""
 
     logprob: Floats
@@ -55,7 +55,7 @@ class Table:
     task: tuple[str, ...]
 
     @classmethod
-    def of(cls, examples: Sequence[Example], vectors: NDArray[Any]) -> Table:
+    def of(cls, examples: Sequence[Example], vectors: NDArray[Any]) -> GainTable:
         known = [example.answers[0].confidence for example in examples]
         logprob = np.array([np.nan if value is None else value for value in known], np.float64)
         if not np.isfinite(logprob).all():
@@ -77,8 +77,8 @@ class Table:
             tuple(example.dataset for example in examples),
         )
 
-    def take(self, rows: Rows) -> Table:
-        return Table(
+    def take(self, rows: Rows) -> GainTable:
+        return GainTable(
             self.logprob[rows],
             self.evidence[rows],
             self.vectors[rows],
@@ -110,14 +110,14 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GainLine:
     """The gain as a falling line in the share of a task's answers whose log-probability is lower."""
 
     logprobs: Floats
     slope: float
 
     @classmethod
-    def of(cls, table: Table) -> Line:
+    def of(cls, table: GainTable) -> GainLine:
         logprobs = np.sort(table.logprob)
         rank = share_below(logprobs, table.logprob) - 0.5
         slope = float(rank @ (table.gain - table.gain.mean())) / max(float(rank @ rank), 1e-9)
@@ -137,29 +137,29 @@ class _Heads:
     large: Floats
 
     @classmethod
-    def of(cls, table: Table) -> _Heads:
+    def of(cls, table: GainTable) -> _Heads:
         scale, centre = Scale.of(table.evidence), table.vectors.mean(axis=0)
         unfitted = cls(scale, centre, np.zeros(0), np.zeros(0))
         small, large = unfitted._inputs(table)
         return cls(scale, centre, logistic(small, table.small), logistic(large, table.large))
 
-    def _inputs(self, table: Table) -> tuple[Floats, Floats]:
+    def _inputs(self, table: GainTable) -> tuple[Floats, Floats]:
         evidence = self.scale(table.evidence)
         vectors = (table.vectors - self.centre) * _VECTOR_SCALE
         return np.hstack([evidence, vectors]), np.hstack([evidence * _LARGE_EVIDENCE_SCALE, vectors])
 
-    def __call__(self, table: Table) -> tuple[Floats, Floats]:
+    def __call__(self, table: GainTable) -> tuple[Floats, Floats]:
         """P(small right), P(large right)."""
         small, large = self._inputs(table)
         return applied(self.small, small), applied(self.large, large)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class GainTask:
     """What was fitted to one task with labels enough: its line, its heads, and how far they are trusted."""
 
     level: float
-    line: Line
+    line: GainLine
     heads: _Heads
     offset: float
     weight: float
@@ -170,9 +170,9 @@ class Task:
     near: float
 
     @classmethod
-    def of(cls, table: Table, level: float) -> Task:
+    def of(cls, table: GainTable, level: float) -> GainTask:
         weight = _trust(table)
-        heads, line = _Heads.of(table), Line.of(table)
+        heads, line = _Heads.of(table), GainLine.of(table)
         small, large = heads(table)
         some = table.vectors[:: -(-len(table.vectors) // _KNOWN)]
         near = _nearness(some, some, itself=True)
@@ -188,23 +188,23 @@ class Task:
             float(np.quantile(near, _FAR)),
         )
 
-    def knows(self, table: Table) -> NDArray[np.bool_]:
+    def knows(self, table: GainTable) -> NDArray[np.bool_]:
         within = (table.evidence >= self.low - 1e-9) & (table.evidence <= self.high + 1e-9)
         return np.asarray(within.all(axis=1) & (_nearness(table.vectors, self.nearest, itself=False) >= self.near))
 
-    def judge(self, table: Table) -> Judged:
+    def judge(self, table: GainTable) -> JudgedPair:
         small, large = self.heads(table)
         line = self.line(table.logprob)
-        return Judged(small, self.level + line + self.weight * (large - small - self.offset - line))
+        return JudgedPair(small, self.level + line + self.weight * (large - small - self.offset - line))
 
 
-def _trust(table: Table) -> float:
+def _trust(table: GainTable) -> float:
     """How far the heads are to be trusted beyond the line, 0..1, by how much that helps on held-out parts."""
     fold = np.random.default_rng(0).permutation(np.arange(len(table.logprob)) % _INNER_FOLDS)
     beyond, left = np.zeros(len(fold)), np.zeros(len(fold))
     for number in range(_INNER_FOLDS):
         fitted, held = table.take(np.flatnonzero(fold != number)), table.take(np.flatnonzero(fold == number))
-        heads, line = _Heads.of(fitted), Line.of(fitted)
+        heads, line = _Heads.of(fitted), GainLine.of(fitted)
         small, large = heads(held)
         own = line(held.logprob)
         difference = large - small - own

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, Scorer
+from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer
 from routing.offline.evaluation.metrics import Floats, folds_of
 
 FEW_LABELS = 200
@@ -30,7 +30,7 @@ Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScorerPart:
     """One part of every answer that has it: features by answer, and how right each was (0..1)."""
 
     name: str
@@ -39,7 +39,7 @@ class Part:
     raw: str = "mean"
     """The feature in whose order the last scorer keeps the answers."""
 
-    def take(self, rows: NDArray[np.intp]) -> Part:
+    def take(self, rows: NDArray[np.intp]) -> ScorerPart:
         return replace(self, values=tuple(self.values[row] for row in rows.tolist()), right=self.right[rows])
 
     def columns(self, names: Sequence[str]) -> Floats:
@@ -49,14 +49,14 @@ class Part:
         return all(name in values for values in self.values for name in names)
 
 
-def scorers_of(part: Part, seed: int) -> list[Scorer]:
+def scorers_of(part: ScorerPart, seed: int) -> list[LogisticScorer]:
     """The scorers of a part, in the order in which serving tries them. Needs scikit-learn."""
     plain = _plain(part, seed)
     if len(part.right) <= FEW_LABELS:
         return [plain]
     fold = folds_of(len(part.right), _FOLDS, seed)
     losses = log_losses(_out_of_fold(part, fold, lambda some: _plain(some, seed)), part.right)
-    learned: list[Scorer] = []
+    learned: list[LogisticScorer] = []
     for names in (TOKEN_FEATURES, (*TOKEN_FEATURES, *ALTERNATIVE_FEATURES)):
         if part.has(names):
             scorer, logits = _learned(part, names, fold)
@@ -69,7 +69,7 @@ def scorers_of(part: Part, seed: int) -> list[Scorer]:
     return [*learned, plain]
 
 
-def _plain(part: Part, seed: int) -> Scorer:
+def _plain(part: ScorerPart, seed: int) -> LogisticScorer:
     """Over the raw value alone, and never falling in it."""
     scorer = _logistic(part, (part.raw,), 100.0)
     if scorer.weights[0] < _LEAST_SLOPE:
@@ -78,7 +78,7 @@ def _plain(part: Part, seed: int) -> Scorer:
     return _calibrated(scorer, _logits(scorer, part), part.right, seed, rescale=False)
 
 
-def _learned(part: Part, names: Sequence[str], fold: NDArray[np.int64]) -> tuple[Scorer, Floats]:
+def _learned(part: ScorerPart, names: Sequence[str], fold: NDArray[np.int64]) -> tuple[LogisticScorer, Floats]:
     """A ridge logistic scorer of the best strength, rescaled as its held-out logits ask for, and those logits."""
     candidates = []
     for strength in _STRENGTHS:
@@ -93,7 +93,9 @@ def _learned(part: Part, names: Sequence[str], fold: NDArray[np.int64]) -> tuple
     return _logistic(part, names, strength), logits
 
 
-def _calibrated(scorer: Scorer, logits: Floats, right: Floats, seed: int, *, rescale: bool = True) -> Scorer:
+def _calibrated(
+    scorer: LogisticScorer, logits: Floats, right: Floats, seed: int, *, rescale: bool = True
+) -> LogisticScorer:
     """The scorer with its probabilities made true on these logits, of answers it was not fitted to if `rescale`."""
     if rescale:
         slope, offset = _platt(logits, right)
@@ -113,7 +115,7 @@ def _calibrated(scorer: Scorer, logits: Floats, right: Floats, seed: int, *, res
     return scorer
 
 
-def _logistic(part: Part, names: Sequence[str], strength: float) -> Scorer:
+def _logistic(part: ScorerPart, names: Sequence[str], strength: float) -> LogisticScorer:
     """A logistic model of these features, its inverse regularisation against the mean loss."""
     columns = part.columns(names)
     centre, deviation = columns.mean(axis=0), columns.std(axis=0)
@@ -123,7 +125,7 @@ def _logistic(part: Part, names: Sequence[str], strength: float) -> Scorer:
     rounded = [tuple(float(f"{value:.8g}") for value in column) for column in numbers]
     low = tuple(value - 1e-6 for value in rounded[3])
     high = tuple(value + 1e-6 for value in rounded[4])
-    return Scorer(tuple(names), rounded[0], rounded[1], rounded[2], float(f"{bias:.8g}"), low, high)
+    return LogisticScorer(tuple(names), rounded[0], rounded[1], rounded[2], float(f"{bias:.8g}"), low, high)
 
 
 def _fit(inputs: Floats, right: Floats, strength: float) -> tuple[Floats, float]:
@@ -158,7 +160,7 @@ def _isotonic(logits: Floats, right: Floats) -> tuple[tuple[float, float], ...]:
     return tuple((float(a), float(b)) for a, b in zip(x[kept], y[kept], strict=True))
 
 
-def _out_of_fold(part: Part, fold: NDArray[np.int64], fit: Callable[[Part], Scorer]) -> Floats:
+def _out_of_fold(part: ScorerPart, fold: NDArray[np.int64], fit: Callable[[ScorerPart], LogisticScorer]) -> Floats:
     """For each answer the probability by a scorer fitted without its fold."""
     said = np.zeros(len(fold))
     for number in np.unique(fold):
@@ -168,7 +170,7 @@ def _out_of_fold(part: Part, fold: NDArray[np.int64], fit: Callable[[Part], Scor
     return said
 
 
-def _logits(scorer: Scorer, part: Part) -> Floats:
+def _logits(scorer: LogisticScorer, part: ScorerPart) -> Floats:
     columns = (part.columns(scorer.features) - np.array(scorer.centre)) / np.array(scorer.scale)
     return np.asarray(columns @ np.array(scorer.weights) + scorer.bias)
 

@@ -26,7 +26,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TrainingTable:
     """Texts as numbers, one row each. Rows from `prompts` on are questions without their choices; `owner` is whose."""
 
     vectors: Floats
@@ -51,7 +51,9 @@ class Table:
         return int(self.labels.shape[1])
 
 
-def tabulate(examples: Sequence[Example], embedder: Embedder, bare_questions: bool, on_progress: OnProgress) -> Table:
+def tabulate(
+    examples: Sequence[Example], embedder: Embedder, bare_questions: bool, on_progress: OnProgress
+) -> TrainingTable:
     """The table of these examples, all labelled for the same number of tiers."""
     texts = [example.prompt for example in examples]
     owner = list(range(len(examples)))
@@ -65,7 +67,7 @@ def tabulate(examples: Sequence[Example], embedder: Embedder, bare_questions: bo
     labels = np.array([[answer.correct for answer in example.answers] for example in examples])
     tasks = {name: index for index, name in enumerate(dict.fromkeys(example.dataset for example in examples))}
     task = np.array([tasks[example.dataset] for example in examples])
-    return Table(vectors, counts, terms, np.array([len(text) for text in texts]), np.array(owner), labels, task)
+    return TrainingTable(vectors, counts, terms, np.array([len(text) for text in texts]), np.array(owner), labels, task)
 
 
 def _embedded(texts: Sequence[str], embedder: Embedder, on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:

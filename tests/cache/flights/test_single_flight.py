@@ -8,11 +8,11 @@ import pytest
 
 from cache.flights.exchange import FlightExchange
 from cache.flights.leases import Leases, can_serve
-from cache.flights.single_flight import Flight, Flights, Head, Landing, Seat
+from cache.flights.single_flight import AnswerHead, Flight, Flights, Landing, Subscription
 from cache.store.redis_store import RedisStore
 from tests.support.wait import eventually
 
-HEAD = Head("req-1", True, "direct", "local", "one", "small", 0.9)
+HEAD = AnswerHead("req-1", True, "direct", "local", "one", "small", 0.9)
 DONE = Landing("done")
 
 
@@ -20,7 +20,7 @@ def flight(key: str = "k", roomy: bool = True, most_bytes: int = 1 << 20) -> Fli
     return Flight(key, time.monotonic() + 10, roomy=roomy, most_bytes=most_bytes)
 
 
-async def all_of(seat: Seat) -> bytes:
+async def all_of(seat: Subscription) -> bytes:
     read = b""
     while await seat.more():
         read += b"".join(seat.take())
@@ -135,7 +135,7 @@ async def test_a_wish_for_an_early_first_token_waits_for_nobody_slower() -> None
 
 async def test_a_nudged_reader_stops_waiting() -> None:
     """Wherever it waits; its own deadline is nobody else's."""
-    for wait in (Seat.begun, Seat.more, Seat.landed):
+    for wait in (Subscription.begun, Subscription.more, Subscription.landed):
         seat = flight().board()
         waiting = asyncio.create_task(wait(seat))  # type: ignore[arg-type, var-annotated]
         await asyncio.sleep(0)

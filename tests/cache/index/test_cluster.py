@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cache.index import QueryEngineIndex, VectorSetIndex
-from cache.store.base import Document, VectorAdd
+from cache.store.base import IndexDocument, VectorAdd
 from cache.store.redis_store import RedisStore
 from tests.cache.index.rig import DIMENSION, partition_of, record
 from tests.support.cluster import Cluster, cluster_of
@@ -34,7 +34,7 @@ async def test_every_key_of_a_scope_lies_in_one_slot(cluster: Cluster) -> None:
             if isinstance(operation, VectorAdd):
                 keys |= {operation.key, operation.order}
             else:
-                assert isinstance(operation, Document)
+                assert isinstance(operation, IndexDocument)
                 keys.add(operation.key)
     assert len(keys) == 20
     assert len({cluster.clients[0].execute_command("CLUSTER", "KEYSLOT", key) for key in keys}) == 1

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from cache.planning.plan import CachePlan, Demands
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.redis_store import RedisStore
-from cache.write import Keep
+from cache.write import CacheWrite
 from tests.cache.samples import Facts, answer, body, policy
 
 ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
@@ -40,19 +40,21 @@ def clock() -> Clock:
 
 
 @pytest_asyncio.fixture
-async def cache(store: RedisStore, clock: Clock) -> AsyncIterator[Cache]:
-    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, secret=secrets.token_bytes(32), clock=clock)
+async def cache(store: RedisStore, clock: Clock) -> AsyncIterator[ResponseCache]:
+    made = ResponseCache(
+        store, embedder_name=secrets.token_hex(4), dimension=4, secret=secrets.token_bytes(32), clock=clock
+    )
     await made.start()
     yield made
     await made.aclose()
 
 
-def planner(cache: Cache, **demands: float) -> CachePlan:
+def planner(cache: ResponseCache, **demands: float) -> CachePlan:
     """The plan of one question with these demands."""
     return cache.plan(body(ITALY), policy(), "t", Facts(), demands=Demands(**demands))
 
 
-async def test_age_and_freshness_are_held_against_the_entry(cache: Cache, clock: Clock) -> None:
+async def test_age_and_freshness_are_held_against_the_entry(cache: ResponseCache, clock: Clock) -> None:
     """An answer older than max-age, or with less left than min-fresh, is a miss that says which."""
     await cache.write(cache.plan(body(ITALY), policy(), "t", Facts()), answer(), vector())
     clock.now += 600
@@ -66,7 +68,7 @@ async def test_age_and_freshness_are_held_against_the_entry(cache: Cache, clock:
     assert (await cache.semantic(planner(cache), vector())).outcome == "hit"
 
 
-async def test_a_request_may_raise_the_similarity_and_not_lower_it(cache: Cache) -> None:
+async def test_a_request_may_raise_the_similarity_and_not_lower_it(cache: ResponseCache) -> None:
     """A nearer question than the policy's may be asked for; a farther one changes nothing."""
     await cache.write(cache.plan(body(ITALY), policy(), "t", Facts()), answer(), vector())
     asked = {
@@ -78,7 +80,7 @@ async def test_a_request_may_raise_the_similarity_and_not_lower_it(cache: Cache)
     assert (await cache.semantic(asked[0.5], vector(1.0))).outcome == "miss"
 
 
-async def test_a_back_filled_answer_keeps_its_similarity_and_its_time(cache: Cache, clock: Clock) -> None:
+async def test_a_back_filled_answer_keeps_its_similarity_and_its_time(cache: ResponseCache, clock: Clock) -> None:
     """Under the exact key too it is another question's answer: no nearer than it was, and no younger."""
     await cache.write(cache.plan(body(ITALY), policy(), "t", Facts()), answer(), vector())
     plan = cache.plan(body(SAME), policy(), "t", Facts())
@@ -94,7 +96,7 @@ async def test_a_back_filled_answer_keeps_its_similarity_and_its_time(cache: Cac
     assert (await cache.exact(plan)).hit is None
 
 
-async def test_one_who_passed_over_the_exact_entry_back_fills_nothing(cache: Cache) -> None:
+async def test_one_who_passed_over_the_exact_entry_back_fills_nothing(cache: ResponseCache) -> None:
     """Its exact key may hold a better answer than the neighbour's, which only this request would not have."""
     await cache.write(cache.plan(body(ITALY), policy(), "t", Facts()), answer("Roma.", "local"), vector())
     plan = cache.plan(body(SAME), policy(), "t", Facts())
@@ -118,7 +120,7 @@ async def test_one_who_passed_over_the_exact_entry_back_fills_nothing(cache: Cac
     ],
 )
 async def test_a_weaker_answer_takes_no_stronger_ones_place(
-    cache: Cache, there: str, new: str, contested: bool, stored: bool
+    cache: ResponseCache, there: str, new: str, contested: bool, stored: bool
 ) -> None:
     """Of two tiers the stronger one's answer stays; of the same, or one that the policy has no more, the newer.
 
@@ -126,14 +128,14 @@ async def test_a_weaker_answer_takes_no_stronger_ones_place(
     """
     plan = cache.plan(body(ITALY), policy(), "t", Facts())
     await cache.write(plan, answer("old", there))
-    [outcome] = await cache.write_all([Keep(plan, answer("new", new), contested=contested)])
+    [outcome] = await cache.write_all([CacheWrite(plan, answer("new", new), contested=contested)])
     assert (outcome.stored, outcome.reason) == ((True, "") if stored else (False, "weaker"))
     hit = (await cache.exact(plan)).hit
     assert hit is not None
     assert (b"new" in hit.entry.body, hit.entry.tier) == (stored, new if stored else there)
 
 
-async def test_the_pace_of_an_answer_is_kept_with_it(cache: Cache) -> None:
+async def test_the_pace_of_an_answer_is_kept_with_it(cache: ResponseCache) -> None:
     """How fast it came is there for a replay to go by."""
     plan = cache.plan(body(ITALY), policy(), "t", Facts())
     told = answer()

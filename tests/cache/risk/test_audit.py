@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from cache.codec import CorruptEntry, encode
 from cache.entry import CacheEntry
-from cache.response_cache import Cache
-from cache.risk.audit import Audits, Sample, Surface
+from cache.response_cache import ResponseCache
+from cache.risk.audit import AuditedSurface, Audits, Sample
 from cache.risk.control import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch
 from cache.store.base import Write
 from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
-from policies.caching import AuditJudge, SemanticCache
+from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.wait import eventually
@@ -47,14 +47,16 @@ def apart(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 @pytest_asyncio.fixture
-async def cache(store: RedisStore) -> AsyncIterator[Cache]:
-    made = Cache(store, embedder_name=secrets.token_hex(4), dimension=4, audits=Audits(store, secrets.token_hex(4)))
+async def cache(store: RedisStore) -> AsyncIterator[ResponseCache]:
+    made = ResponseCache(
+        store, embedder_name=secrets.token_hex(4), dimension=4, audits=Audits(store, secrets.token_hex(4))
+    )
     await made.start()
     yield made
     await made.aclose()
 
 
-async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache: Cache) -> None:
+async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache: ResponseCache) -> None:
     """The lookup is a miss that says `audit`; the label comes once the fresh answer is kept."""
     tenant = secrets.token_hex(8)
     await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("It is Rome."), VECTOR)
@@ -76,7 +78,7 @@ async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache
     assert state.breached
 
 
-async def test_who_needs_the_stored_answer_is_not_drawn(cache: Cache) -> None:
+async def test_who_needs_the_stored_answer_is_not_drawn(cache: ResponseCache) -> None:
     """A request that takes only what is stored, or whose answer may not be kept, gets its hit."""
     tenant = secrets.token_hex(8)
     await cache.write(cache.plan(body(ITALY), audited(), tenant, FACTS), answer("Rome."), VECTOR)
@@ -86,7 +88,7 @@ async def test_who_needs_the_stored_answer_is_not_drawn(cache: Cache) -> None:
     assert (await cache.semantic(unkept, VECTOR)).outcome == "hit"
 
 
-async def test_an_audit_of_nought_leaves_every_hit(cache: Cache) -> None:
+async def test_an_audit_of_nought_leaves_every_hit(cache: ResponseCache) -> None:
     """Nothing is compared, and the threshold stays where it starts."""
     tenant = secrets.token_hex(8)
     await cache.write(cache.plan(body(ITALY), audited("0%"), tenant, FACTS), answer("Rome."), VECTOR)
@@ -134,7 +136,7 @@ def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
     """What other vectors, another threshold for them or another judge have said is left aside."""
 
     def stream(alike: float, judge: str | None = None) -> str:
-        rules = semantic().model_copy(update={"audit_judge": judge and AuditJudge(backend=judge)})
+        rules = semantic().model_copy(update={"audit_judge": judge and AuditJudgeRules(backend=judge)})
         return Audits(store, "kind", alike=alike).surface("chat", rules, 0.9).stream
 
     assert len({stream(0.5), stream(0.6), stream(0.5, "small"), stream(0.5, "large")}) == 4
@@ -148,7 +150,9 @@ class Judge:
         self.said = list(said)
         self.shown: list[tuple[str, str, str]] = []
 
-    async def __call__(self, surface: str, rule: AuditJudge, question: str, stored: str, fresh: str) -> bool | None:
+    async def __call__(
+        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+    ) -> bool | None:
         self.shown.append((question, stored, fresh))
         return self.said.pop(0)
 
@@ -156,7 +160,9 @@ class Judge:
 WARM, LIKED = "It is warm there.", "You will like it."
 
 
-async def labelled(audits: Audits, surface: Surface, *pairs: tuple[str, str], score: float = 0.95) -> list[Label]:
+async def labelled(
+    audits: Audits, surface: AuditedSurface, *pairs: tuple[str, str], score: float = 0.95
+) -> list[Label]:
     """The labels that these pairs of a stored and a fresh answer to one question give, each standing for ten."""
     for stored, fresh in pairs:
         label = await audits._label(Sample(surface, "key", score, 10.0), stored, fresh, ITALY)
@@ -173,9 +179,9 @@ async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -
         assert labels == [Label(0.95, wrong, 10.0)]
 
 
-def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, Surface]:
+def judged_by(store: RedisStore, judge: Judge, per_hour: int = 60, hour: int = 0) -> tuple[Audits, AuditedSurface]:
     audits = Audits(store, secrets.token_hex(4), apart, judge=judge, clock=lambda: hour * 3600.0)
-    rules = semantic().model_copy(update={"audit_judge": AuditJudge(backend="hosted", per_hour=per_hour)})
+    rules = semantic().model_copy(update={"audit_judge": AuditJudgeRules(backend="hosted", per_hour=per_hour)})
     return audits, audits.surface(secrets.token_hex(4), rules, 0.9)
 
 
@@ -215,7 +221,9 @@ async def test_closing_does_not_wait_for_a_judge_that_takes_its_time(store: Redi
     asked = asyncio.Event()
 
     class Slow(Judge):
-        async def __call__(self, surface: str, rule: AuditJudge, question: str, stored: str, fresh: str) -> bool | None:
+        async def __call__(
+            self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+        ) -> bool | None:
             asked.set()
             await asyncio.sleep(600)
             return True
@@ -248,7 +256,7 @@ def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:
 
 def test_a_breach_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """With the surface and the new threshold."""
-    surface: Surface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
+    surface: AuditedSurface = Audits(NoStore(), "kind").surface("chat", semantic(), 0.9)
     for _ in range(2):
         surface.fold(Batch(100, (0.95,) * 9, tuple(Label(0.95, True, 10.0) for _ in range(3))))
     assert caplog.text.count("answered wrongly") == 1

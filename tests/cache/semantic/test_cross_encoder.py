@@ -18,12 +18,12 @@ import pytest_asyncio
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
 pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
 
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
-from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError, Scorer, SecondOpinion
+from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError, SecondOpinion, TextPairScorer
 from cache.semantic.decision import Verdict, default_threshold
 from cache.store.redis_store import RedisStore
-from policies.caching import CrossEncoder as Rule
+from policies.caching import CrossEncoderRules as Rule
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder
@@ -158,10 +158,10 @@ def test_a_broken_folder_is_said_when_it_is_opened(tmp_path: Path, broken: Calla
 
 
 @pytest_asyncio.fixture
-async def opinion_of() -> AsyncIterator[Callable[[Scorer], SecondOpinion]]:
+async def opinion_of() -> AsyncIterator[Callable[[TextPairScorer], SecondOpinion]]:
     made: list[SecondOpinion] = []
 
-    def make(scorer: Scorer) -> SecondOpinion:
+    def make(scorer: TextPairScorer) -> SecondOpinion:
         made.append(SecondOpinion(scorer))
         return made[-1]
 
@@ -170,7 +170,7 @@ async def opinion_of() -> AsyncIterator[Callable[[Scorer], SecondOpinion]]:
         one.close()
 
 
-Make = Callable[[Scorer], SecondOpinion]
+Make = Callable[[TextPairScorer], SecondOpinion]
 
 
 async def test_a_veto_refuses_and_changes_nothing_else(opinion_of: Make) -> None:
@@ -230,10 +230,10 @@ def asking(**fields: object) -> Policy:
     return policy(semantic={"ttl": "6h", "verify": "none", "audit": "0%", "cross_encoder": asked})
 
 
-async def looked_up(store: RedisStore, scorer: Scorer | None, wanted: Policy, left_s: float = math.inf) -> str:
+async def looked_up(store: RedisStore, scorer: TextPairScorer | None, wanted: Policy, left_s: float = math.inf) -> str:
     """How the lookup of a question ends that the guards let through: `hit`, or why not."""
     name = secrets.token_hex(4)
-    cache = Cache(store, embedder_name=name, dimension=4, cross_encoder=scorer, audits=Audits(store, name))
+    cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, audits=Audits(store, name))
     await cache.start()
     try:
         tenant = secrets.token_hex(8)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cache.store.breaker import Breaker
+from cache.store.breaker import StoreBreaker
 
 
 class Clock:
@@ -11,9 +11,9 @@ class Clock:
         return self.now
 
 
-def make() -> tuple[Breaker, Clock]:
+def make() -> tuple[StoreBreaker, Clock]:
     clock = Clock()
-    return Breaker(failures=5, probe_every_s=1.0, clock=clock), clock
+    return StoreBreaker(failures=5, probe_every_s=1.0, clock=clock), clock
 
 
 def test_it_opens_at_the_fifth_failure_in_a_row() -> None:

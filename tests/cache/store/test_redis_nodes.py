@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cache.administration import Administration
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.base import Append, Claim, Command, StoreUnavailable, Write
 from cache.store.redis_nodes import slot_of
 from cache.store.redis_store import RedisStore
@@ -96,7 +96,7 @@ async def test_the_cache_works_whole(cluster: Cluster) -> None:
     """What one worker keeps another serves, exactly and by meaning; scopes on all nodes are told and purged."""
     embedder, surface = secrets.token_hex(4), policy()
     async with store_at(cluster.urls[0]) as one, store_at(cluster.urls[1]) as other:
-        caches = [Cache(store, embedder_name=embedder, dimension=4) for store in (one, other)]
+        caches = [ResponseCache(store, embedder_name=embedder, dimension=4) for store in (one, other)]
         for cache in caches:
             await cache.start()
         writer, reader = caches

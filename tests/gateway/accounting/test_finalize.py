@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from gateway.accounting.charges import charge, replayed, settle
-from gateway.accounting.finalize import Books
-from gateway.accounting.hedge_budget import Spending
+from gateway.accounting.finalize import Finalizer
+from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.chat.completions import Usage
-from gateway.config.policy_reload import PolicyWatcher
+from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
@@ -39,7 +39,7 @@ class Request:
         hop.end()
         return hop
 
-    def closed(self, books: Books) -> Ledger:
+    def closed(self, books: Finalizer) -> Ledger:
         self.trace.root.end()
         books.close(self.trace, self.ledger)
         return self.ledger
@@ -50,7 +50,7 @@ def _books(
     slo: dict[str, Any] | None = None,
     version: str = "1111111",
     ladder: tuple[str, ...] = ("local", "hosted"),
-) -> Books:
+) -> Finalizer:
     """Books over tiers local and hosted; hosted has a backend for each price, unconfigured where it is None."""
     policy = Policy.model_validate(
         {
@@ -69,7 +69,7 @@ def _books(
         name: SimpleNamespace(endpoints=[SimpleNamespace(config=config) for config in found])
         for name, found in (("local", local), ("hosted", configs))
     }
-    return Books(cast(PolicyWatcher, watcher), cast("dict[str, Tier]", tiers), Spending({}))
+    return Finalizer(cast(PolicyReloader, watcher), cast("dict[str, Tier]", tiers), HedgeBudgets({}))
 
 
 def test_every_call_has_its_account() -> None:

@@ -15,7 +15,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.config.schema import BackendConfig, Price
 from gateway.tiers import Endpoint
-from policies.caching import AuditJudge as Rule
+from policies.caching import AuditJudgeRules as Rule
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import eventually
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from cache.flights.single_flight import Flight, Head, Landing
-from gateway.caching.follower import Reading
+from cache.flights.single_flight import AnswerHead, Flight, Landing
+from gateway.caching.follower import Follower
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import Client
-from gateway.request.options import Wishes
+from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -22,7 +22,7 @@ CHUNK = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"word"}}]}\n\
 ERROR = b'data: {"error":{"message":"gone","type":"upstream_error","param":null,"code":"upstream_timeout"}}\n\n'
 
 
-def reading_of(flight: Flight) -> Reading:
+def reading_of(flight: Flight) -> Follower:
     body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     policy: dict[str, Any] = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
     policy["route"] = {"start": {"a": "otherwise"}}
@@ -32,7 +32,7 @@ def reading_of(flight: Flight) -> Reading:
         policy=Policy.model_validate(policy),
         body=body,
         features=features_of(body),
-        wishes=Wishes(),
+        options=RequestOptions(),
         clamp=None,
         own_limit=False,
         deadline=time.monotonic() + 10,
@@ -40,14 +40,14 @@ def reading_of(flight: Flight) -> Reading:
         ledger=Ledger("r"),
         client=Client(None, 60.0),  # type: ignore[arg-type]
     )
-    return Reading(ctx, flight.board(ctx.deadline), follows=True, last=True)
+    return Follower(ctx, flight.board(ctx.deadline), follows=True, last=True)
 
 
 async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:
     """What a follower's client gets of such a flight, and how its record says that it ended."""
     flight = Flight("key", time.monotonic() + 10, roomy=True)
     reading = reading_of(flight)
-    flight.begin(Head("other", True, "direct", "a", "a", "m"))
+    flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
     for event in events:
         flight.add(event)
     flight.land(landing)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from gateway.caching.recent import Known
+from gateway.caching.recent import RecentKeys
 
 
 def test_a_key_is_known_until_a_lookup_misses_it() -> None:
     """What a lookup has shown last is what is expected next."""
-    known = Known()
+    known = RecentKeys()
     known.found("a", there=True)
     assert "a" in known
     known.found("a", there=False)
@@ -15,7 +15,7 @@ def test_a_key_is_known_until_a_lookup_misses_it() -> None:
 
 def test_only_the_latest_are_known() -> None:
     """The oldest go first, however many there were."""
-    known = Known(most=2)
+    known = RecentKeys(most=2)
     for key in ("a", "b", "a", "c"):
         known.found(key, there=True)
     assert [key for key in "abc" if key in known] == ["b", "c"]

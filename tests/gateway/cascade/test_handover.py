@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.cascade.handover import GO_ON, Way, handed_over, without_loop
-from gateway.cascade.overlap import Seam, mend
+from gateway.cascade.overlap import Overlap, mend
 
 USER = {"role": "user", "content": "Tell me of the sea."}
 SAID = "The sea is wide, and the sea is deep, and it is"
@@ -71,7 +71,7 @@ def test_a_loop_is_handed_over_once(text: str, left: str) -> None:
     assert without_loop(text) == left
 
 
-def through(seam: Seam, *pieces: str) -> str:
+def through(seam: Overlap, *pieces: str) -> str:
     return "".join(seam.feed(piece) for piece in pieces) + seam.close()
 
 
@@ -93,12 +93,12 @@ def through(seam: Seam, *pieces: str) -> str:
 )
 def test_a_repetition_at_the_seam_is_dropped(pieces: list[str], left: str) -> None:
     """The longest repetition of what was said last is dropped, however it is cut into pieces; nothing else is."""
-    assert through(Seam(SAID), *pieces) == left
+    assert through(Overlap(SAID), *pieces) == left
 
 
 def test_what_cannot_repeat_is_not_held() -> None:
     """A first token that fits nowhere goes out at once, and so does all that follows it."""
-    seam = Seam(SAID)
+    seam = Overlap(SAID)
     assert seam.feed(" full") == " full"
     assert not seam.open
     assert seam.feed("the sea is wide") == "the sea is wide"
@@ -107,7 +107,7 @@ def test_what_cannot_repeat_is_not_held() -> None:
 def test_no_more_than_a_line_is_held() -> None:
     """However much is repeated, no more than 80 characters wait."""
     said = "".join(f"{number} " for number in range(1000))
-    seam = Seam(said)
+    seam = Overlap(said)
     held = said[-80:]
     assert seam.feed(held[:40]) == ""
     assert seam.feed(held[40:] + "and on") == "and on"
@@ -125,7 +125,7 @@ def test_no_more_than_a_line_is_held() -> None:
 )
 def test_white_space_is_said_once(said: str, piece: str, whole: str) -> None:
     """White space that a beginning lost when it was handed over, and the model says again, stands there once."""
-    assert said + through(Seam(said), piece) == whole
+    assert said + through(Overlap(said), piece) == whole
 
 
 def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
 
 def test_a_second_beginning_is_no_chunk() -> None:
     """The second half has no role, no thoughts of its own, and no chunk that says nothing."""
-    seam = Seam(SAID)
+    seam = Overlap(SAID)
     assert not mend(chunk(role="assistant", content=""), seam)
     assert not mend(chunk(reasoning_content="They want more."), seam)
     first = chunk(role="assistant", content=" full")
@@ -145,7 +145,7 @@ def test_a_second_beginning_is_no_chunk() -> None:
 
 def test_what_is_held_goes_out_with_the_finish() -> None:
     """A second half that ends while it is held loses nothing."""
-    seam = Seam(SAID)
+    seam = Overlap(SAID)
     assert not mend(chunk(content="the sea"), seam)
     last = chunk(finish="stop")
     assert mend(last, seam)

@@ -18,7 +18,7 @@ from gateway.cascade.streaming import LiveStream, Rejected, open_stream
 from gateway.config.schema import BackendConfig
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import Client
-from gateway.request.options import Wishes
+from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -66,7 +66,7 @@ class Run:
             policy=Policy.model_validate(RULES),
             body=body,
             features=features_of(body),
-            wishes=Wishes(),
+            options=RequestOptions(),
             clamp=None,
             own_limit=False,
             deadline=time.monotonic() + deadline_s,

@@ -19,7 +19,7 @@ import yaml
 from gateway.cli.main import main
 from gateway.telemetry import names
 from policies.loader import read_policy
-from routing.confidence.head import FORMAT, Scorer, numbers_hash
+from routing.confidence.head import FORMAT, LogisticScorer, numbers_hash
 from routing.difficulty.model import shipped_artefact
 from tests.support.gateway import Gateway, config
 from tests.support.replies import Reply
@@ -260,7 +260,7 @@ def test_a_fitted_heads_threshold_is_the_calibrated_one(
     calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`confidence_below` is changed, on the head's scale, and `uncalibrated_below` is left alone."""
-    scorer = Scorer(("mean",), (0.0,), (1.0,), (1.0,), 1.0, (-20.0,), (0.0,), ((0.3, 0.2), (1.0, 0.9)))
+    scorer = LogisticScorer(("mean",), (0.0,), (1.0,), (1.0,), 1.0, (-20.0,), (0.0,), ((0.3, 0.2), (1.0, 0.9)))
     numbers = {"alternatives": 0, "prior": {"weight": 0.0, "centre": 0.0}, "scorers": {"whole": [scorer.numbers()]}}
     head = {"format": FORMAT, "model": "small", "sha256": numbers_hash(numbers), "numbers": numbers}
     (folder / "head.json").write_text(json.dumps(head))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.local import CannotStart
-from gateway.cli.local.banner import Facts, Row, render
+from gateway.cli.local.banner import BannerFacts, BannerRow, render
 from gateway.cli.local.child import MAX_BACKOFF_S, Child, ChildSpec, backoff_s
 from gateway.cli.local.family import Family
 from gateway.cli.local.gateway_child import Listen
@@ -378,7 +378,9 @@ def test_the_url_for_a_wildcard_address_is_one_a_client_can_use() -> None:
 
 def test_the_curl_line_can_be_pasted(tmp_path: Path) -> None:
     """A shell reads the line as curl, the URL, and a body that is JSON."""
-    facts = Facts("http://h:1", [Row("local", "ready")], "ready", ["chat"], "chat", ".state", key_env="MY_KEY")
+    facts = BannerFacts(
+        "http://h:1", [BannerRow("local", "ready")], "ready", ["chat"], "chat", ".state", key_env="MY_KEY"
+    )
     line = render(facts).partition("Try it:")[2].partition("Ctrl-C")[0]
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://h:1/v1/chat/completions"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.policy_reload import PolicyWatcher
+from gateway.config.policy_reload import PolicyReloader
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files
 from policies.model import DeployedTier
@@ -26,13 +26,13 @@ class Watched:
 
     folder: Path
     interval_s: float = 0.02
-    watcher: PolicyWatcher = field(init=False)
+    watcher: PolicyReloader = field(init=False)
     loaded: list[PolicySet] = field(default_factory=list)
     failed: list[ConfigError] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         source = PolicySource(self.folder, (DeployedTier("local"), DeployedTier("hosted")))
-        self.watcher = PolicyWatcher(source, source.load(), self.loaded.append, self.failed.append, self.interval_s)
+        self.watcher = PolicyReloader(source, source.load(), self.loaded.append, self.failed.append, self.interval_s)
 
     @property
     def chat(self) -> Path:

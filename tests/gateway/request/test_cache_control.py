@@ -5,7 +5,7 @@ import pytest
 from cache.planning.plan import NO_DEMANDS, Demands
 from gateway.errors import InvalidRequest
 from gateway.request.cache_control import CacheControl, read_cache_control
-from gateway.request.options import known_headers, read_wishes
+from gateway.request.options import known_headers, read_options
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_similarity_is_from_0_to_1(said: bytes) -> None:
 def test_a_directive_in_a_second_header_of_the_name_counts() -> None:
     """A list may be spread over several headers of its name: no-store must not get lost."""
     headers = known_headers([(b"cache-control", b"max-age=5"), (b"x", b"y"), (b"cache-control", b"no-store")])
-    assert read_wishes(headers).cache == CacheControl(read=False, write=False, demands=Demands(5))
+    assert read_options(headers).cache == CacheControl(read=False, write=False, demands=Demands(5))
 
 
 def test_an_answer_meets_what_is_asked_of_it_or_says_what_it_does_not() -> None:

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.request.load_shedding import MOST_LAG_S, Gate
+from gateway.request.load_shedding import MOST_LAG_S, LoadShedder
 from tests.support.gateway import Gateway, serve
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
@@ -20,7 +20,7 @@ from tests.support.wait import until
 
 def test_one_too_many_is_refused() -> None:
     """So many requests are taken in hand, and another one as soon as one has left."""
-    gate = Gate(2)
+    gate = LoadShedder(2)
     for _ in range(2):
         gate.enter()
         gate.check()
@@ -33,7 +33,7 @@ def test_one_too_many_is_refused() -> None:
 
 async def test_a_loop_that_is_behind_takes_nothing_new() -> None:
     """While the loop comes late again and again newcomers are refused; once it keeps up, they are welcome."""
-    gate = Gate(100)
+    gate = LoadShedder(100)
     gate.start()
     try:
         time.sleep(2 * MOST_LAG_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.server.connection_limits import IDLE_S, SLOW_S, Connections
+from gateway.server.connection_limits import IDLE_S, SLOW_S, ConnectionLimits
 
 SILENT_S = 10.0
 
@@ -30,7 +30,7 @@ def ends(*connections: Scripted) -> list[str]:
 
 def test_the_oldest_idle_one_makes_room() -> None:
     """Not one at work, and not one that was at work more lately."""
-    connections = Connections(3, SILENT_S)
+    connections = ConnectionLimits(3, SILENT_S)
     a, b, c, d, e = (Scripted() for _ in range(5))
     for now, one in enumerate((a, b, c)):
         connections.opened(one, now)
@@ -45,7 +45,7 @@ def test_the_oldest_idle_one_makes_room() -> None:
 
 def test_when_all_are_at_work_the_newcomer_is_turned_away() -> None:
     """Nobody's answer is cut off for somebody who has not asked yet."""
-    connections = Connections(1, SILENT_S)
+    connections = ConnectionLimits(1, SILENT_S)
     a, b, c = Scripted(), Scripted(), Scripted()
     connections.opened(a, 0)
     connections.begins(a)
@@ -58,7 +58,7 @@ def test_when_all_are_at_work_the_newcomer_is_turned_away() -> None:
 
 def test_without_a_descriptor_left_an_idle_one_makes_room_too() -> None:
     """However few connections there are; without an idle one the newcomer goes, and at once, for it holds the last."""
-    connections = Connections(100, SILENT_S)
+    connections = ConnectionLimits(100, SILENT_S)
     a, b, c = Scripted(), Scripted(), Scripted()
     connections.opened(a, 0)
     connections.opened(b, 1, room=False)
@@ -70,7 +70,7 @@ def test_without_a_descriptor_left_an_idle_one_makes_room_too() -> None:
 
 def test_what_is_turned_away_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     """At once, and then every ten seconds, with how many they were; only so many are left time to read why."""
-    connections = Connections(1, SILENT_S)
+    connections = ConnectionLimits(1, SILENT_S)
     connections.opened(a := Scripted(), 0)
     connections.begins(a)
     crowd = [Scripted() for _ in range(100)]
@@ -88,7 +88,7 @@ def test_what_is_turned_away_is_said_now_and_then(caplog: pytest.LogCaptureFixtu
 
 def test_slow_ones_are_waited_for_so_long() -> None:
     """From when they were first said to be slow, unless they go on."""
-    connections = Connections(10, SILENT_S)
+    connections = ConnectionLimits(10, SILENT_S)
     a, b, c = Scripted(), Scripted(), Scripted()
     for one in (a, b, c):
         connections.opened(one, 0)
@@ -108,7 +108,7 @@ def test_slow_ones_are_waited_for_so_long() -> None:
 
 def test_who_never_asks_is_not_kept() -> None:
     """One that was opened and sends nothing, and one that was answered long ago."""
-    connections = Connections(10, SILENT_S)
+    connections = ConnectionLimits(10, SILENT_S)
     a, b = Scripted(), Scripted()
     connections.opened(a, 0)
     connections.opened(b, 0)
@@ -126,7 +126,7 @@ def test_who_never_asks_is_not_kept() -> None:
 
 def test_what_is_gone_is_forgotten() -> None:
     """Neither its place nor its slowness outlives it, nor does a late word of its rest."""
-    connections = Connections(1, SILENT_S)
+    connections = ConnectionLimits(1, SILENT_S)
     a, b = Scripted(), Scripted()
     connections.opened(a, 0)
     connections.waits(a, 0)

@@ -6,10 +6,10 @@ from collections import Counter
 
 from gateway.backends.base import Backend, BackendError, Call, Completion, EventStream
 from gateway.config.schema import BackendConfig
-from gateway.tiers import Ask, Endpoint
+from gateway.tiers import Endpoint, SlotRequest
 
-CHAT = Ask("chat", "interactive", wait_s=5.0, max_waiting=1000, tokens_in=100, stream=True)
-BATCH = Ask("batch", "batch", wait_s=5.0, max_waiting=1000, tokens_in=100)
+CHAT = SlotRequest("chat", "interactive", wait_s=5.0, max_waiting=1000, tokens_in=100, stream=True)
+BATCH = SlotRequest("batch", "batch", wait_s=5.0, max_waiting=1000, tokens_in=100)
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.tiers.breaker import Breaker, Rest
+from gateway.tiers.breaker import Breaker, Ejection
 
 
 def fail(breaker: Breaker, now: float, times: int = 1, *, alone: bool = True) -> None:
@@ -129,7 +129,7 @@ def test_a_pause_that_is_asked_for_in_a_rest_is_kept() -> None:
 def test_what_a_sibling_found_ends_with_it() -> None:
     """A rest that was heard of ends when whoever told of it says so, and not at another's word."""
     breaker = Breaker()
-    rest = Rest("failing", "failing", 0.0, 30.0)
+    rest = Ejection("failing", "failing", 0.0, 30.0)
     breaker.hear("w2", rest, 0.0)
     breaker.hear("w3", None, 1.0)
     assert breaker.state(1.0) == "open"
@@ -140,9 +140,9 @@ def test_what_a_sibling_found_ends_with_it() -> None:
 def test_what_is_over_at_a_sibling_neither_begins_a_rest_nor_ends_one() -> None:
     """Its own next call will show; until then one at a time tries it here, and one that was well here stays so."""
     breaker = Breaker()
-    breaker.hear("w2", Rest("failing", "failing", 0.0, 5.0), 0.0)
-    breaker.hear("w2", Rest("failing", "failing", 6.0, 6.0), 6.0)
+    breaker.hear("w2", Ejection("failing", "failing", 0.0, 5.0), 0.0)
+    breaker.hear("w2", Ejection("failing", "failing", 6.0, 6.0), 6.0)
     assert breaker.state(6.0) == "half_open"
     tried(breaker, 7.0, well=True)
-    breaker.hear("w2", Rest("failing", "failing", 8.0, 8.0), 8.0)
+    breaker.hear("w2", Ejection("failing", "failing", 8.0, 8.0), 8.0)
     assert breaker.state(8.0) == "closed"

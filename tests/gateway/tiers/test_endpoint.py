@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.backends.base import BackendError, BadStatus, Saturated, TimedOut, Truncated, Unreachable
-from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
 from gateway.tiers.fault import BudgetSpent, DeadlinePassed
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock, endpoint_of, fail, held
 
@@ -278,7 +278,7 @@ async def test_a_wait_has_an_end(endpoint: Endpoint) -> None:
     """Who has waited for as long as it may is turned away, told when to come again, and takes no place later."""
     slots = [endpoint.take(CHAT), endpoint.take(CHAT)]
     with pytest.raises(Saturated, match="in time") as caught:
-        await endpoint.wait(Ask("chat", "interactive", 0.01, 10))
+        await endpoint.wait(SlotRequest("chat", "interactive", 0.01, 10))
     assert caught.value.retry_after_s is not None
     slots[0].free()
     assert endpoint.in_flight == 1
@@ -292,7 +292,7 @@ async def test_a_hopeless_wait_is_refused_at_once(clock: Clock, endpoint: Endpoi
     waiting = [asyncio.create_task(endpoint.wait(CHAT)) for _ in range(4)]
     await asyncio.sleep(0)
     with pytest.raises(Saturated, match="2000 ms") as caught:
-        await endpoint.wait(Ask("chat", "interactive", 1.9, 1000))
+        await endpoint.wait(SlotRequest("chat", "interactive", 1.9, 1000))
     assert caught.value.retry_after_s == pytest.approx(2.5)
     for task in waiting:
         task.cancel()
@@ -305,7 +305,7 @@ async def test_a_wait_is_bounded_by_the_backends_own_queue(endpoint: Endpoint) -
     endpoint.take(CHAT)
     endpoint.take(CHAT)
     with pytest.raises(Saturated):
-        await endpoint.wait(Ask("chat", "interactive", 0.0, 10))
+        await endpoint.wait(SlotRequest("chat", "interactive", 0.0, 10))
     assert (endpoint.config.queue.wait, endpoint.config.queue.length) == (None, None)
     waiters = [asyncio.create_task(endpoint.wait(CHAT)) for _ in range(CHAT.max_waiting)]
     await asyncio.sleep(0)
@@ -362,7 +362,7 @@ async def test_no_place_is_lost_to_those_who_leave() -> None:
     endpoint = endpoint_of(Clock(), waiting=waiting, max_in_flight=4, queue={"length": 64})
     most = 0
 
-    async def call(ask: Ask) -> None:
+    async def call(ask: SlotRequest) -> None:
         nonlocal most
         slot = endpoint.take(ask) if endpoint.has_room(batch=ask.priority == "batch", now=endpoint.now()) else None
         try:

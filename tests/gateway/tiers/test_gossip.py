@@ -15,8 +15,8 @@ from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.backends.base import Call, Completion, EventStream, Truncated
 from gateway.config.schema import BackendConfig
-from gateway.tiers import Ask, Endpoint
-from gateway.tiers.gossip import STREAM, PeerExchange
+from gateway.tiers import Endpoint, SlotRequest
+from gateway.tiers.gossip import STREAM, Gossip
 from tests.support.store import local_store
 from tests.support.wait import eventually
 
@@ -96,10 +96,10 @@ def trip(one: Endpoint) -> None:
 
 
 @asynccontextmanager
-async def exchanging(store: Store, *endpoints: Endpoint) -> AsyncIterator[list[PeerExchange]]:
+async def exchanging(store: Store, *endpoints: Endpoint) -> AsyncIterator[list[Gossip]]:
     """One worker for each endpoint, all at one store."""
     async with AsyncExitStack() as stack:
-        exchanges = [PeerExchange(store, [one]) for one in endpoints]
+        exchanges = [Gossip(store, [one]) for one in endpoints]
         for exchange in exchanges:
             exchange.start()
             stack.push_async_callback(exchange.aclose)
@@ -152,7 +152,7 @@ async def test_latencies_are_shared() -> None:
     one, other = endpoint(), endpoint()
     async with exchanging(Memory(), one, other):
         for _ in range(30):
-            one.take(Ask(tokens_in=10)).began()
+            one.take(SlotRequest(tokens_in=10)).began()
         await eventually(
             lambda: other.latency.ttft(0.5, 10, other.now()) is not None, _SOON_S, "the sibling's forecast"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.tiers.breaker import Rest
+from gateway.tiers.breaker import Ejection
 from gateway.tiers.gossip_state import Peers, rest_of, rest_told
 
 
@@ -23,9 +23,9 @@ def test_a_share_is_what_the_others_leave() -> None:
 
 def test_a_rest_is_told_as_time_left() -> None:
     """Each process has a clock of its own."""
-    told = {"rest": rest_told(Rest("pause", "asking for a pause", 5.0, 20.0), 8.0)}
-    assert rest_of(told, 1000.0) == Rest("pause", "asking for a pause", 1000.0, 1012.0)
-    assert rest_told(Rest("pause", "x", 5.0, 20.0, heard_from="w2"), 8.0) is None
+    told = {"rest": rest_told(Ejection("pause", "asking for a pause", 5.0, 20.0), 8.0)}
+    assert rest_of(told, 1000.0) == Ejection("pause", "asking for a pause", 1000.0, 1012.0)
+    assert rest_told(Ejection("pause", "x", 5.0, 20.0, heard_from="w2"), 8.0) is None
 
 
 def test_no_rest_is_longer_than_the_longest() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.backends.base import BackendError, BadStatus, Call, Completion, EventStream
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
-from gateway.tiers.keep_warm import Warmth
+from gateway.tiers.keep_warm import KeepWarm
 from tests.support.wait import eventually
 
 
@@ -42,7 +42,7 @@ def endpoint_of(backend: Counting, **warm: object) -> Endpoint:
 @asynccontextmanager
 async def keeping(*endpoints: Endpoint) -> AsyncIterator[Counter[tuple[str, str]]]:
     counted: Counter[tuple[str, str]] = Counter()
-    warmth = Warmth(endpoints, lambda backend, how: counted.update([(backend, how)]))
+    warmth = KeepWarm(endpoints, lambda backend, how: counted.update([(backend, how)]))
     warmth.start()
     try:
         yield counted

@@ -7,15 +7,15 @@ from collections import Counter
 import pytest
 
 from gateway.backends.base import Saturated
-from gateway.tiers.queue import Ask, Line, Waiter
+from gateway.tiers.queue import SlotQueue, SlotRequest, Waiter
 from tests.gateway.tiers.endpoints import BATCH, CHAT
 
 
-def line_of(length: int = 100, surfaces: Counter[str] | None = None) -> Line:
-    return Line(length, Counter() if surfaces is None else surfaces)
+def line_of(length: int = 100, surfaces: Counter[str] | None = None) -> SlotQueue:
+    return SlotQueue(length, Counter() if surfaces is None else surfaces)
 
 
-def join(line: Line, ask: Ask = CHAT) -> Waiter:
+def join(line: SlotQueue, ask: SlotRequest = CHAT) -> Waiter:
     return line.join(ask, 0.0, 1.0)
 
 
@@ -86,12 +86,12 @@ async def test_a_surface_has_so_many_waiters_in_all_lines() -> None:
     """One surface cannot fill every line of the worker."""
     surfaces: Counter[str] = Counter()
     one, other = line_of(surfaces=surfaces), line_of(surfaces=surfaces)
-    few = Ask("chat", max_waiting=2)
+    few = SlotRequest("chat", max_waiting=2)
     waiter = join(one, few)
     join(other, few)
     with pytest.raises(Saturated, match="2 requests of chat"):
         join(other, few)
-    join(other, Ask("other", max_waiting=1))
+    join(other, SlotRequest("other", max_waiting=1))
     one.leave(waiter)
     one.leave(waiter)
     join(other, few)

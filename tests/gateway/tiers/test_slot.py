@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.backends.base import Unreachable
-from gateway.tiers import Ask, Endpoint
+from gateway.tiers import Endpoint, SlotRequest
 from gateway.tiers.fault import BudgetSpent
 from tests.gateway.tiers.endpoints import CHAT, Clock
 
@@ -27,7 +27,7 @@ def test_a_streams_first_token_and_pace(clock: Clock, endpoint: Endpoint) -> Non
 def test_a_json_answers_whole_time(clock: Clock, endpoint: Endpoint) -> None:
     """A call that never began to stream was answered as a whole."""
     for _ in range(40):
-        slot = endpoint.take(Ask(tokens_in=100))
+        slot = endpoint.take(SlotRequest(tokens_in=100))
         clock.now += 2.0
         slot.succeeded(tokens_out=50)
     assert endpoint.latency.whole(0.5, 100, clock.now) == pytest.approx(2.0, rel=0.06)

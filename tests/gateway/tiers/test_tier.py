@@ -8,7 +8,7 @@ from collections.abc import Container
 import pytest
 
 from gateway.backends.base import BadStatus, Saturated, Unreachable
-from gateway.tiers import Ask, Endpoint, Slot, Tier
+from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock, endpoint_of, fail, unconfigured
 
 
@@ -50,7 +50,7 @@ async def test_goes_to_the_less_loaded_that_is_available(clock: Clock) -> None:
     assert await chosen(tier) == {a}
     fail(a, BadStatus(401))
     with pytest.raises(Saturated):
-        await tier.acquire(Ask("chat", wait_s=0.01, max_waiting=5))
+        await tier.acquire(SlotRequest("chat", wait_s=0.01, max_waiting=5))
 
 
 async def test_goes_to_one_that_has_not_failed(clock: Clock) -> None:
@@ -115,7 +115,7 @@ async def test_a_conversation_stays_where_it_was(clock: Clock) -> None:
     tier = Tier("sticky", endpoints, clock, "sticky")
     homes: list[set[Endpoint]] = []
     for affinity in range(1, 40):
-        slots: list[Slot] = [await tier.acquire(Ask("chat", affinity=affinity)) for _ in range(4)]
+        slots: list[Slot] = [await tier.acquire(SlotRequest("chat", affinity=affinity)) for _ in range(4)]
         homes.append({slot.endpoint for slot in slots})
         for slot in slots:
             slot.free()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from routing.offline.dataset import Answer, DataError, Example
+from routing.offline.dataset import DataError, Example, LabelledAnswer
 from routing.offline.evaluation import parts
 from routing.offline.evaluation.baselines import bounds, by_length, by_table
 from routing.offline.evaluation.curves import Blocks, Curve, Floats
@@ -20,7 +20,9 @@ def silently(done: int, total: int) -> None:
 
 def example(small: float, large: float, group: str = "g", cost: tuple[float, float] | None = None) -> Example:
     costs = cost or (None, None)
-    return Example("a prompt", "d", group, (Answer(small, cost_usd=costs[0]), Answer(large, cost_usd=costs[1])))
+    return Example(
+        "a prompt", "d", group, (LabelledAnswer(small, cost_usd=costs[0]), LabelledAnswer(large, cost_usd=costs[1]))
+    )
 
 
 def some_examples(count: int = 400) -> list[Example]:
@@ -177,7 +179,9 @@ def test_a_table_of_groups_knows_only_the_other_folds() -> None:
 
 def test_longer_prompts_score_higher() -> None:
     """The length heuristic counts characters."""
-    short, long = (Example(text, "d", "g", (Answer(0), Answer(1))) for text in ("short", "a longer prompt"))
+    short, long = (
+        Example(text, "d", "g", (LabelledAnswer(0), LabelledAnswer(1))) for text in ("short", "a longer prompt")
+    )
     assert by_length([short, long]).score.tolist() == [5, 15]
 
 

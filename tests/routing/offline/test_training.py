@@ -18,7 +18,7 @@ from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.difficulty.text_statistics import COUNTS
 from routing.embedding.embedder import Vectors
 from routing.features import Features
-from routing.offline.dataset import Answer, DataError, Example, choose_pair, label, read_rows, without_choices
+from routing.offline.dataset import DataError, Example, LabelledAnswer, choose_pair, label, read_rows, without_choices
 from routing.offline.evaluation.metrics import apgr, calibration_error, folds_of
 from routing.offline.training.difficulty import Recipe, Trained, cross_validate, save, train
 
@@ -116,7 +116,7 @@ def test_a_trend_of_the_fitted_prompts_does_not_lead_on_to_others() -> None:
     small = np.where(words > 30, rng.random(300) < 0.1, rng.random(300) < 0.9)
     long = np.full(50, 800)
     examples = [
-        Example("word " * count, "d", "g", (Answer(float(right)), Answer(float(index % 3 > 0))))
+        Example("word " * count, "d", "g", (LabelledAnswer(float(right)), LabelledAnswer(float(index % 3 > 0))))
         for index, (count, right) in enumerate(zip([*words, *long], [*small, *np.zeros(50)], strict=True))
     ]
     fold = np.where(np.arange(350) < 250, -1, 0)
@@ -155,7 +155,7 @@ def test_a_weaker_cheap_tier_raises_every_score(examples: list[Example], trained
 
 def test_labels_that_tell_nothing_are_refused(examples: list[Example]) -> None:
     """A model that is always right, or no data at all, is said in one line that names the data set."""
-    always = [replace(e, answers=(e.answers[0], Answer(1.0))) for e in examples]
+    always = [replace(e, answers=(e.answers[0], LabelledAnswer(1.0))) for e in examples]
     with pytest.raises(DataError, match=r"sample_words: the large model was right on 150 of 150"):
         train(always, HashedWords(), RECIPE, silently)
     with pytest.raises(DataError, match="no labelled prompts"):

@@ -16,12 +16,12 @@ from gateway.cli.commands.calibrate import view
 from gateway.cli.commands.calibrate.change import Change, change_to
 from gateway.cli.commands.calibrate.from_data import Scorers, from_data, sheet_of
 from gateway.cli.commands.calibrate.from_ledger import from_ledger
-from gateway.cli.commands.calibrate.labelled import Labelled, Surface, find_surface
+from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, find_surface
 from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
 from policies.loader import SHIPPED
 from routing.confidence.head import ConfidenceHead, shipped_head
-from routing.confidence.judge import Head
+from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 from routing.offline.calibration.cases import Cases
@@ -107,7 +107,9 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _labelled(args: argparse.Namespace, surface: Surface, deployment: Deployment, on_progress: OnProgress) -> Labelled:
+def _labelled(
+    args: argparse.Namespace, surface: LabelledSurface, deployment: Deployment, on_progress: OnProgress
+) -> LabelledTraffic:
     if args.ledger is not None:
         return from_ledger(surface, args.ledger, args.labels)
     models = args.small or surface.small.model, args.large or surface.large.model
@@ -115,13 +117,13 @@ def _labelled(args: argparse.Namespace, surface: Surface, deployment: Deployment
     return from_data(surface, args.data, models, scorers, on_progress)
 
 
-def _scorers(args: argparse.Namespace, surface: Surface, small: str, deployment: Deployment) -> Scorers:
+def _scorers(args: argparse.Namespace, surface: LabelledSurface, small: str, deployment: Deployment) -> Scorers:
     """The classifier of the deployment, and the head of the small model, if there is one."""
     kind = deployment.embedding.kind
     artefact = args.artefact or deployment.classifier or shipped_artefact(kind)
     embedder = load_embedder(kind, args.state)
     file = args.head or shipped_head(small)
-    head: Head | None = ConfidenceHead.load(file) if file else None
+    head: ScoringHead | None = ConfidenceHead.load(file) if file else None
     if args.head is None and small == surface.small.model:
         head = surface.small.head  # as the config has it, which may be another than the shipped one, or none
     sheets = (sheet_of(artefact), file) if file else (sheet_of(artefact),)
@@ -129,14 +131,14 @@ def _scorers(args: argparse.Namespace, surface: Surface, small: str, deployment:
     return Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets, first)
 
 
-def _usable(labelled: Labelled) -> Cases:
+def _usable(labelled: LabelledTraffic) -> Cases:
     cases = labelled.cases
     if not cases.large.any():
         raise CommandError("the large model is right nowhere in these labels, so there is no quality to keep")
     return cases
 
 
-def _checked(args: argparse.Namespace, labelled: Labelled, on_progress: OnProgress) -> Check | None:
+def _checked(args: argparse.Namespace, labelled: LabelledTraffic, on_progress: OnProgress) -> Check | None:
     if args.check is None:
         return None
     if len(labelled.cases) < 2:
@@ -152,8 +154,8 @@ def _checked(args: argparse.Namespace, labelled: Labelled, on_progress: OnProgre
 
 def _tell(
     args: argparse.Namespace,
-    surface: Surface,
-    labelled: Labelled,
+    surface: LabelledSurface,
+    labelled: LabelledTraffic,
     choice: Choice,
     checked: Check | None,
     change: Change | None,

@@ -9,7 +9,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands.calibrate.labelled import Surface
+from gateway.cli.commands.calibrate.labelled import LabelledSurface
 from policies.edit import CannotEdit, replaced, span_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
@@ -49,7 +49,7 @@ def key_for(basis: Basis) -> str:
     return "confidence_below" if basis == "calibrated" else "uncalibrated_below"
 
 
-def change_to(surface: Surface, setting: Setting, basis: Basis) -> Change:
+def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Change:
     """The policy file with the setting in it; raises CommandError where it cannot be put there as text."""
     before = surface.file.read_bytes().decode("utf-8-sig")
     key = key_for(basis)
@@ -68,7 +68,7 @@ def change_to(surface: Surface, setting: Setting, basis: Basis) -> Change:
     return change
 
 
-def _check(change: Change, surface: Surface, setting: Setting) -> None:
+def _check(change: Change, surface: LabelledSurface, setting: Setting) -> None:
     """The new text says what was meant and nothing else; an edit of text could go wrong in ways nobody foresees."""
     expected = _meant(surface, change.key, setting)
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def _check(change: Change, surface: Surface, setting: Setting) -> None:
         raise CommandError(f"{surface.file} is laid out in a way that cannot be edited as text; set it by hand")
 
 
-def _meant(surface: Surface, key: str, setting: Setting) -> Policy:
+def _meant(surface: LabelledSurface, key: str, setting: Setting) -> Policy:
     policy, tier = surface.policy, surface.tiers[0]
     when = policy.escalate.when.model_copy(update={key: setting.confidence_below})
     route = policy.route

@@ -13,14 +13,14 @@ import numpy as np
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._progress import OnProgress
-from gateway.cli.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
-from routing.confidence.judge import Evidence, Head, confidence_of, structural_fault
+from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.embedding.embedder import Embedder
 from routing.features import features_of_text
 from routing.offline.calibration.cases import Cases
-from routing.offline.dataset import Answer, DataError, Example, label, read_rows
+from routing.offline.dataset import DataError, Example, LabelledAnswer, label, read_rows
 
 _BATCH = 64
 
@@ -34,14 +34,14 @@ class Scorers:
 
     embedder: Embedder
     difficulty: DifficultyModel
-    head: Head | None
+    head: ScoringHead | None
     sheets: tuple[Path, ...]
     first: int | None = None
 
 
 def from_data(
-    surface: Surface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers, on_progress: OnProgress
-) -> Labelled:
+    surface: LabelledSurface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers, on_progress: OnProgress
+) -> LabelledTraffic:
     """The rows that both models answered. Raises CommandError, DataError."""
     examples = [example for file in files for example in _examples(file, models)]
     values, priors = _scored(examples, surface, scorers, on_progress)
@@ -65,7 +65,7 @@ def from_data(
         unit=unit,
         accepts_unknown=surface.policy.escalate.no_signal == "accept",
     )
-    return Labelled(cases, verdicts.basis, models, tuple(_notes(surface, files, models, scorers)))
+    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, files, models, scorers)))
 
 
 def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
@@ -81,7 +81,7 @@ def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
 
 
 def _scored(
-    examples: Sequence[Example], surface: Surface, scorers: Scorers, on_progress: OnProgress
+    examples: Sequence[Example], surface: LabelledSurface, scorers: Scorers, on_progress: OnProgress
 ) -> tuple[list[dict[str, Any]], list[float | None]]:
     """For each example, what start rules may ask, and P(the small tier is right) where it is known."""
     values: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def _scored(
     return values, priors
 
 
-def _evidence(answer: Answer, first: int | None) -> Evidence:
+def _evidence(answer: LabelledAnswer, first: int | None) -> Evidence:
     """What the judge sees of an answer: all of it, or of its first tokens."""
     if first is not None:
         return _of_first_tokens(answer, first)
@@ -110,7 +110,7 @@ def _evidence(answer: Answer, first: int | None) -> Evidence:
     return Evidence(answer.text or "", logprobs, answer.top_logprobs, finish_reason=answer.finish_reason)
 
 
-def _of_first_tokens(answer: Answer, first: int) -> Evidence:
+def _of_first_tokens(answer: LabelledAnswer, first: int) -> Evidence:
     if answer.logprobs is None:
         raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew")
     complete = len(answer.logprobs) <= first
@@ -123,18 +123,18 @@ def _of_first_tokens(answer: Answer, first: int) -> Evidence:
     )
 
 
-def _is_faulty(answer: Answer, seen: Evidence, surface: Surface) -> bool:
+def _is_faulty(answer: LabelledAnswer, seen: Evidence, surface: LabelledSurface) -> bool:
     """Whether the judge would turn the answer down whatever its tokens say, as far as the row tells."""
     if answer.text is not None:
         return bool(structural_fault(seen, surface.policy.escalate))
     return seen.finish_reason in surface.policy.escalate.when.finish
 
 
-def _cost(answer: Answer, surface: Surface, tier: int) -> float | None:
+def _cost(answer: LabelledAnswer, surface: LabelledSurface, tier: int) -> float | None:
     return dollars(answer.cost_usd, answer.tok_in, answer.tok_out, (surface.small, surface.large)[tier])
 
 
-def _notes(surface: Surface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers) -> Iterator[str]:
+def _notes(surface: LabelledSurface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers) -> Iterator[str]:
     for model, backend, tier in zip(models, (surface.small, surface.large), surface.tiers, strict=True):
         if model != backend.model:
             yield (

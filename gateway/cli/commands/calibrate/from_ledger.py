@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands.calibrate.labelled import Labelled, Surface, costs, dollars, judged
+from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from gateway.telemetry import names
 from routing.confidence.judge import Basis
 from routing.offline.calibration.cases import Cases, known_starts
@@ -44,7 +44,7 @@ class _Request:
     large_cost: float | None
 
 
-def from_ledger(surface: Surface, records: Path, labels: Path) -> Labelled:
+def from_ledger(surface: LabelledSurface, records: Path, labels: Path) -> LabelledTraffic:
     """The surface's labelled requests. Raises CommandError, DataError."""
     right = _labels(labels)
     skipped: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def from_ledger(surface: Surface, records: Path, labels: Path) -> Labelled:
     return _labelled(surface, _of_one_classifier(list(found.values()), skipped), skipped)
 
 
-def _labelled(surface: Surface, requests: Sequence[_Request], skipped: Counter[str]) -> Labelled:
+def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: Counter[str]) -> LabelledTraffic:
     values = [request.values for request in requests]
     every = [(at, surface.rules.start_cheapest(values, at)) for at in surface.rules.thresholds]
     starts, untold = known_starts(every, np.array([request.asked for request in requests]))
@@ -99,7 +99,7 @@ def _labelled(surface: Surface, requests: Sequence[_Request], skipped: Counter[s
         accepts_unknown=surface.policy.escalate.no_signal == "accept",
     )
     models = (surface.small.model, surface.large.model)
-    return Labelled(cases, verdicts.basis, models, tuple(_notes(surface, skipped, untold)))
+    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, skipped, untold)))
 
 
 def _labels(file: Path) -> dict[str, tuple[float, float]]:
@@ -130,7 +130,7 @@ def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{file}: not JSON lines: {error}") from None
 
 
-def _request(record: Mapping[str, Any], surface: Surface, label: tuple[float, float]) -> _Request | str:
+def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[float, float]) -> _Request | str:
     """The request of a record, or why it says nothing about thresholds."""
     hops: list[tuple[str, Attributes]] = [(hop["name"], hop["attributes"]) for hop in record["hops"]]
     route = next((attributes for name, attributes in hops if name == names.ROUTE), None)
@@ -202,7 +202,7 @@ def _of_one_classifier(requests: list[_Request], skipped: Counter[str]) -> list[
     return kept
 
 
-def _notes(surface: Surface, skipped: Counter[str], untold: Sequence[float | None]) -> Iterator[str]:
+def _notes(surface: LabelledSurface, skipped: Counter[str], untold: Sequence[float | None]) -> Iterator[str]:
     for reason, count in skipped.items():
         yield f"left out: {count} {reason}"
     if untold:
@@ -213,7 +213,7 @@ def _notes(surface: Surface, skipped: Counter[str], untold: Sequence[float | Non
         )
 
 
-def _nothing(surface: Surface, records: Path, labels: Path, skipped: Counter[str]) -> str:
+def _nothing(surface: LabelledSurface, records: Path, labels: Path, skipped: Counter[str]) -> str:
     why = "; ".join(f"{count} {reason}" for reason, count in skipped.items())
     left_out = f" (left out: {why})" if why else ""
     return (

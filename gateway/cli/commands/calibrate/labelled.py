@@ -20,7 +20,7 @@ from routing.offline.calibration.start import StartRules
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class LabelledSurface:
     """A surface and the first step of its ladder, from the `small` tier's backend to the `large` one's."""
 
     file: Path
@@ -36,7 +36,7 @@ class Surface:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledTraffic:
     """Labelled requests. `models` are the two that answered, `notes` what whoever reads the result must know."""
 
     cases: Cases
@@ -45,7 +45,7 @@ class Labelled:
     notes: tuple[str, ...]
 
 
-def find_surface(name: str, folder: Path, deployment: Deployment) -> Surface:
+def find_surface(name: str, folder: Path, deployment: Deployment) -> LabelledSurface:
     """The surface of that name; raises CommandError, or ConfigError where a policy cannot be read."""
     read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
     if name not in read:
@@ -59,7 +59,7 @@ def find_surface(name: str, folder: Path, deployment: Deployment) -> Surface:
     for tier in policy.tiers[:2]:
         if tier not in backends:
             raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
-    return Surface(file, policy, StartRules.of(policy), backends[policy.tiers[0]], backends[policy.tiers[1]])
+    return LabelledSurface(file, policy, StartRules.of(policy), backends[policy.tiers[0]], backends[policy.tiers[1]])
 
 
 def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, backend: BackendConfig) -> float | None:
@@ -81,7 +81,7 @@ def costs(small: Sequence[float | None], large: Sequence[float | None]) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedAnswer:
     """How the surface's judge would see the small tier's answers, as `Cases` wants it."""
 
     confidence: Floats
@@ -89,7 +89,9 @@ class Judged:
     basis: Basis
 
 
-def judged(surface: Surface, found: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]) -> Judged:
+def judged(
+    surface: LabelledSurface, found: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]
+) -> JudgedAnswer:
     """One threshold is chosen at a time: the calibrated one if any answer is held against that.
 
     The other answers are then as the policy's other threshold has them, which stays as it is.
@@ -106,4 +108,4 @@ def judged(surface: Surface, found: Sequence[tuple[float | None, Basis]], faulty
             unfit[i] |= value < other
         else:
             confidence[i] = value
-    return Judged(confidence, unfit, chosen)
+    return JudgedAnswer(confidence, unfit, chosen)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.commands.calibrate.change import Change, key_for
-from gateway.cli.commands.calibrate.labelled import Labelled, Surface
+from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic
 from routing.offline.calibration.check import Check
 from routing.offline.calibration.choose import Choice, Point, Setting, Target
 
@@ -25,7 +25,7 @@ _WANTED["cost"] = "cost at most {:g} of always-large's"
 
 
 def as_json(
-    surface: Surface, labelled: Labelled, choice: Choice, checked: Check | None, change: Change | None
+    surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice, checked: Check | None, change: Change | None
 ) -> dict[str, Any]:
     """Everything there is to say of a calibration, as JSON values."""
     return {
@@ -48,7 +48,7 @@ def as_json(
     }
 
 
-def _chosen(point: Point | None, labelled: Labelled) -> dict[str, Any] | None:
+def _chosen(point: Point | None, labelled: LabelledTraffic) -> dict[str, Any] | None:
     if point is None:
         return None
     flat = _flat(point)
@@ -63,7 +63,7 @@ def _flat(point: Point) -> dict[str, Any]:
     return {"p_adequate": setting["p_adequate"], "threshold": setting["confidence_below"], **figures}
 
 
-def show(surface: Surface, labelled: Labelled, choice: Choice) -> None:
+def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) -> None:
     """Prints the curve, and what was chosen from it."""
     out = _console()
     small, large = surface.tiers
@@ -115,7 +115,7 @@ def refusal(choice: Choice) -> str:
     return f"{start} for any setting that saves anything; about {choice.missing} more labels are missing"
 
 
-def _curve(choice: Choice, labelled: Labelled) -> Table:
+def _curve(choice: Choice, labelled: LabelledTraffic) -> Table:
     table = Table(title="the curve", title_justify="left", box=None, caption_justify="left")
     for heading in ("escalate below", "kept local", "large calls"):
         table.add_column(heading, justify="right")
@@ -160,7 +160,7 @@ def _starts(choice: Choice) -> Table:
     return table
 
 
-def _said(point: Point, labelled: Labelled, choice: Choice) -> str:
+def _said(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
     bounds = {
         "quality": f"quality {point.quality:.1%} of always-large's, at least {point.quality_at_least:.1%}",
         "error": f"errors {point.error:.2%}, at most {point.error_at_most:.2%}",
@@ -173,7 +173,7 @@ def _said(point: Point, labelled: Labelled, choice: Choice) -> str:
     )
 
 
-def settings_in_words(setting: Setting, labelled: Labelled) -> str:
+def settings_in_words(setting: Setting, labelled: LabelledTraffic) -> str:
     """`p_adequate >= 0.3, uncalibrated_below 0.92`."""
     parts: Sequence[str] = [] if setting.p_adequate is None else [f"p_adequate >= {setting.p_adequate:g}"]
     return ", ".join([*parts, f"{key_for(labelled.basis)} {setting.confidence_below:g}"])

@@ -17,7 +17,7 @@ _SHOWN_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedArtefact:
     """A loaded artefact and the encoder it was made for."""
 
     folder: Path
@@ -25,7 +25,7 @@ class Served:
     embedder: Embedder
 
     @classmethod
-    def open(cls, artefact: str, kind: EmbedderKind | None, state: Path) -> Served:
+    def open(cls, artefact: str, kind: EmbedderKind | None, state: Path) -> ServedArtefact:
         """`artefact` is a folder, or the kind of a shipped one. Raises ArtefactError, EmbedderUnavailable."""
         shipped = artefact in get_args(EmbedderKind)
         folder = shipped_artefact(cast(EmbedderKind, artefact)) if shipped else Path(artefact)

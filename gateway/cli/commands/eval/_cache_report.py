@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from rich.console import Console
 
-from cache.offline.evaluation.figures import Figure, Served
+from cache.offline.evaluation.figures import Figure, ServedPairs
 from cache.offline.evaluation.stream import Rates
 from gateway.cli.commands.eval import _report
 
@@ -22,9 +22,9 @@ _DIGITS = 6
 class PairsReport:
     """Of pairs: over all of them, of each group, of plain cosines, and the best share at 1% wrong."""
 
-    every: Served
-    groups: Mapping[str, Served]
-    baselines: Mapping[str, Served]
+    every: ServedPairs
+    groups: Mapping[str, ServedPairs]
+    baselines: Mapping[str, ServedPairs]
     best: Figure
     facts: Sequence[str]
 
@@ -94,7 +94,7 @@ def show(report: PairsReport | StreamReport, args: argparse.Namespace) -> None:
         report.print(_report.console_of_stdout())
 
 
-def _figures(of: Served | Rates) -> dict[str, Any]:
+def _figures(of: ServedPairs | Rates) -> dict[str, Any]:
     return {name: _figure(Figure(**figure)) for name, figure in asdict(of).items()}
 
 
@@ -103,7 +103,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     return {"value": value, "lo": round(figure.lo, _DIGITS), "hi": round(figure.hi, _DIGITS), "n": figure.n}
 
 
-def _cells(one: Served) -> list[str]:
+def _cells(one: ServedPairs) -> list[str]:
     wanted, other = f"{one.served.n:,}", f"{one.wrong.n:,}"
     return [wanted, _percent(one.served), other, _percent(one.wrong), _percent(one.precision)]
 

@@ -32,7 +32,7 @@ Messages = str | tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CacheRow:
     """One pair: may the answer to `a` be served to whoever asks `b`?"""
 
     group: str
@@ -41,7 +41,7 @@ class Row:
     same: bool
 
 
-def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[Row]:
+def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[CacheRow]:
     """The pairs of a file of JSON lines, gzipped or not: those of one group, at most `limit` (0: all), at random.
 
     Raises DataError.
@@ -66,7 +66,7 @@ def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[Row]
     return rows
 
 
-def _rows(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[Row]:
+def _rows(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[CacheRow]:
     for number, line in enumerate(file, start=1):
         if line.strip():
             try:
@@ -75,7 +75,7 @@ def _rows(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[Row]:
                 raise DataError(f"{path}, line {number}: {error}") from None
 
 
-def _row(line: bytes) -> Row:
+def _row(line: bytes) -> CacheRow:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -87,7 +87,7 @@ def _row(line: bytes) -> Row:
     if not isinstance(row["same_answer"], bool):
         raise ValueError(f"same_answer is true or false, not {_shown(row['same_answer'])}")
     group = row.get("group", row.get("dataset", "all"))
-    return Row(str(group), _messages(row["a"], "a"), _messages(row["b"], "b"), row["same_answer"])
+    return CacheRow(str(group), _messages(row["a"], "a"), _messages(row["b"], "b"), row["same_answer"])
 
 
 def _messages(value: object, name: str) -> Messages:

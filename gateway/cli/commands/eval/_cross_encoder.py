@@ -8,7 +8,7 @@ from pathlib import Path
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError, consulting
 from cache.semantic.decision import Decide
 from gateway.cli.commands import CommandError
-from policies.caching import CrossEncoder as Rule
+from policies.caching import CrossEncoderRules as Rule
 from policies.caching import SemanticCache
 
 _AS_THE_SCORE = Rule(min_score=0.5, decides="score")

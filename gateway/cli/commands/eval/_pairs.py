@@ -12,7 +12,7 @@ from routing.offline.dataset import DataError
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class QuestionPair:
     """Two texts. `same_answer`: they ask the same."""
 
     dataset: str
@@ -22,7 +22,7 @@ class Pair:
     same_answer: bool
 
 
-def read_pairs(path: Path) -> tuple[list[Pair], int]:
+def read_pairs(path: Path) -> tuple[list[QuestionPair], int]:
     """The pairs of a file of JSON lines (or .gz), and how many were left out for being whole conversations.
 
     Raises DataError.
@@ -40,7 +40,7 @@ def read_pairs(path: Path) -> tuple[list[Pair], int]:
     return pairs, conversations
 
 
-def _pair(line: bytes, place: str) -> Pair | None:
+def _pair(line: bytes, place: str) -> QuestionPair | None:
     try:
         row: dict[str, Any] = json.loads(line)
         a, b, same = row["a"], row["b"], row["same_answer"]
@@ -49,6 +49,6 @@ def _pair(line: bytes, place: str) -> Pair | None:
         if not (isinstance(a, str) and isinstance(b, str) and isinstance(same, bool)):
             raise TypeError("a and b are texts, same_answer is true or false")
         (a + b).encode()  # JSON can spell half a character, which no tokenizer takes
-        return Pair(str(row["dataset"]), str(row["group"]), a, b, same)
+        return QuestionPair(str(row["dataset"]), str(row["group"]), a, b, same)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: not a row of pairs: {type(error).__name__}: {error}") from None

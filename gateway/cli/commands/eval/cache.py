@@ -15,7 +15,7 @@ import numpy as np
 from cache.offline.evaluation.figures import Flags, Floats, best_within, served_of
 from cache.offline.evaluation.neighbours import near_neighbours
 from cache.offline.evaluation.pairs import Asked, score_pairs
-from cache.offline.evaluation.stream import Gate, Rates, Stream, halves, rates
+from cache.offline.evaluation.stream import Rates, Stream, StreamGate, halves, rates
 from cache.offline.evaluation.truth import Truth
 from cache.risk.control import RiskControl, calibrated
 from cache.semantic.decision import Decide, decide_by, default_threshold
@@ -25,7 +25,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number, share_number
 from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.eval import _cache_report as report
-from gateway.cli.commands.eval._cache_rows import Requests, Row, read_rows
+from gateway.cli.commands.eval._cache_rows import CacheRow, Requests, read_rows
 from gateway.cli.commands.eval._cross_encoder import add_cross_encoder_flag, with_cross_encoder
 from gateway.cli.commands.eval._data import whole
 from gateway.cli.commands.eval._embedding import Remembered
@@ -156,7 +156,7 @@ def _verifier(args: argparse.Namespace, semantic: SemanticCache) -> Verifier | N
 def _pairs(
     args: argparse.Namespace,
     cache: _Cache,
-    rows: Sequence[Row],
+    rows: Sequence[CacheRow],
     asked: Sequence[tuple[Asked, Asked]],
     embedder: Remembered,
     on_progress: OnProgress,
@@ -204,7 +204,7 @@ def _thresholds(args: argparse.Namespace, cache: _Cache, scores: Floats, same: F
 def _stream(
     args: argparse.Namespace,
     cache: _Cache,
-    rows: Sequence[Row],
+    rows: Sequence[CacheRow],
     asked: Sequence[tuple[Asked, Asked]],
     embedder: Remembered,
     on_progress: OnProgress,
@@ -226,7 +226,7 @@ def _stream(
         Truth(len(numbers), labels),
     )
     control = None if args.max_error is None else RiskControl(args.max_error, cache.threshold)
-    gate = Gate(cache.threshold, control, args.seed)
+    gate = StreamGate(cache.threshold, control, args.seed)
     ours = stream.served_by(cache.decide, gate, lambda *done: on_progress("serving", *done))
     baselines: Mapping[str, Rates] = {f"cosine_{at:.2f}": rates(stream.served_by_cosine(at - 1e-6)) for at in BASELINES}
     facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _said(cache, control)]

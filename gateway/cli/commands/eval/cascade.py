@@ -26,7 +26,7 @@ from routing.offline.evaluation.picture import draw_picture
 from routing.offline.evaluation.prefix import PREFIXES, after
 
 if TYPE_CHECKING:
-    from routing.offline.training.confidence import Judged
+    from routing.offline.training.confidence import JudgedPair
 
 DRAWS = 5
 
@@ -144,7 +144,7 @@ def _draws(args: argparse.Namespace, data: _Table, others: _Table, on_progress: 
     on_progress("fitting", len(rounds), len(rounds))
 
 
-def _draw(data: _Table, others: _Table, one: Round, judged: Judged) -> Draw:
+def _draw(data: _Table, others: _Table, one: Round, judged: JudgedPair) -> Draw:
     """Every method, on the prompts of the round that are held out; `judged` are those. The table of groups is fitted on
     the same labels as ours."""
     rows = one.rows[one.held]

@@ -16,9 +16,9 @@ from rich.table import Table
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._progress import progress
 from gateway.cli.commands.eval import _report
-from gateway.cli.commands.eval._artefact import Served
+from gateway.cli.commands.eval._artefact import ServedArtefact
 from gateway.cli.commands.eval._data import whole
-from gateway.cli.commands.eval._pairs import Pair, read_pairs
+from gateway.cli.commands.eval._pairs import QuestionPair, read_pairs
 from gateway.exit_codes import Exit
 from policies.loader import read_policy
 from policies.model import Policy
@@ -80,7 +80,7 @@ def evaluate(args: argparse.Namespace) -> int:
     policy = read_policy(args.policy)[0] if args.policy else None
     pairs, notes = _chosen(args)
     with progress() as on_progress:
-        served = Served.open(args.artefact, args.embedding, args.state)
+        served = ServedArtefact.open(args.artefact, args.embedding, args.state)
         texts = [text for pair in pairs for text in (pair.a, pair.b)]
         said = list(served.assess(texts, on_progress))
     found = _stability(pairs, said, policy, args.seed)
@@ -95,7 +95,7 @@ def evaluate(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _chosen(args: argparse.Namespace) -> tuple[list[Pair], list[str]]:
+def _chosen(args: argparse.Namespace) -> tuple[list[QuestionPair], list[str]]:
     """The pairs that ask the same, or a sample of them; and what was left out."""
     pairs, conversations = read_pairs(args.pairs)
     same = [pair for pair in pairs if pair.same_answer]
@@ -109,7 +109,9 @@ def _chosen(args: argparse.Namespace) -> tuple[list[Pair], list[str]]:
     return same, notes
 
 
-def _stability(pairs: Sequence[Pair], said: Sequence[Difficulty], policy: Policy | None, seed: int) -> _Stability:
+def _stability(
+    pairs: Sequence[QuestionPair], said: Sequence[Difficulty], policy: Policy | None, seed: int
+) -> _Stability:
     assessed = Assessed(
         np.array([difficulty.p_adequate for difficulty in said]).reshape(-1, 2),
         np.array([difficulty.in_domain for difficulty in said]).reshape(-1, 2),
@@ -133,7 +135,7 @@ def _stability(pairs: Sequence[Pair], said: Sequence[Difficulty], policy: Policy
     )
 
 
-def _under(policy: Policy, pairs: Sequence[Pair], said: Sequence[Difficulty], seed: int) -> dict[str, Any]:
+def _under(policy: Policy, pairs: Sequence[QuestionPair], said: Sequence[Difficulty], seed: int) -> dict[str, Any]:
     """Where the policy's start rules send each text, with the whole deadline left and every tier ready."""
     texts = [text for pair in pairs for text in (pair.a, pair.b)]
     tiers = np.array([_start(policy, *each) for each in zip(texts, said, strict=True)]).reshape(-1, 2)

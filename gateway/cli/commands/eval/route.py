@@ -14,7 +14,7 @@ import numpy as np
 from gateway.cli.commands._labelled import Labelled, read_labelled
 from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.eval import _report
-from gateway.cli.commands.eval._artefact import Served
+from gateway.cli.commands.eval._artefact import ServedArtefact
 from gateway.cli.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.cli.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
@@ -91,7 +91,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -> _Tested:
     """What an artefact says of each prompt, in a request of its own; the table of groups is cross-validated."""
-    served = Served.open(args.artefact, args.embedding, args.state)
+    served = ServedArtefact.open(args.artefact, args.embedding, args.state)
     said = list(served.assess([example.prompt for example in data.examples], on_progress))
     probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in said])
     domain = share(np.array([float(difficulty.in_domain) for difficulty in said]), args.seed)

@@ -48,7 +48,7 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
     api = FastAPI()
-    api.state.services = SimpleNamespace(
+    api.state.steps = SimpleNamespace(
         store=store, tenants=Tenants(tenants), deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts))
     )
     api.include_router(feedback_router())

@@ -23,13 +23,13 @@ from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.flights.single_flight import Flight, Flights, Landing
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.read import Read
-from cache.response_cache import Cache
+from cache.response_cache import ResponseCache
 from cache.store.base import Store, StoreUnavailable
-from cache.write import Keeping
-from gateway.caching.follower import Reading, late
-from gateway.caching.leader import Leading, Work
-from gateway.caching.recent import Known
-from gateway.caching.write_behind import Afterwards
+from cache.write import PendingWrite
+from gateway.caching.follower import Follower, late
+from gateway.caching.leader import Leader, Work
+from gateway.caching.recent import RecentKeys
+from gateway.caching.write_behind import WriteBehind
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.request.context import RequestContext
 from gateway.request.reply import Reply
@@ -40,16 +40,16 @@ _MOST_FLIGHTS: Final = 3
 _LEAST_S: Final = 0.05
 
 
-class Coalescing:
+class Coalescer:
     """One worker's flights, and its part in those of others. `start` it on the event loop, and close it."""
 
-    def __init__(self, store: Store, cache: Cache, afterwards: Afterwards) -> None:
+    def __init__(self, store: Store, cache: ResponseCache, write_behind: WriteBehind) -> None:
         self.cache = cache
-        self.afterwards = afterwards
+        self.write_behind = write_behind
         self.exchange = FlightExchange(store, pack, unpack)
         self.flights = Flights()
         self.looking: dict[str, list[asyncio.Future[Lookup | None]]] = {}
-        self.known = Known()
+        self.known = RecentKeys()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Coalescing:
         policy = plan.policy
         if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
             return None
-        if ctx.wishes.cache.only_if_cached:
+        if ctx.options.cache.only_if_cached:
             return None
         # Policies that differ in nothing that makes an answer share it; one that allows more time waits for no flight
         # that has less. Tiers of one's own choice are part of what is asked for.
@@ -82,16 +82,16 @@ class Coalescing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def settle(self, flight: Flight, ctx: RequestContext, keeping: Keeping | None) -> None:
-        """Closes the books of a landed flight. Equal requests of this worker find its answer in `Cache.pending` now;
-        other workers read the flight, by its lease, until the answer is in the cache.
+    def settle(self, flight: Flight, ctx: RequestContext, keeping: PendingWrite | None) -> None:
+        """Closes the books of a landed flight. Equal requests of this worker find its answer in `ResponseCache.pending`
+        now; other workers read the flight, by its lease, until the answer is in the cache.
         """
         self.flights.forget(flight)
         if keeping is not None and self.exchange.works:
-            self.afterwards.conclude(ctx.trace, keeping, _Landed(self.exchange, flight))
+            self.write_behind.conclude(ctx.trace, keeping, _Landed(self.exchange, flight))
         else:
             self.exchange.release(flight)
-            self.afterwards.conclude(ctx.trace, keeping)
+            self.write_behind.conclude(ctx.trace, keeping)
 
     def let_go(self, flight: Flight) -> None:
         """Nobody else joins this flight, here or elsewhere."""
@@ -104,7 +104,7 @@ class Turn:
 
     __slots__ = ("_claimed", "_ctx", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_unsure")
 
-    def __init__(self, host: Coalescing, ctx: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
+    def __init__(self, host: Coalescer, ctx: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
         """`key` is what equal requests share, `entry` the key of the answer in the cache."""
         self._host = host
         self._ctx = ctx
@@ -112,7 +112,7 @@ class Turn:
         self._key = key
         self._entry = entry
         # What the policy wants of every first token holds for whoever asked first, too: only a wish is its own.
-        self._first_due = ctx.ttft_deadline if ctx.wishes.ttft_s is not None else None
+        self._first_due = ctx.ttft_deadline if ctx.options.ttft_s is not None else None
         self._flight: Flight | None = None
         self._claimed: Claimed | None = None
         self._unsure = False  # whether a look that was too late has taken the lease
@@ -181,7 +181,7 @@ class Turn:
 
     async def _follow(self, flight: Flight, *, last: bool) -> Reply | Hit | None:
         self._ctx.client.watch()
-        return await Reading(self._ctx, flight.board(self._ctx.deadline), follows=True, last=last).answer()
+        return await Follower(self._ctx, flight.board(self._ctx.deadline), follows=True, last=last).answer()
 
     async def _read(self, key: str) -> bytes | None:
         """What lies under a key of the store, with the claim where nothing does."""
@@ -211,10 +211,10 @@ class Turn:
             return await self._follow(flight, last=False)
         if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
             return hit
-        leading = Leading(
+        leading = Leader(
             ctx,
             flight,
-            began=partial(host.afterwards.postpone, ctx.trace),
+            began=partial(host.write_behind.postpone, ctx.trace),
             settled=partial(host.settle, flight, ctx),
             keep=host.keep,
         )
@@ -264,7 +264,7 @@ class Turn:
 
     def _new(self) -> Flight:
         ctx = self._ctx
-        wish = ctx.wishes.deadline_s
+        wish = ctx.options.deadline_s
         roomy = wish is None or wish >= ctx.policy.slo.deadline
         return Flight(self._key, ctx.deadline, roomy=roomy, first_due=ctx.ttft_deadline)
 
