@@ -28,7 +28,10 @@ from gateway.backends.quota import Quota
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.embedding import EmbeddingService
+from gateway.caching.lookups import ExactLookup, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
+from gateway.cascade.router import Router
+from gateway.cascade.runner import CascadeRunner
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from gateway.request.access import LoopbackGuard, Tenants
@@ -75,26 +78,30 @@ def build(deployment: Deployment, source: PolicySource) -> Steps:
     cache = _cache(deployment, store, embedder, AuditJudge(_endpoints(tiers), metrics.judged))
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
-    watcher = _watcher(source, policies, metrics)
+    reloader = _reloader(source, policies, metrics)
     hedge_budgets = HedgeBudgets(tiers)
-    write_behind = WriteBehind(cache, telemetry, Finalizer(watcher, tiers, hedge_budgets))
+    gate = LoadShedder(deployment.limits.in_flight)
+    embedding = EmbeddingService(embedder, deployment.embedding.kind)
     return Steps(
         deployment=deployment,
-        gate=LoadShedder(deployment.limits.in_flight),
-        policies=watcher,
+        started_at=int(time.time()),
+        gate=gate,
         guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
-        tiers=tiers,
-        hedge_budgets=hedge_budgets,
-        store=store,
+        policies=reloader,
+        exact_cache=ExactLookup(cache, gate),
+        coalescer=Coalescer(store, cache),
+        embedder=embedding,
+        semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
+        router=Router(tiers, classifier),
+        cascade=CascadeRunner(tiers, hedge_budgets, embedding.cosine),
+        pending_writes=cache.pending,
+        write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets)),
         cache=cache,
-        coalescer=Coalescer(store, cache, write_behind),
-        embedding=EmbeddingService(embedder, deployment.embedding.kind),
-        classifier=classifier,
+        store=store,
+        tiers=tiers,
         telemetry=telemetry,
         metrics=metrics,
-        write_behind=write_behind,
-        started_at=int(time.time()),
     )
 
 
@@ -157,7 +164,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.telemetry.aclose()
         await steps.cache.aclose()
         await steps.store.aclose()
-        steps.embedding.close()
+        steps.embedder.close()
         for endpoint in endpoints:
             await endpoint.aclose()
 
@@ -167,7 +174,7 @@ def _store(deployment: Deployment) -> Store:
     return NoStore() if url is None else RedisStore.from_url(url)
 
 
-def _watcher(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyReloader:
+def _reloader(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyReloader:
     def reloaded(loaded: PolicySet) -> None:
         metrics.policy_reloaded(ok=True)
         log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))

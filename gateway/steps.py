@@ -1,16 +1,19 @@
-"""The whole wiring of one worker, as the request path sees it: built once by `assembly`, closed in order."""
+"""The steps that a request passes, as one worker has them: built once by `gateway.assembly`, closed in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cache.pending import Pending
 from cache.response_cache import ResponseCache
 from cache.store.base import Store
-from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.embedding import EmbeddingService
+from gateway.caching.lookups import ExactLookup, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
+from gateway.cascade.router import Router
+from gateway.cascade.runner import CascadeRunner
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Deployment
 from gateway.request.access import LoopbackGuard, Tenants
@@ -18,27 +21,30 @@ from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
-from routing.difficulty.model import DifficultyModel
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Everything a request needs. What changes while it runs (policies, health) changes inside these."""
+    """Everything a request passes. What changes while the worker runs (policies, health) changes inside these."""
 
     deployment: Deployment
-    gate: LoadShedder
-    policies: PolicyReloader
-    guard: LoopbackGuard
-    tenants: Tenants
-    tiers: Mapping[str, Tier]
-    hedge_budgets: HedgeBudgets
-    store: Store
-    cache: ResponseCache
-    coalescer: Coalescer
-    embedding: EmbeddingService
-    classifier: DifficultyModel
-    telemetry: Telemetry
-    metrics: Metrics
-    write_behind: WriteBehind
     started_at: int
     """Unix seconds."""
+    gate: LoadShedder
+    guard: LoopbackGuard
+    tenants: Tenants
+    policies: PolicyReloader
+    exact_cache: ExactLookup
+    coalescer: Coalescer
+    embedder: EmbeddingService
+    semantic_cache: SemanticLookup
+    router: Router
+    cascade: CascadeRunner
+    pending_writes: Pending
+    """Answers that have ended and are not in the store yet."""
+    write_behind: WriteBehind
+    cache: ResponseCache
+    store: Store
+    tiers: Mapping[str, Tier]
+    telemetry: Telemetry
+    metrics: Metrics

@@ -1,11 +1,11 @@
 """Single flight: equal requests that come while one of them is being answered share its answer. No I/O here.
 
-flight     an answer on its way: what came so far, and how it ended. It belongs to nobody of those who wait for it
-seat       one reader's place in it: reads at its own pace, and may be left at any moment without harm to the others
-landing    how a flight ended. The last who leaves before that ends it: nobody works for nobody
+flight         an answer under way: what came so far, and how it ended
+subscription   one reader's place in it. Each reads at its own pace, and leaves when it likes
+landing        how the flight ended. When the last reader leaves before that, the answer is cancelled
 
-Whoever asks first starts the flight, and is a reader like the others. What feeds it is that request's own task, until
-others read along; or, when another worker is making the answer, `cache.flights.exchange`.
+The request that asks first launches the flight and is a reader like the others. A stream is fed by a task of its own
+(`gateway.caching.leader`); when another worker makes the answer, by `cache.flights.exchange`.
 """
 
 from __future__ import annotations
@@ -90,15 +90,13 @@ class Flight:
         """The word of the last who left it before its end."""
         self.on_empty: Callable[[], None] = _nothing
         """Called once, when the last reader leaves before the landing."""
-        self.on_shared: Callable[[], None] = _nothing
-        """Called for every reader that comes after the first, before the landing."""
         self.memo: dict[str, Any] = {}
         """What readers made of the whole answer, once for all of them."""
         self._most_bytes = most_bytes
         self._events: list[bytes] = []
         self._base = 0  # the number of the first event that is still here
         self._bytes = 0
-        self._seats: set[Subscription] = set()
+        self._subscriptions: set[Subscription] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
         self._furthest = 0  # the number of the first event that no reader has taken yet
@@ -112,7 +110,7 @@ class Flight:
 
     @property
     def readers(self) -> int:
-        return len(self._seats)
+        return len(self._subscriptions)
 
     def takes(self, deadline: float, first_due: float | None = None) -> bool:
         """Whether a request may join: it must not be cut off sooner than it would be alone, nor, where it has asked for
@@ -124,15 +122,13 @@ class Flight:
             return False
         return not self.departed or self.roomy or deadline <= self.deadline
 
-    def board(self, deadline: float = 0.0) -> Subscription:
-        """A seat for one more reader, at the answer's beginning."""
+    def subscribe(self, deadline: float = 0.0) -> Subscription:
+        """A subscription for one more reader, at the answer's beginning."""
         if not self.departed:
             self.deadline = max(self.deadline, deadline)
-        seat = Subscription(self)
-        self._seats.add(seat)
-        if len(self._seats) > 1:
-            self.on_shared()
-        return seat
+        subscription = Subscription(self)
+        self._subscriptions.add(subscription)
+        return subscription
 
     # --- who makes the answer -------------------------------------------------------------------------------------
 
@@ -161,7 +157,7 @@ class Flight:
         """Ends it, once; a second landing changes nothing."""
         if self.landing is None:
             self.landing = landing
-            self.on_empty = self.on_shared = _nothing
+            self.on_empty = _nothing
             self._wake()
 
     # --- who reads it ---------------------------------------------------------------------------------------------
@@ -171,7 +167,7 @@ class Flight:
         return self._events
 
     def _forget(self) -> None:
-        passed = min((seat.read for seat in self._seats), default=self._base) - self._base
+        passed = min((subscription.read for subscription in self._subscriptions), default=self._base) - self._base
         del self._events[:passed]
         self._base += passed
 
@@ -200,13 +196,13 @@ class Flight:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
-    def _leave(self, seat: Subscription, word: str) -> None:
-        if seat not in self._seats:
+    def _leave(self, subscription: Subscription, word: str) -> None:
+        if subscription not in self._subscriptions:
             return
-        self._seats.discard(seat)
-        if self._seats and seat.read >= self._furthest:
+        self._subscriptions.discard(subscription)
+        if self._subscriptions and subscription.read >= self._furthest:
             self._unpace()  # the pace was this one's; the others are not to hold up who comes next
-        if not self._seats and self.landing is None:
+        if not self._subscriptions and self.landing is None:
             self.left_as = word
             self.on_empty()
 
@@ -259,7 +255,7 @@ class Subscription:
             self._future.set_result(None)
 
     def leave(self, word: str = "") -> None:
-        """Gives the seat up; safe to call twice. `word` says why, should it be the last."""
+        """Gives the subscription up; safe to call twice. `word` says why, should it be the last."""
         self.flight._leave(self, word)
 
     async def _change(self) -> None:

@@ -35,8 +35,8 @@ class Publisher:
         self._pack = pack
         self._flight = flight
         self._wanted: dict[str, float] = {}
-        # The seat is taken now: whoever reads here may leave before the task has begun.
-        self.task = asyncio.create_task(self._run(flight.board()), name="tierline.flights.publish")
+        # The subscription is taken now: whoever reads here may leave before the task has begun.
+        self.task = asyncio.create_task(self._run(flight.subscribe()), name="tierline.flights.publish")
 
     def wanted(self, who: str) -> None:
         """A worker's flight reads along, or still does."""
@@ -47,20 +47,20 @@ class Publisher:
         if self._wanted.pop(who, None) is not None and not self._wanted:
             self.task.cancel()
 
-    async def _run(self, seat: Subscription) -> None:
+    async def _run(self, subscription: Subscription) -> None:
         try:
-            if seat.flight.full:
+            if subscription.flight.full:
                 # It is too late to begin at the beginning, and nobody shall wait for that.
                 lost = self._end(Landing("lost"))
-                await self._store.publish(stream_of(seat.flight.key, seat.flight.ident), [lost], _KEPT_S)
+                await self._store.publish(stream_of(self._flight.key, self._flight.ident), [lost], _KEPT_S)
                 return
-            await self._publish(seat)
+            await self._publish(subscription)
         except (StoreUnavailable, asyncio.CancelledError):
             return
         finally:
-            seat.leave()
+            subscription.leave()
 
-    async def _publish(self, seat: Subscription) -> None:
+    async def _publish(self, subscription: Subscription) -> None:
         flight = self._flight
         stream = stream_of(flight.key, flight.ident)
         began = False
@@ -69,8 +69,8 @@ class Publisher:
             if not began and flight.head is not None:
                 began = True
                 frames.append(b"h" + orjson.dumps(flight.head))
-            start, events = seat.read, []
-            while batch := seat.take():
+            start, events = subscription.read, []
+            while batch := subscription.take():
                 events += batch
             if events and flight.head is not None:
                 frames.append(b"e%d:%b" % (start, b"".join(events)) if flight.head.stream else b"b" + events[0])
@@ -80,7 +80,7 @@ class Publisher:
                 await self._deliver(stream, frames)
             if landing is not None:
                 return
-            await self._news(seat, began=began)
+            await self._news(subscription, began=began)
 
     async def _deliver(self, stream: str, frames: Sequence[bytes]) -> None:
         """Publishes, if need be once more: entries that come twice are recognised by their numbers."""
@@ -97,11 +97,11 @@ class Publisher:
     def _end(self, landing: Landing) -> bytes:
         return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))
 
-    async def _news(self, seat: Subscription, *, began: bool) -> None:
+    async def _news(self, subscription: Subscription, *, began: bool) -> None:
         """Waits for more, and then a moment for more of it, or until it is time to see whether anybody still reads."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
-                await (seat.more() if began else seat.begun())
+                await (subscription.more() if began else subscription.begun())
         if began:
             await asyncio.sleep(BATCH_S)
 

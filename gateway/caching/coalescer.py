@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import orjson
@@ -27,25 +26,26 @@ from cache.response_cache import ResponseCache
 from cache.store.base import Store, StoreUnavailable
 from cache.write import PendingWrite
 from gateway.caching.follower import Follower, late
-from gateway.caching.leader import Leader, Work
+from gateway.caching.leader import Entered, Leader
 from gateway.caching.recent import RecentKeys
-from gateway.caching.write_behind import WriteBehind
+from gateway.caching.replay import replay
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.request.context import RequestContext
-from gateway.request.reply import Reply
+from gateway.request.reply import AnswerEnd
 
 log = logging.getLogger("tierline.coalescing")
 
 _MOST_FLIGHTS: Final = 3
 _LEAST_S: Final = 0.05
+_ALONE: Final = Entered()
+"""A request that shares its answer with no other."""
 
 
 class Coalescer:
     """One worker's flights, and its part in those of others. `start` it on the event loop, and close it."""
 
-    def __init__(self, store: Store, cache: ResponseCache, write_behind: WriteBehind) -> None:
+    def __init__(self, store: Store, cache: ResponseCache) -> None:
         self.cache = cache
-        self.write_behind = write_behind
         self.exchange = FlightExchange(store, pack, unpack)
         self.flights = Flights()
         self.looking: dict[str, list[asyncio.Future[Lookup | None]]] = {}
@@ -77,21 +77,25 @@ class Coalescer:
             key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
         return Turn(self, ctx, plan, key, plan.keys.key)
 
-    def keep(self, task: asyncio.Task[None]) -> None:
-        """Holds a task of a flight until it is done."""
+    async def enter(self, turn: Turn | None) -> Entered:
+        """Lead a flight, or read one to the reply. Without a turn the request shares nothing. Raises ApiError."""
+        return _ALONE if turn is None else await turn.enter()
+
+    def hold(self, task: asyncio.Task[None]) -> None:
+        """Keep a reference to a task of a flight until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def settle(self, flight: Flight, ctx: RequestContext, keeping: PendingWrite | None) -> None:
-        """Closes the books of a landed flight. Equal requests of this worker find its answer in `ResponseCache.pending`
-        now; other workers read the flight, by its lease, until the answer is in the cache.
+    def landed(self, flight: Flight, write: PendingWrite | None, end: AnswerEnd) -> None:
+        """Close a landed flight. Equal requests of this worker now find its answer in `ResponseCache.pending`; other
+        workers read the flight, by its lease, until the answer is in the cache.
         """
         self.flights.forget(flight)
-        if keeping is not None and self.exchange.works:
-            self.write_behind.conclude(ctx.trace, keeping, _Landed(self.exchange, flight))
+        if write is not None and self.exchange.works:
+            end.end(write, _LandedFlight(self.exchange, flight))
         else:
             self.exchange.release(flight)
-            self.write_behind.conclude(ctx.trace, keeping)
+            end.end(write)
 
     def let_go(self, flight: Flight) -> None:
         """Nobody else joins this flight, here or elsewhere."""
@@ -125,7 +129,7 @@ class Turn:
         """
         return self._plan.tags is None and self._joinable() is not None
 
-    async def looked_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+    async def look_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         """What is stored; where nothing is, the same round trip has asked for the right to make the answer, unless an
         answer was to be expected there.
 
@@ -152,36 +156,39 @@ class Turn:
                 if not other.done():
                     other.set_result(lookup)
 
-    async def answer(self, work: Work) -> Reply | Hit:
-        """This request's answer, made by its own work or shared; raises ApiError."""
+    async def enter(self) -> Entered:
+        """Lead a flight, or read one to the reply. Raises ApiError."""
         ctx = self._ctx
         if (tags := self._plan.tags) is not None:
             # An answer goes when the source of one of its tags does, so equal requests have equal tags as they are now.
             # Those to whom the store has not told how they are ("?") share among themselves.
             versions = tags.versions or [(name, "?") for name in tags.names]
             self._key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
-        for left in reversed(range(_MOST_FLIGHTS)):
+        for turn in range(_MOST_FLIGHTS):
             flight = self._joinable()
             if self._unsure and self._flight is not None and flight is not None:
                 self._host.exchange.leases.abandon(self._flight)
                 self._unsure = False
             if flight is None:
-                # Who has lost an answer once does not wait for another worker again.
-                found = await self._lead(work, relays=left == _MOST_FLIGHTS - 1)
+                # A request that has lost an answer once does not wait for another worker again.
+                entered = await self._lead(relays=turn == 0)
             else:
-                found = await self._follow(flight, last=left < _MOST_FLIGHTS - 1)
-            if found is not None:
-                return found
+                entered = await self._follow(flight, last=turn > 0)
+            if entered is not None:
+                return entered
             if ctx.budget_s() < _LEAST_S:
                 raise late()
-        return await work(ctx)
+        return Entered()
 
     def _joinable(self) -> Flight | None:
         return self._host.flights.joinable(self._key, self._ctx.deadline, self._first_due)
 
-    async def _follow(self, flight: Flight, *, last: bool) -> Reply | Hit | None:
+    async def _follow(self, flight: Flight, *, last: bool) -> Entered | None:
         self._ctx.client.watch()
-        return await Follower(self._ctx, flight.board(self._ctx.deadline), follows=True, last=last).answer()
+        result = await Follower(self._ctx, flight.subscribe(self._ctx.deadline), follows=True, last=last).answer()
+        if isinstance(result, Hit):
+            return Entered(replay(self._ctx, result))
+        return None if result is None else Entered(result)
 
     async def _read(self, key: str) -> bytes | None:
         """What lies under a key of the store, with the claim where nothing does."""
@@ -197,8 +204,8 @@ class Turn:
         self._claimed = found
         return None
 
-    async def _lead(self, work: Work, *, relays: bool) -> Reply | Hit | None:
-        """The answer of a flight of its own, made here or, if it `relays`, read from another worker."""
+    async def _lead(self, *, relays: bool) -> Entered | None:
+        """Launch a flight, to be led by this request or, if it `relays`, fed by another worker."""
         ctx, host = self._ctx, self._host
         flight, claimed = self._flight or self._new(), self._claimed
         self._flight = self._claimed = None
@@ -210,15 +217,8 @@ class Turn:
             self._relay(flight, theirs)
             return await self._follow(flight, last=False)
         if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
-            return hit
-        leading = Leader(
-            ctx,
-            flight,
-            began=partial(host.write_behind.postpone, ctx.trace),
-            settled=partial(host.settle, flight, ctx),
-            keep=host.keep,
-        )
-        return await leading.answer(work)
+            return Entered(replay(ctx, hit))
+        return Leader(ctx, flight, host.landed, host.hold)
 
     async def _claim(self, flight: Flight) -> Claimed:
         try:
@@ -240,7 +240,7 @@ class Turn:
 
     def _relay(self, flight: Flight, theirs: Lease) -> None:
         task = asyncio.create_task(self._relayed(flight, theirs), name="tierline.flight")
-        self._host.keep(task)
+        self._host.hold(task)
 
         def end() -> None:
             self._host.flights.forget(flight)
@@ -269,7 +269,7 @@ class Turn:
         return Flight(self._key, ctx.deadline, roomy=roomy, first_due=ctx.ttft_deadline)
 
 
-class _Landed:
+class _LandedFlight:
     """A flight whose answer is on its way into the cache. Until it is there, other workers read it from the flight."""
 
     __slots__ = ("_exchange", "_flight", "lease")
@@ -279,8 +279,8 @@ class _Landed:
         self._flight = flight
         self.lease = exchange.lease_of(flight)
 
-    def kept(self, *, written: bool) -> None:
-        """See `afterwards.Shared`."""
+    def stored(self, *, written: bool) -> None:
+        """See `SharedAnswer`."""
         if written and self.lease:
             self._exchange.leases.gone(self._flight)
         self._exchange.release(self._flight)

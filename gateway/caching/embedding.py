@@ -7,15 +7,17 @@ goes to one worker thread, where requests that came while it was busy are embedd
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cache.planning.plan import CachePlan
 from cache.store.deadline import Deadline
-from routing.embedding.embedder import Embedder, EmbedderKind
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from routing.embedding.embedder import Embedder, EmbedderKind, Vector
 
-Vector = NDArray[np.float32]
+log = logging.getLogger("tierline.embedding")
+
 _Waiting = tuple[str, asyncio.Future[Vector]]
 
 # Measured: the static embedding reads 1,000 characters in about 0.1 ms; a hop to a thread and back costs as much.
@@ -34,6 +36,27 @@ class EmbeddingService:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-embed")
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
+
+    async def vector_for(self, ctx: RequestContext, plan: CachePlan) -> Vector | None:
+        """Return the request's vector, as a hop of its trace; None where nothing needs it, or there is none in time.
+
+        Without a vector, exact caching and the policy's default tier still work.
+        """
+        if plan.why_not_semantic() and not ctx.is_classified():
+            return None
+        hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
+        hop.attributes[names.GEN_AI_REQUEST_MODEL] = self.embedder.name
+        try:
+            vector = await self.vector(ctx.features.text, ctx.budget_s())
+        except TimeoutError:
+            hop.end("timeout")
+            return None
+        except Exception:  # an encoder may fail in any way; the request must not
+            log.exception("the embedding of request %s failed", ctx.request_id)
+            hop.end("embedding_failed")
+            return None
+        hop.end()
+        return vector
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """The vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).

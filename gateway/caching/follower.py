@@ -17,7 +17,7 @@ from cache.entry import Hit
 from cache.flights.single_flight import AnswerHead, Landing, Subscription
 from gateway.accounting.charges import replayed, settle
 from gateway.backends.base import Truncated
-from gateway.caching.replay import said_of
+from gateway.caching.replay import hit_attributes
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
 from gateway.request.context import RequestContext
@@ -46,10 +46,10 @@ class Follower:
     `last`: it joins no further flight, so it takes whatever failure this one ends in.
     """
 
-    def __init__(self, ctx: RequestContext, seat: Subscription, *, follows: bool, last: bool) -> None:
+    def __init__(self, ctx: RequestContext, subscription: Subscription, *, follows: bool, last: bool) -> None:
         self._ctx = ctx
-        self._seat = seat
-        self._flight = seat.flight
+        self._subscription = subscription
+        self._flight = subscription.flight
         self._last = last
         self._hop: Hop | None = ctx.trace.begin(names.CACHE_FOLLOW) if follows else None
         self._sending = 0.0
@@ -62,7 +62,7 @@ class Follower:
     async def answer(self) -> Reply | Hit | None:
         """What the client gets; None when it has to be asked for again. Raises ApiError."""
         try:
-            if not await self._seat.begun():
+            if not await self._subscription.begun():
                 return self._without_beginning(self._flight.landing)
             head = self._flight.head
             if head is None:
@@ -76,7 +76,7 @@ class Follower:
             raise
 
     def rest(self) -> AsyncGenerator[bytes]:
-        """The events that its seat has not taken yet."""
+        """The events that its subscription has not taken yet."""
         self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
         return self._events()
 
@@ -88,7 +88,7 @@ class Follower:
         if self._hop is not None:
             self._hop.attributes.setdefault(names.CACHE_OUTCOME, self.end)
             self._hop.end()
-        self._seat.leave(self.end)
+        self._subscription.leave(self.end)
 
     # --- before the answer begins -------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Follower:
         self.end = DeadlinePassed.error_type if landing is None else landing.end
         hit = landing.found if landing is not None and isinstance(landing.found, Hit) else None
         if hit is not None and self._hop is not None:
-            self._hop.attributes.update(said_of(hit))
+            self._hop.attributes.update(hit_attributes(hit))
         self.close()
         if landing is None:
             raise late()
@@ -126,12 +126,12 @@ class Follower:
             # Who makes the answer keeps to that deadline, and says so in the answer.
             self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
         else:
-            self._seat.nudge()
+            self._subscription.nudge()
 
     # --- one body -----------------------------------------------------------------------------------------------------
 
     async def _body(self, head: AnswerHead) -> Reply | None:
-        landing = await self._seat.landed()
+        landing = await self._subscription.landed()
         flight = self._flight
         if landing is None:
             self.end = DeadlinePassed.error_type
@@ -156,10 +156,10 @@ class Follower:
         return Reply(events=events, extra=_COALESCED, stream=self)
 
     async def _events(self) -> AsyncGenerator[bytes]:
-        seat, follows, counted = self._seat, self._hop is not None, wants_usage(self._ctx.body)
+        subscription, follows, counted = self._subscription, self._hop is not None, wants_usage(self._ctx.body)
         event = b""
-        while await seat.more():
-            for event in seat.take():
+        while await subscription.more():
+            for event in subscription.take():
                 if is_usage(event):
                     if follows:
                         replayed(self._ctx, event)
@@ -181,7 +181,7 @@ class Follower:
     async def _replayed(self) -> AsyncGenerator[bytes]:
         """The events of an answer that comes as one body."""
         flight, ctx = self._flight, self._ctx
-        if await self._seat.landed() is None:
+        if await self._subscription.landed() is None:
             self.end = DeadlinePassed.error_type
             yield stream_error("the deadline has passed", DeadlinePassed.error_type)
             return

@@ -1,137 +1,111 @@
-"""What one request has to do with the cache: its plan, the two lookups, hops of its trace, and what it leaves there."""
+"""Steps 5 and 7: the exact and the semantic lookup of one request, each a hop of its trace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Protocol
 
-from cache.entry import Hit, Lookup, StoredAnswer
-from cache.planning.plan import NO_DEMANDS, CachePlan
-from cache.write import CacheWrite, PendingWrite
+from cache.entry import Hit, Lookup
+from cache.planning.plan import CachePlan
+from cache.response_cache import ResponseCache
 from gateway.caching.coalescer import Turn
-from gateway.caching.embedding import Vector
-from gateway.caching.replay import said_of
-from gateway.cascade.runner import CascadeRun
-from gateway.chat.evidence import evidence_of
+from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
-from gateway.steps import Steps
+from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from routing.confidence.judge import structural_fault
+from routing.embedding.embedder import Vector
 
 
-async def plan_of(ctx: RequestContext, steps: Steps) -> CachePlan:
-    """What the cache may do for it. Its keys are hashes of the whole body, so a large one's are made off the loop."""
-    plan = partial(
-        steps.cache.plan,
-        ctx.body,
-        ctx.policy,
-        ctx.tenant,
-        ctx.features,
-        model=ctx.policy.surface,
-        read=ctx.options.cache.read,
-        write=ctx.options.cache.write and steps.gate.keeps_answers,
-        demands=ctx.options.cache.demands,
-        tags=ctx.options.tags,
-    )
-    return await off_loop(plan) if ctx.large else plan()
+class EarlyAttempt(Protocol):
+    """An attempt that began while the semantic cache is still asked."""
+
+    async def aclose(self) -> None:
+        """Cancel it, and book what it cost."""
 
 
-async def exact(ctx: RequestContext, steps: Steps, plan: CachePlan, turn: Turn | None) -> Hit | None:
-    """The exact cache's answer; `turn` looks for all who ask the same now."""
-    hop = ctx.trace.begin(names.CACHE_EXACT)
-    look = partial(steps.cache.exact, plan, ctx.allowed_tiers())
-    return _looked_up(hop, await (look() if turn is None else turn.looked_up(look)))
+class ExactLookup:
+    """Step 5: what the cache may do for a request, and the stored answer to exactly this one."""
 
+    def __init__(self, cache: ResponseCache, gate: LoadShedder) -> None:
+        self._cache = cache
+        self._gate = gate
 
-async def semantic(
-    ctx: RequestContext, steps: Steps, plan: CachePlan, vector: Vector, run: CascadeRun | None
-) -> Hit | None:
-    """The semantic cache's answer. An attempt that has begun meanwhile is ended by a hit, as by whatever goes wrong."""
-    hop = ctx.trace.begin(names.CACHE_SEMANTIC)
-    found: Lookup | None = None
-    try:
-        needed = ctx.options.cache.only_if_cached
-        tiers = ctx.allowed_tiers()
-        found = await steps.cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
-    finally:
-        if run is not None and (found is None or found.hit is not None):
-            await run.aclose()
-    if found.score is not None:
-        hop.attributes[names.CACHE_SCORE] = found.score
-    if found.similarity is not None:
-        hop.attributes[names.SIMILARITY] = round(found.similarity, 4)
-    if found.neighbour is not None:
-        shown = found.question if steps.deployment.telemetry.prompts else found.neighbour
-        hop.attributes[names.NEIGHBOUR] = shown
-    if ctx.policy.cache.semantic is not None:
-        hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
-    owner = "" if plan.scope is None else plan.scope.owner
-    if steps.cache.audits is not None and (state := steps.cache.audits.in_force(plan.surface, owner)):
-        hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
-        hop.attributes[names.LABELS] = state.labels
-        hop.attributes[names.BREACHED] = state.breached
-    return _looked_up(hop, found)
-
-
-def _looked_up(hop: Hop, found: Lookup) -> Hit | None:
-    hop.attributes[names.CACHE_OUTCOME] = found.outcome
-    if found.reason:
-        hop.attributes[names.CACHE_REASON] = found.reason
-    if found.hit is not None:
-        hop.attributes.update(said_of(found.hit))
-    hop.end()
-    return found.hit
-
-
-def keeping_of(
-    ctx: RequestContext,
-    plan: CachePlan,
-    vector: Vector | None,
-    completion: Callable[[], Mapping[str, Any] | None] | None,
-) -> PendingWrite | None:
-    """What this answer leaves for the cache; None for one that is not to be kept."""
-    if completion is None:
-        return None
-    ledger, root = ctx.ledger, ctx.trace.root
-
-    def keep() -> CacheWrite | None:
-        value = completion()
-        if value is None:
-            return None
-        ttft_s = ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None
-        answer = StoredAnswer(
-            value,
-            ledger.tier,
-            ledger.backend,
-            ledger.model,
-            ledger.confidence,
-            ledger.cost_usd,
-            ttft_s,
-            _pace(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
+    async def plan(self, ctx: RequestContext) -> CachePlan:
+        """Return what the cache may do. Its keys hash the whole body: those of a large body are made off the loop."""
+        plan = partial(
+            self._cache.plan,
+            ctx.body,
+            ctx.policy,
+            ctx.tenant,
+            ctx.features,
+            model=ctx.policy.surface,
+            read=ctx.options.cache.read,
+            write=ctx.options.cache.write and self._gate.keeps_answers,
+            demands=ctx.options.cache.demands,
+            tags=ctx.options.tags,
         )
-        contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
-        return CacheWrite(plan, answer, vector, contested, _fault_of(ctx, value))
+        return await off_loop(plan) if ctx.large else plan()
 
-    return PendingWrite(plan, keep)
+    async def find(self, ctx: RequestContext, plan: CachePlan, turn: Turn | None) -> Hit | None:
+        """Return the stored answer. With a `turn` the look is shared by all who ask the same at this moment; where an
+        equal request is being answered already, there is nothing to look for.
+        """
+        if turn is not None and turn.joins:
+            return None
+        hop = ctx.trace.begin(names.CACHE_EXACT)
+        look = partial(self._cache.exact, plan, ctx.allowed_tiers())
+        return _describe(hop, await (look() if turn is None else turn.look_up(look)))
 
 
-def _pace(tokens: int, ttft_s: float | None, total_s: float) -> float | None:
-    """Tokens a second after the first, of a stream; its books may not be closed yet."""
-    if ttft_s is None or tokens < 2 or total_s <= ttft_s:
-        return None
-    return (tokens - 1) / (total_s - ttft_s)
+class SemanticLookup:
+    """Step 7: the stored answer to another question that means the same."""
+
+    def __init__(self, cache: ResponseCache, *, show_prompts: bool) -> None:
+        """`show_prompts`: the trace shows the neighbour's question, not only the hash that names it."""
+        self._cache = cache
+        self._show_prompts = show_prompts
+
+    async def find(
+        self, ctx: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
+    ) -> Hit | None:
+        """Return the stored answer; None at once without a vector, or for a request whose meaning no other shares.
+
+        A hit, and whatever goes wrong here, ends the `early` attempt.
+        """
+        if vector is None or plan.why_not_semantic():
+            return None
+        hop = ctx.trace.begin(names.CACHE_SEMANTIC)
+        lookup: Lookup | None = None
+        try:
+            needed = ctx.options.cache.only_if_cached
+            tiers = ctx.allowed_tiers()
+            lookup = await self._cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
+        finally:
+            if early is not None and (lookup is None or lookup.hit is not None):
+                await early.aclose()
+        if lookup.score is not None:
+            hop.attributes[names.CACHE_SCORE] = lookup.score
+        if lookup.similarity is not None:
+            hop.attributes[names.SIMILARITY] = round(lookup.similarity, 4)
+        if lookup.neighbour is not None:
+            hop.attributes[names.NEIGHBOUR] = lookup.question if self._show_prompts else lookup.neighbour
+        if ctx.policy.cache.semantic is not None:
+            hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
+        owner = "" if plan.scope is None else plan.scope.owner
+        if self._cache.audits is not None and (state := self._cache.audits.in_force(plan.surface, owner)):
+            hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
+            hop.attributes[names.LABELS] = state.labels
+            hop.attributes[names.BREACHED] = state.breached
+        return _describe(hop, lookup)
 
 
-def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:
-    """What is wrong with a whole answer. The judge may not have seen it: of a stream it saw the first tokens, of the
-    last tier's answer nothing.
-    """
-    choices = completion["choices"]
-    for choice in choices:
-        evidence = evidence_of({"choices": [choice]}, wants_json=ctx.features.wants_json, own_limit=ctx.own_limit)
-        if fault := structural_fault(evidence, ctx.policy.escalate):
-            return fault
-    return ""
+def _describe(hop: Hop, lookup: Lookup) -> Hit | None:
+    hop.attributes[names.CACHE_OUTCOME] = lookup.outcome
+    if lookup.reason:
+        hop.attributes[names.CACHE_REASON] = lookup.reason
+    if lookup.hit is not None:
+        hop.attributes.update(hit_attributes(lookup.hit))
+    hop.end()
+    return lookup.hit

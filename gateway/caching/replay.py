@@ -50,7 +50,7 @@ def replay(ctx: RequestContext, hit: Hit) -> Reply:
     return Reply(events=_paced(entry, include_usage=include_usage), extra=extra)
 
 
-def said_of(hit: Hit) -> dict[str, Any]:
+def hit_attributes(hit: Hit) -> dict[str, Any]:
     """What the hop of a hit says of it: enough for the client's feedback to find the answer and its score again."""
     said: dict[str, Any] = {
         names.CACHE_ENTRY: hit.entry_id,

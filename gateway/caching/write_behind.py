@@ -10,18 +10,20 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
 from cache.entry import WriteOutcome
 from cache.response_cache import ResponseCache
 from cache.write import CacheWrite, PendingWrite
 from gateway.accounting.finalize import Finalizer
+from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
 from gateway.telemetry.trace import Hop, Trace
 
-log = logging.getLogger("tierline.afterwards")
+log = logging.getLogger("tierline.write_behind")
 
 _QUEUE: Final = 1024
 _BATCH: Final = 32
@@ -31,77 +33,54 @@ _CLOSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """A request whose reply is out."""
+    """A request whose reply is out, and what its answer leaves for the store."""
 
     trace: Trace
     ledger: Ledger
-    keeping: PendingWrite | None = None
-    shared: Shared | None = None
-
-
-class Shared(Protocol):
-    """An answer that equal requests of other workers share until it is in the cache."""
-
-    lease: str
-    """The key of the lease under which it was made, '' if there is none: it goes with the write."""
-
-    def kept(self, *, written: bool) -> None:
-        """Told once: the answer is in the cache, and the lease gone; or it will not be."""
-
-
-@dataclass(slots=True)
-class _Postponed:
-    """A request whose answer is others' too: its books are closed when both its reply and the answer have ended."""
-
-    finished: Finished | None = None
-    concluded: bool = False
-    keeping: PendingWrite | None = None
-    shared: Shared | None = None
+    write: PendingWrite | None = None
+    shared: SharedAnswer | None = None
 
 
 class WriteBehind:
     """One background task that finishes finished requests."""
 
-    def __init__(self, cache: ResponseCache, telemetry: Telemetry, books: Finalizer) -> None:
+    def __init__(self, cache: ResponseCache, telemetry: Telemetry, finalizer: Finalizer) -> None:
         self._cache = cache
         self._telemetry = telemetry
-        self._books = books
+        self._finalizer = finalizer
         self._queue: deque[Finished] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self._postponed: dict[Trace, _Postponed] = {}
+        self._open: dict[AnswerEnd, Finished] = {}  # their answers go on for other readers
 
-    def postpone(self, trace: Trace) -> None:
-        """Has a request's books wait for `conclude`: its client may leave before its answer, which others get, ends."""
-        self._postponed[trace] = _Postponed()
+    def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
+        """Finish one request: its cost, its cache write, its record. The one door of step 11; never blocks or raises.
 
-    def conclude(self, trace: Trace, keeping: PendingWrite | None, shared: Shared | None = None) -> None:
-        """The answer of a request has ended, its reply perhaps not yet, and leaves this for the cache."""
-        postponed = self._postponed.get(trace)
-        if postponed is None:
-            if keeping is None:
-                return
-            postponed = self._postponed[trace] = _Postponed()
-        postponed.concluded, postponed.keeping, postponed.shared = True, keeping, shared
-        if postponed.finished is not None:
-            self.submit(postponed.finished)
+        `reply` is None for a request that got none. Where others read the answer too, this waits for the answer's end.
+        """
+        if reply is None:
+            self._take(Finished(trace, ledger))
+        elif (end := reply.shared_end) is None:
+            self._take(Finished(trace, ledger, reply.write if reply.is_whole() else None))
+        elif end.over:
+            self._take(Finished(trace, ledger, end.write, end.shared))
+        else:
+            self._open[end] = Finished(trace, ledger)
+            end.then(partial(self._ended, end))
 
-    def submit(self, finished: Finished) -> None:
-        """Takes a finished request. Never blocks, never raises."""
-        postponed = self._postponed.get(finished.trace)
-        if postponed is not None:
-            if not postponed.concluded:
-                postponed.finished = finished
-                return
-            del self._postponed[finished.trace]
-            finished = Finished(finished.trace, finished.ledger, postponed.keeping, postponed.shared)
+    def _ended(self, end: AnswerEnd) -> None:
+        finished = self._open.pop(end, None)
+        if finished is not None:
+            self._take(Finished(finished.trace, finished.ledger, end.write, end.shared))
+
+    def _take(self, finished: Finished) -> None:
         try:
-            self._books.close(finished.trace, finished.ledger)
+            self._finalizer.close(finished.trace, finished.ledger)
         except Exception:
-            log.exception("the books of request %s could not be closed", finished.ledger.request_id)
-        if finished.keeping is None:
-            self._telemetry.record(finished.trace, finished.ledger)
+            log.exception("the cost of request %s could not be settled", finished.ledger.request_id)
+        if finished.write is None:
+            self._record(finished, written=False)
         elif len(self._queue) >= _QUEUE:
             hop = finished.trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"})
             hop.end("queue_full")
@@ -112,7 +91,7 @@ class WriteBehind:
 
     def start(self) -> None:
         """Starts the task, on the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="tierline.afterwards")
+        self._task = asyncio.create_task(self._run(), name="tierline.write_behind")
 
     async def aclose(self) -> None:
         """Finishes what is queued, within a time limit, and stops."""
@@ -121,8 +100,7 @@ class WriteBehind:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_CLOSE_S)
             self._task.cancel()
-        left = [one.finished for one in self._postponed.values() if one.finished is not None]
-        for finished in (*self._queue, *left):
+        for finished in (*self._queue, *self._open.values()):
             self._record(finished, written=False)
 
     async def _run(self) -> None:
@@ -162,16 +140,16 @@ class WriteBehind:
 
     def _record(self, finished: Finished, *, written: bool) -> None:
         self._telemetry.record(finished.trace, finished.ledger)
-        if finished.keeping is not None:
-            self._cache.pending.done(finished.keeping)
+        if finished.write is not None:
+            self._cache.pending.done(finished.write)
         if finished.shared is not None:
-            finished.shared.kept(written=written)
+            finished.shared.stored(written=written)
 
 
 def _put_together(finished: Finished) -> CacheWrite | None:
     """What is to be kept; None for what is not worth it, or cannot be: an answer is a stranger's JSON."""
     try:
-        keep = finished.keeping.keep() if finished.keeping is not None else None
+        keep = finished.write.keep() if finished.write is not None else None
     except Exception:
         log.exception("the answer of request %s could not be put together", finished.ledger.request_id)
         return None

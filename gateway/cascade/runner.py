@@ -11,19 +11,27 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from cache.planning.plan import CachePlan
+from gateway.accounting.charges import settle
+from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
-from gateway.cascade.attempt import AttemptResult, try_attempt
+from gateway.cascade.attempt import AttemptResult, JsonAnswer, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
+from gateway.cascade.router import Routed, Router
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from gateway.request.context import RequestContext
-from gateway.steps import Steps
-from gateway.tiers import Endpoint, Slot
+from gateway.tiers import Endpoint, Slot, Tier
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
-from routing.decide import Decision, NoTierError, TierHealth
+from routing.confidence.agreement import Cosine
+from routing.decide import NoTierError
+from routing.embedding.embedder import Vector
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
+"""Answers that came about as the policy wanted; only these are stored for other requests."""
 _LOSERS_S = 0.05
 """How long a winner waits at most for the losers' books. They are cancelled: it takes a turn of the loop."""
 
@@ -52,26 +60,57 @@ class _Running:
     standing: AttemptStanding
 
 
-class CascadeRun:
-    """One request's cascade at work. `served()` once; `aclose()` in any case."""
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The answer that goes out. `keep`: it may be stored for others."""
 
-    def __init__(
-        self,
-        ctx: RequestContext,
-        steps: Steps,
-        decision: Decision,
-        health: Mapping[str, TierHealth],
-        priors: Mapping[str, float],
-        *,
-        both: bool = False,
-    ) -> None:
-        """`both`: the next tier is asked at once too."""
+    answer: JsonAnswer | LiveStream
+    keep: bool
+
+
+class CascadeRunner:
+    """Step 9 for one worker: makes the cascade of each request."""
+
+    def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, cosine: Cosine) -> None:
+        """`cosine` compares two texts by meaning, for policies that ask for agreeing samples."""
+        self.tiers = tiers
+        self.hedge_budgets = hedge_budgets
+        self.cosine = cosine
+
+    def prepare(self, ctx: RequestContext, routed: Routed) -> CascadeRun:
+        """Return the cascade of a routed request, with nothing begun."""
+        ctx.client.watch()
+        return CascadeRun(ctx, self, routed)
+
+    def speculate(
+        self, ctx: RequestContext, plan: CachePlan, vector: Vector | None, router: Router
+    ) -> CascadeRun | None:
+        """Return the cascade with its first attempt under way, where the policy wants that beside the semantic lookup.
+
+        The first attempt begins only when its tier has a free slot.
+        """
+        wanted = ctx.policy.escalate.speculate.during_lookup and not ctx.options.cache.only_if_cached
+        if not wanted or vector is None or plan.why_not_semantic():
+            return None
+        run = self.prepare(ctx, router.decide(ctx, vector))
+        if self.tiers[run.first_tier].free:
+            run.begin()
+        return run
+
+
+class CascadeRun:
+    """One request's cascade at work. `answer()` once; `aclose()` where that is not reached."""
+
+    def __init__(self, ctx: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
+        decision = routed.decision
         self.first_tier = decision.tiers[0]
         self._missing = decision.missing
         self._ctx = ctx
-        self._steps = steps
-        racing = _racing(ctx, steps, both=both)
-        self._cascade = Cascade(decision, ctx.policy, health, stream=ctx.features.stream, priors=priors, racing=racing)
+        self._runner = runner
+        racing = _racing(ctx, runner, both=routed.asks_both)
+        self._cascade = Cascade(
+            decision, ctx.policy, routed.health, stream=ctx.features.stream, priors=routed.priors, racing=racing
+        )
         self._tried: dict[int, AttemptResult] = {}
         self._running: dict[asyncio.Task[AttemptResult], _Running] = {}
         self._began = 0.0
@@ -83,8 +122,18 @@ class CascadeRun:
         if isinstance(step, Attempt):
             self._start(step)
 
-    async def served(self) -> AttemptResult:
-        """The attempt whose answer goes out; raises ApiError when there is none."""
+    async def answer(self) -> Served:
+        """Return the answer that goes out. Raises ApiError when there is none; then nothing is left open."""
+        served: AttemptResult | None = None
+        try:
+            served = await self._race()
+            return _served(self._ctx, served)
+        finally:
+            await self.aclose()
+            settle(self._ctx, served.attempt.number if served is not None else None)
+
+    async def _race(self) -> AttemptResult:
+        """Make attempts until one is to be served. Raises ApiError when none is."""
         cascade, ctx = self._cascade, self._ctx
         while True:
             if self._running and self._has_begun():
@@ -129,8 +178,8 @@ class CascadeRun:
 
     async def _try(self, attempt: Attempt, standing: AttemptStanding) -> AttemptResult:
         before = tuple(self._tried.values())
-        steps = self._steps
-        return await try_attempt(self._ctx, steps.tiers, attempt, standing, before, steps.embedding.cosine)
+        runner = self._runner
+        return await try_attempt(self._ctx, runner.tiers, attempt, standing, before, runner.cosine)
 
     def _start(self, attempt: Attempt) -> None:
         standing = AttemptStanding(self)
@@ -157,7 +206,7 @@ class CascadeRun:
         """What the client is told. A request that is too long for the tiers that were there is not its fault while one
         that may hold it is down.
         """
-        errors, tiers = self._errors(), [self._steps.tiers[name] for name in self._missing]
+        errors, tiers = self._errors(), [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
             return no_tier(NoTierError(reason, capable=True), tiers)
@@ -169,7 +218,21 @@ class CascadeRun:
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
 
-def _racing(ctx: RequestContext, steps: Steps, *, both: bool) -> Racing:
+def _served(ctx: RequestContext, result: AttemptResult) -> Served:
+    if result.answer is None or result.endpoint is None:
+        raise AssertionError("the cascade serves only an attempt that has an answer")
+    ledger = ctx.ledger
+    ledger.tier = result.attempt.tier
+    ledger.backend = result.endpoint.config.name
+    ledger.model = result.endpoint.config.model
+    ledger.confidence = result.outcome.confidence
+    # Under a clamp the tier that answers may be one that was not judged and that other requests would not stop at.
+    settled = result.attempt.judged or ctx.clamp is None or result.attempt.tier == ctx.policy.ladder[-1]
+    accepted = result.outcome.kind == "accepted"
+    return Served(result.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
+
+
+def _racing(ctx: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
     """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
     hedge = ctx.policy.escalate.hedge
     if hedge is None:
@@ -180,6 +243,6 @@ def _racing(ctx: RequestContext, steps: Steps, *, both: bool) -> Racing:
         if not isinstance(after, str):
             return after
         q = _QUANTILES[after]
-        return steps.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
+        return runner.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
 
-    return Racing(both, after_s, lambda: steps.hedge_budgets.may_hedge(ctx.policy))
+    return Racing(both, after_s, lambda: runner.hedge_budgets.may_hedge(ctx.policy))

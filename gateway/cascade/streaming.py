@@ -157,6 +157,10 @@ class LiveStream:
             yield usage
         yield ending
 
+    def share(self) -> None:
+        """Have the stream end with its totals, which any of its readers may want. Call it before the first event."""
+        self._include_usage = True
+
     def lose(self) -> None:
         """Closes it, nothing of it having been sent: another answer goes out."""
         self.end = names.LOST

@@ -54,6 +54,10 @@ class RequestContext:
         """Whose stored answers may serve it; None for any tier's: a weaker one's never serves a stronger wish."""
         return None if self.clamp is None else frozenset(self.ladder())
 
+    def is_classified(self) -> bool:
+        """Return whether there is anything for the classifier to decide."""
+        return self.policy.route.classifier != "none" and len(self.ladder()) > 1
+
     def budget_s(self) -> float:
         """What is left of the deadline, in seconds; negative once it has passed."""
         return self.deadline - time.monotonic()

@@ -26,7 +26,7 @@ class Receive(Protocol):
 class Client:
     """Watches one connection. Once watched, a client that leaves cancels the task that answers it; `gone` tells why."""
 
-    __slots__ = ("_answering", "_listening", "_receive", "_timer", "gone", "on_left", "stall_s")
+    __slots__ = ("_answering", "_listening", "_receive", "_timer", "absent", "gone", "on_left", "stall_s")
 
     def __init__(self, receive: Receive, stall_s: float) -> None:
         """`stall_s`: how long the client may leave what it was sent unread before it is given up for gone."""
@@ -36,6 +36,9 @@ class Client:
         self._listening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.gone = False
+        """It has left, and the task that answers it was cancelled."""
+        self.absent = False
+        """It has left, and the task goes on for others who wait for the same answer."""
         self.on_left: Callable[[], bool] | None = None
         """Asked when the client leaves; True has the task go on without it, for others who wait for the same."""
 
@@ -69,6 +72,7 @@ class Client:
 
     def _left(self) -> None:
         if self.on_left is not None and self.on_left():
+            self.absent = True
             return
         self.gone = True
         if self._answering is not None:

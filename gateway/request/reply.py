@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,16 +20,54 @@ class Source(Protocol):
         """Ends it; safe to call twice."""
 
 
+class SharedAnswer(Protocol):
+    """An answer that other workers read from its flight until it is in the store."""
+
+    lease: str
+    """The key of the lease under which it was made, '' if there is none: the write deletes it."""
+
+    def stored(self, *, written: bool) -> None:
+        """Hear, once, whether the answer is in the store and its lease gone."""
+
+
+class AnswerEnd:
+    """The end of an answer that is shared. It may come after its own client has left, since others read it too."""
+
+    __slots__ = ("_then", "over", "shared", "write")
+
+    def __init__(self) -> None:
+        self.over = False
+        self.write: PendingWrite | None = None
+        self.shared: SharedAnswer | None = None
+        self._then: Callable[[], None] | None = None
+
+    def end(self, write: PendingWrite | None, shared: SharedAnswer | None = None) -> None:
+        """Note, once, what the ended answer leaves for the store."""
+        self.over, self.write, self.shared = True, write, shared
+        if self._then is not None:
+            self._then()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the answer ends."""
+        self._then = callback
+
+
 @dataclass(slots=True)
 class Reply:
-    """An answer ready to go out: `body`, or `events` for a stream. `keeping` is what it leaves for the cache."""
+    """An answer ready to go out: `body`, or `events` for a stream. `write` is what a whole one leaves for the cache."""
 
     body: bytes = b""
     events: AsyncGenerator[bytes] | None = None
-    keeping: PendingWrite | None = None
+    write: PendingWrite | None = None
     extra: tuple[Header, ...] = ()
     stream: Source | None = None
     """Where the events come from, if from something that is still talking: to be closed however the reply goes."""
+    shared_end: AnswerEnd | None = None
+    """Set where other requests read this answer too: what it leaves is known at that end, not at this reply's."""
+
+    def is_whole(self) -> bool:
+        """Return whether the answer came to its good end, as far as this reply has read it."""
+        return self.stream is None or self.stream.end == "done"
 
 
 def is_error(event: bytes) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 EmbedderKind = Literal["static", "minilm"]
+Vector = NDArray[np.float32]
+"""Shape (dimension,), of unit length."""
 Vectors = NDArray[np.float32]
 
 MAX_CHARS = 8192

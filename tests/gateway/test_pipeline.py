@@ -67,7 +67,7 @@ async def test_a_failing_encoder_costs_no_request(
     """Without a usable vector a request is answered all the same, and found again by its very words."""
     policies = {"chat": SEMANTIC}
     async with in_process(tmp_path, upstream.url, store_url=store.url, policies=policies) as app:
-        app.steps.embedding.embedder = encoder()
+        app.steps.embedder.embedder = encoder()
         assert (await app.ask(question)).headers["x-tierline-path"] == "direct"
         await app.kept(question)
         assert (await app.ask(question + " there")).headers["x-tierline-path"] == "direct"

@@ -25,7 +25,14 @@ POLICIES = {
     .replace("[chat, gpt-4o-mini]", "[alone]")
     .replace("exact: {ttl: 1h}", "exact: {ttl: 1h}\n  coalesce: false"),
 }
-FLEETING = ("x-request-id", "x-tierline-overhead-ms", "server-timing", "date", "x-tierline-policy")
+FLEETING = (
+    "x-request-id",
+    "openai-processing-ms",
+    "x-tierline-overhead-ms",
+    "server-timing",
+    "date",
+    "x-tierline-policy",
+)
 """Headers that differ between any two hits of one entry."""
 LOOKUPS, WRITES = "tierline_cache_lookups_total", "tierline_cache_writes_total"
 _questions = itertools.count()

@@ -2,7 +2,7 @@
 
 async with in_process(folder, local=local.url) as app:
     reply = await app.ask("hello")
-    app.services.embedding.embedder = Broken()    # any part can be changed or looked at
+    app.steps.embedder.embedder = Broken()    # any part can be changed or looked at
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from cache.write import PendingWrite
-from gateway.caching.write_behind import Finished
 from gateway.chat.completions import wants_usage
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context
@@ -50,18 +48,17 @@ class ChatCompletions:
         self._bodies = ChatBodies(steps.deployment.limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one request, whatever happens, and hands what is left to do to `afterwards`."""
+        """Answer one request, whatever happens, and leave the rest to `write_behind`."""
         exchange = _Exchange(self._steps, self._bodies, scope, receive, send)
         self._steps.gate.enter()
         self._steps.metrics.request_started()
-        keeping: PendingWrite | None = None
         try:
-            keeping = await exchange.run()
+            await exchange.run()
         finally:
             self._steps.metrics.request_ended()
             self._steps.gate.leave()
             exchange.close()
-            self._steps.write_behind.submit(Finished(exchange.trace, exchange.ledger, keeping))
+            self._steps.write_behind.finish(exchange.trace, exchange.ledger, exchange.reply)
 
 
 class _Exchange:
@@ -73,6 +70,7 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._headers = known_headers(scope["headers"])
+        self.reply: Reply | None = None
         self._started = False
         self._events_open = False
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
@@ -84,29 +82,33 @@ class _Exchange:
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
         self.ledger = Ledger(request_id_of(self._headers))
 
-    async def run(self) -> PendingWrite | None:
-        """Reads, answers, replies; what a whole answer leaves for the cache, whatever became of its client."""
-        reply: Reply | None = None
+    async def run(self) -> None:
+        """Read the request, answer it, send the reply."""
         try:
-            reply = await self._answer()
-            await self._reply(reply)
-            return reply.keeping
+            self.reply = reply = await self._answer()
+            if self._client.absent:  # the answer was made for others who wait for it
+                self._client_left()
+                if reply.stream is not None:
+                    reply.stream.close()
+            else:
+                await self._send_reply(reply)
         except ClientGone:
             self._client_left()
         except ApiError as error:
-            await self._fail(error)
+            if self._client.absent:
+                self._client_left()
+            else:
+                await self._fail(error)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
-            if self._client.gone:
+            if self._client.gone or self._client.absent:
                 self._client_left()
             else:
                 await self._cut_off()
         except Exception:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self._fail(InternalError())
-        whole = reply is not None and (reply.stream is None or reply.stream.end == "done")
-        return reply.keeping if reply is not None and whole else None
 
     def close(self) -> None:
         """Closes the books, after the last byte."""
@@ -136,7 +138,7 @@ class _Exchange:
             self._alive.begin()
         return await answer(ctx, steps)
 
-    async def _reply(self, reply: Reply) -> None:
+    async def _send_reply(self, reply: Reply) -> None:
         ledger = self.ledger
         ledger.status = 200
         headers = self._explained()

@@ -107,8 +107,8 @@ def readiness(steps: Steps) -> dict[str, Any]:
             surface: {"threshold": round(state.threshold, 4), "labels": state.labels, "breached": state.breached}
             for surface, state in learned.items()
         },
-        "embedder": steps.embedding.embedder.name,
-        "classifier": steps.classifier.version,
+        "embedder": steps.embedder.embedder.name,
+        "classifier": steps.router.classifier.version,
         "surfaces": {name: policy.version for name, policy in policies.items()},
     }
 

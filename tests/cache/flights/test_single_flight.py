@@ -20,26 +20,26 @@ def flight(key: str = "k", roomy: bool = True, most_bytes: int = 1 << 20) -> Fli
     return Flight(key, time.monotonic() + 10, roomy=roomy, most_bytes=most_bytes)
 
 
-async def all_of(seat: Subscription) -> bytes:
+async def all_of(subscription: Subscription) -> bytes:
     read = b""
-    while await seat.more():
-        read += b"".join(seat.take())
+    while await subscription.more():
+        read += b"".join(subscription.take())
     return read
 
 
 async def test_everybody_gets_the_whole_answer_whenever_they_come() -> None:
     """Who comes in the middle gets what came so far, then the rest, and who comes after the end gets all of it."""
     one = flight()
-    early = asyncio.create_task(all_of(one.board()))
+    early = asyncio.create_task(all_of(one.subscribe()))
     one.begin(HEAD)
     for number in range(50):
         one.add(b"%d," % number)
         await asyncio.sleep(0)
-    middle = asyncio.create_task(all_of(one.board()))
+    middle = asyncio.create_task(all_of(one.subscribe()))
     await asyncio.sleep(0)
     one.add(b"end")
     one.land(DONE)
-    late = await all_of(one.board())
+    late = await all_of(one.subscribe())
     assert await early == await middle == late == b"".join(b"%d," % n for n in range(50)) + b"end"
 
 
@@ -48,32 +48,32 @@ async def test_one_who_leaves_harms_nobody_and_the_last_ends_it() -> None:
     one = flight()
     emptied = []
     one.on_empty = lambda: emptied.append(one.left_as)
-    seats = [one.board() for _ in range(3)]
-    readers = [asyncio.create_task(all_of(seat)) for seat in seats]
+    subscriptions = [one.subscribe() for _ in range(3)]
+    readers = [asyncio.create_task(all_of(subscription)) for subscription in subscriptions]
     await asyncio.sleep(0)
     readers[0].cancel()
-    seats[0].leave("first")
+    subscriptions[0].leave("first")
     one.add(b"x")
     await asyncio.sleep(0)
     assert not emptied
     one.land(DONE)
     assert await asyncio.gather(*readers[1:]) == [b"x", b"x"]
-    seats[1].leave("second")
-    seats[2].leave("third")
+    subscriptions[1].leave("second")
+    subscriptions[2].leave("third")
     assert not emptied  # it had landed
 
     other = flight()
     other.on_empty = lambda: emptied.append(other.left_as)
-    seat = other.board()
-    seat.leave("gone")
-    seat.leave("again")
+    subscription = other.subscribe()
+    subscription.leave("gone")
+    subscription.leave("again")
     assert emptied == ["gone"]
 
 
 async def test_a_slow_reader_slows_nobody_and_a_lone_one_slows_the_maker() -> None:
     """The maker goes no further ahead than what the quickest takes; one that waits for the whole is no brake at all."""
     one = flight(most_bytes=1 << 30)
-    quick, _slow = one.board(), one.board()
+    quick, _slow = one.subscribe(), one.subscribe()
     for _ in range(4):
         one.add(b"x" * 65_536)
     making = asyncio.create_task(one.room())
@@ -83,7 +83,7 @@ async def test_a_slow_reader_slows_nobody_and_a_lone_one_slows_the_maker() -> No
         pass
     await making
     one.add(b"x" * 200_000)
-    whole = asyncio.create_task(one.board().landed())
+    whole = asyncio.create_task(one.subscribe().landed())
     await asyncio.sleep(0)
     await one.room()
     one.land(DONE)
@@ -95,11 +95,11 @@ async def test_a_flight_that_has_carried_too_much_takes_nobody_else_and_forgets_
     flights = Flights()
     one = flight(most_bytes=1_000)
     flights.launch(one)
-    seat = one.board()
+    subscription = one.subscribe()
     read = b""
     for number in range(300):
         one.add(b"%010d" % number)
-        read += b"".join(seat.take())
+        read += b"".join(subscription.take())
     assert flights.joinable("k", 0) is None
     assert len(one.events()) < 150
     assert read == b"".join(b"%010d" % number for number in range(300))
@@ -112,7 +112,7 @@ async def test_a_hurried_flight_takes_only_the_more_hurried() -> None:
     one = Flight("k", now + 1, roomy=False)
     flights.launch(one)
     assert flights.joinable("k", now + 5) is one
-    one.board(now + 5)
+    one.subscribe(now + 5)
     assert one.deadline == now + 5
     one.departed = True
     assert flights.joinable("k", now + 5) is one
@@ -136,10 +136,10 @@ async def test_a_wish_for_an_early_first_token_waits_for_nobody_slower() -> None
 async def test_a_nudged_reader_stops_waiting() -> None:
     """Wherever it waits; its own deadline is nobody else's."""
     for wait in (Subscription.begun, Subscription.more, Subscription.landed):
-        seat = flight().board()
-        waiting = asyncio.create_task(wait(seat))  # type: ignore[arg-type, var-annotated]
+        subscription = flight().subscribe()
+        waiting = asyncio.create_task(wait(subscription))  # type: ignore[arg-type, var-annotated]
         await asyncio.sleep(0)
-        seat.nudge()
+        subscription.nudge()
         assert not await waiting
 
 
@@ -179,7 +179,7 @@ async def test_another_worker_reads_along(store: RedisStore) -> None:
     """What came before it asked, what comes after, and the end, in order; the head with it."""
     maker, made, other, copy, relaying = await pair(store, key())
     made.begin(HEAD)
-    reader = copy.board()
+    reader = copy.subscribe()
     for number in range(200):
         made.add(b"data: %d\n\n" % number)
         await asyncio.sleep(0.0005)
@@ -214,10 +214,10 @@ async def test_readers_elsewhere_keep_a_flight_going_until_they_leave(store: Red
     maker, made, other, copy, relaying = await pair(store, key())
     emptied: list[float] = []
     made.on_empty = lambda: emptied.append(time.monotonic())
-    seat = made.board()
+    subscription = made.subscribe()
     made.begin(HEAD)
     await eventually(lambda: made.readers == 2, 5, "the publisher")
-    seat.leave()
+    subscription.leave()
     await eventually(lambda: copy.head is not None, 5, "the copy's head")
     assert not emptied
     relaying.cancel()

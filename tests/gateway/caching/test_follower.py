@@ -40,7 +40,7 @@ def reading_of(flight: Flight) -> Follower:
         ledger=Ledger("r"),
         client=Client(None, 60.0),  # type: ignore[arg-type]
     )
-    return Follower(ctx, flight.board(ctx.deadline), follows=True, last=True)
+    return Follower(ctx, flight.subscribe(ctx.deadline), follows=True, last=True)
 
 
 async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:

@@ -1,0 +1,107 @@
+"""Step 8: how hard is the request, and which tiers should try, in which order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.cascade.client_errors import no_tier
+from gateway.request.context import RequestContext
+from gateway.telemetry import names
+from gateway.telemetry.trace import Hop
+from gateway.tiers import Tier
+from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
+from routing.difficulty.model import Difficulty, DifficultyModel
+from routing.embedding.embedder import Vector
+from routing.tokens import room_needed
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """What step 8 hands to step 9."""
+
+    decision: Decision
+    health: Mapping[str, TierHealth]
+    priors: Mapping[str, float]
+    """By tier, how likely it is right before it has answered; empty where the classifier has no opinion."""
+    asks_both: bool
+    """Ask the next tier at once too (`escalate.speculate.both`)."""
+
+
+class Router:
+    """Decides for one worker: its tiers' health and the classifier are what `routing.decide` is given."""
+
+    def __init__(self, tiers: Mapping[str, Tier], classifier: DifficultyModel) -> None:
+        self._tiers = tiers
+        self.classifier = classifier
+
+    def decide(self, ctx: RequestContext, vector: Vector | None) -> Routed:
+        """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
+        tokens_in, batch = ctx.features.approx_tokens, ctx.policy.load.priority == "batch"
+        health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.ladder}
+        hop = ctx.trace.begin(names.ROUTE)
+        difficulty: Difficulty | None = None
+        if vector is not None and ctx.is_classified():
+            difficulty = self.classifier.assess(vector, ctx.features)
+            _describe_difficulty(ctx, hop, difficulty)
+        decision = self._decide(ctx, hop, difficulty, health)
+        both = ctx.policy.escalate.speculate.both
+        asks_both = both is not None and both.holds(rule_values(difficulty, ctx.features, ctx.budget_s()))
+        return Routed(decision, health, _priors(ctx, difficulty), asks_both)
+
+    def _decide(
+        self, ctx: RequestContext, hop: Hop, difficulty: Difficulty | None, health: Mapping[str, TierHealth]
+    ) -> Decision:
+        left = ctx.left()
+        largest = max((one.context or 0 for one in health.values()), default=0)
+        try:
+            decision = decide(
+                ctx.policy,
+                difficulty,
+                ctx.features,
+                health,
+                left.total_s,
+                ctx.clamp,
+                ttft_s=left.ttft_s,
+                holdout=_held_out(ctx, hop, health),
+                room=room_needed(ctx.body, largest) if largest else 0,
+            )
+        except NoTierError as error:
+            hop.attributes[names.REASON] = str(error)
+            hop.end("no_tier")
+            raise no_tier(error, [self._tiers[name] for name in ctx.policy.ladder]) from error
+        hop.attributes[names.DECISION] = list(decision.tiers)
+        hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
+        hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
+        forecast = health[decision.tiers[0]].forecast
+        if forecast is not None and forecast.known:
+            hop.attributes[names.FORECAST_TTFT] = round(forecast.ttft_s * 1000, 1)
+        hop.end()
+        return decision
+
+
+def _held_out(ctx: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
+    """Draw whether this request goes to the strongest tier, so that the others can be measured against it."""
+    ladder = ctx.policy.ladder
+    if not ctx.policy.holdout or ctx.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
+        return False
+    drawn = hop.attributes[names.HOLDOUT] = random.random() < ctx.policy.holdout  # noqa: S311
+    return drawn
+
+
+def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
+    hop.attributes[names.IN_DOMAIN] = difficulty.in_domain
+    hop.attributes[names.CLASSIFIER] = difficulty.model_version
+    if difficulty.in_domain:
+        hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
+        hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
+        ctx.ledger.difficulty = difficulty.score
+
+
+def _priors(ctx: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
+    """Return how likely each tier is right before it has answered, where the classifier knows."""
+    if difficulty is None or not difficulty.in_domain:
+        return {}
+    tiers = ctx.policy.tiers
+    return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
