@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -71,11 +72,14 @@ class App:
 
 
 async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
-    scope["state"].update(shared_with_server(steps.gate, steps.deployment.limits))
+    shared = shared_with_server(steps.gate, steps.deployment.limits)
+    scope["state"].update(shared)
     await receive()
     async with running(steps):
+        sweeping = asyncio.create_task(shared["connections"].keep_sweeping(), name="tierline.connections")
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        sweeping.cancel()
     await send({"type": "lifespan.shutdown.complete"})
 
 

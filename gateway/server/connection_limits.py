@@ -7,6 +7,7 @@ one has so long for the head of its request, and as long again for each 64 KiB o
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from typing import Final, Protocol
@@ -18,6 +19,7 @@ IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
 """So many bytes of a request in SLOW_S are no slow ones."""
 
+_SWEEP_EVERY_S: Final = 0.5
 _MOST_LEAVING: Final = 64
 _SAY_EVERY_S: Final = 10.0
 
@@ -96,8 +98,15 @@ class ConnectionLimits:
         """Its request has come whole, or has made progress, after `waits` was said of it."""
         self._slow.pop(connection, None)
 
+    async def keep_sweeping(self) -> None:
+        """Sweep twice a second, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self.sweep(loop.time())
+            await asyncio.sleep(_SWEEP_EVERY_S)
+
     def sweep(self, now: float) -> None:
-        """Ends what has been slow, silent or idle for too long. Once a second or so."""
+        """End what has been slow, silent or idle for too long."""
         while self._slow and now - next(iter(self._slow.values())) >= SLOW_S:
             connection, _ = self._slow.popitem(last=False)
             connection.too_slow()

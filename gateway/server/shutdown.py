@@ -1,4 +1,4 @@
-"""How a server process stops, and the rounds it makes until then.
+"""How a server process stops.
 
     SIGTERM      /readyz says 503 at once, but for `limits.drain` newcomers are still taken, since those who send them
                  learn of it late. Then as SIGINT.
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import signal
-import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from gateway.request.load_shedding import LoadShedder
 
 _FORCED_S: Final = 2.0
-_SWEEP_EVERY: Final = 5
 
 
 def shared_with_server(gate: LoadShedder, limits: Limits) -> dict[str, Any]:
@@ -44,36 +41,27 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._signals: set[int] = set()
-        self._takes_until = math.inf
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See uvicorn."""
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT and SIGTERM."""
-        if sig in self._signals:
-            self.should_exit = self.force_exit = True
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._cut_off)
+        """Handle SIGINT or SIGTERM. uvicorn installs this from inside its event loop, so there always is one."""
+        loop = asyncio.get_running_loop()
+        again = sig in self._signals
         self._signals.add(sig)
-        if not self.started:
-            self.should_exit = True
-            return
-        self.lifespan.state["gate"].drain()
-        if sig == signal.SIGTERM:
-            self._takes_until = min(self._takes_until, time.monotonic() + self.lifespan.state["limits"].drain)
+        if self.started:
+            self.lifespan.state["gate"].drain()
+        if again:
+            self.force_exit = True
+            loop.call_soon_threadsafe(self._cut_off)
+        if self.started and sig == signal.SIGTERM and not again:
+            # A signal handler may interrupt the loop anywhere, so it leaves the timer to the loop's next turn.
+            loop.call_soon_threadsafe(loop.call_later, self.lifespan.state["limits"].drain, self._take_no_more)
         else:
-            self.should_exit = True
+            self._take_no_more()
 
-    async def on_tick(self, counter: int) -> bool:
-        """See uvicorn: ten times a second; True ends the taking of newcomers."""
-        if counter % _SWEEP_EVERY == 0 and self._loop is not None:
-            self.lifespan.state["connections"].sweep(self._loop.time())
-        return await super().on_tick(counter) or time.monotonic() >= self._takes_until
+    def _take_no_more(self) -> None:
+        """Have uvicorn close the listeners at its next tick, a tenth of a second later at most."""
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the listeners, waits for what is in flight within its limit, and cuts off what is left."""

@@ -20,8 +20,10 @@ import yaml
 from gateway.assembly import build
 from gateway.config.launch import Launch
 from gateway.request.load_shedding import LoadShedder
+from gateway.server import connection_limits
 from gateway.server.connection_limits import SLOW_S
 from gateway.server.server import listen, server_of
+from gateway.server.shutdown import Server
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies
@@ -52,8 +54,8 @@ def memory() -> Memory:
 
 
 @pytest.fixture
-def in_thread(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memory: Memory) -> Iterator[Rig]:
-    """A gateway in a thread of this process, which believes what `memory` says."""
+def served(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memory: Memory) -> Iterator[tuple[Rig, Server]]:
+    """A gateway in a thread of this process, which believes what `memory` says, and its server."""
     write_policies(tmp_path / "policies", {"chat": CHAT})
     (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None, store.url)))
     launch = Launch(config=tmp_path / "tierline.yaml", policies=tmp_path / "policies")
@@ -69,10 +71,16 @@ def in_thread(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memor
     try:
         until(lambda: server.started, 20, "the server")
         process: Any = None
-        yield Rig(Gateway(port, tmp_path, process), store.url)
+        yield Rig(Gateway(port, tmp_path, process), store.url), server
     finally:
         server.should_exit = True
         thread.join(30)
+
+
+@pytest.fixture
+def in_thread(served: tuple[Rig, Server]) -> Rig:
+    """The same gateway, where its server does not matter."""
+    return served[0]
 
 
 def metric(rig: Rig, name: str) -> float:
@@ -264,6 +272,21 @@ def test_c5_who_does_not_finish_a_request_is_not_waited_for(rig: Rig) -> None:
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b'"code":"request_timeout"' in answer
     assert rig.ask("chat").status == 200
+
+
+def test_c5_who_does_not_finish_a_request_does_not_hold_up_a_stop(
+    served: tuple[Rig, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stops refuses a slow request when its time is over, and is not kept by it for `limits.finish`."""
+    rig, server = served
+    monkeypatch.setattr(connection_limits, "SLOW_S", 1.0)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", rig.gateway.port), timeout=10) as client:
+        client.sendall(head + b"Content-Length: 90\r\nExpect: 100-continue\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 100 ")  # so the application waits for the body
+        client.sendall(b"{")
+        server.should_exit = True
+        assert b"".join(iter(lambda: client.recv(1000), b"")).startswith(b"HTTP/1.1 408 ")
 
 
 def test_c5_who_says_nothing_is_not_kept(tmp_path: Path, local_upstream: Upstream) -> None:
