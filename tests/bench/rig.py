@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,11 +134,11 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
     os.sched_setaffinity(0, {cores.load})
     with ExitStack() as stack:
         upstream = free_port()
-        direct = stack.enter_context(_process("direct", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
+        direct = stack.enter_context(process("direct", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
         store = stack.enter_context(local_store())
         with on_core(cores.gateway):
             nginx = stack.enter_context(_nginx(folder / "nginx", upstream))
-            raw = stack.enter_context(_raw_proxy(upstream))
+            raw = stack.enter_context(raw_proxy(upstream))
             gateway = stack.enter_context(bench_gateway(folder / "gateway", upstream, store.url)) if ours else None
         yield Rig(cores, store.url, direct, nginx, raw, gateway_service(gateway) if gateway else None)
 
@@ -164,18 +164,20 @@ def gateway_service(gateway: Gateway) -> Service:
 
 
 @contextmanager
-def _process(name: str, port: int, *arguments: str, **env: str) -> Iterator[Service]:
-    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment(**env))
-    with _stopped(process):
+def process(name: str, port: int, *arguments: str, **env: str) -> Iterator[Service]:
+    """A Python process with these arguments, listening on `port`."""
+    started = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment(**env))
+    with _stopped(started):
         until(lambda: listens(port), 10, f"{name} listens")
-        yield Service(name, port, process.pid)
+        yield Service(name, port, started.pid)
 
 
-def _raw_proxy(upstream: int) -> AbstractContextManager[Service]:
+def raw_proxy(upstream: int, launcher: Sequence[str] = ("-m", "uvicorn")) -> AbstractContextManager[Service]:
+    """The raw proxy, run by uvicorn; `launcher` stands for `-m uvicorn` where another module is to run that."""
     port = free_port()
-    arguments = ["-m", "uvicorn", "tests.bench.raw_proxy:app", "--port", str(port), "--loop", "uvloop"]
+    arguments = [*launcher, "tests.bench.raw_proxy:app", "--port", str(port), "--loop", "uvloop"]
     arguments += ["--http", "httptools", "--no-access-log", "--log-level", "warning", "--backlog", "1024"]
-    return _process("raw proxy", port, *arguments, BENCH_UPSTREAM=f"http://127.0.0.1:{upstream}")
+    return process("raw proxy", port, *arguments, BENCH_UPSTREAM=f"http://127.0.0.1:{upstream}")
 
 
 @contextmanager

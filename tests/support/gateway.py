@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,13 +131,20 @@ def secrets_of(hosted: str | None, env: Mapping[str, str] | None = None) -> dict
 
 
 @contextmanager
-def running(folder: Path, env: Mapping[str, str], *arguments: str, output: int | None = None) -> Iterator[Gateway]:
+def running(
+    folder: Path,
+    env: Mapping[str, str],
+    *arguments: str,
+    output: int | None = None,
+    launcher: Sequence[str] = ("-m", "gateway"),
+) -> Iterator[Gateway]:
     """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be.
 
-    What it says goes to the descriptor `output`, if there is one, and not to its `log()`.
+    What it says goes to the descriptor `output`, if there is one, and not to its `log()`. `launcher` stands for
+    `-m gateway` where another module is to run it.
     """
     port = free_port()
-    command = [sys.executable, "-m", "gateway", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, *launcher, "serve", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies"), *arguments]
     with (folder / "gateway.log").open("wb") as log:
         said = log if output is None else output

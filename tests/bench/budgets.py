@@ -1,0 +1,280 @@
+"""What each path of a request costs in counts, held against limits: `make budgets`.
+
+Counts do not swing as times do, so a feature that adds to a path is seen at once. Every path is driven one request at a
+time over real sockets, against a real store; the gateway counts itself (`tests.bench.counted`). The raw proxy, counted
+the same way, is the yardstick. The limits stand in `budgets.json`; `--write` puts today's counts there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.bench.rig import BARE, FULL, HERE, JUDGED, process, raw_proxy
+from tests.support.gateway import ROOT, config, environment, free_port, running, write_policies
+from tests.support.store import local_store
+from tests.support.wait import until
+
+LIMITS = HERE / "budgets.json"
+WHAT = ("calls", "tasks", "timers", "callbacks", "round_trips", "store_bytes", "peak_bytes")
+_TOLERANCE = {"calls": 0.02, "callbacks": 0.05, "timers": 0.05, "store_bytes": 0.05, "peak_bytes": 0.25}
+"""How far above its limit a count may be, for what a few stray events of the background add."""
+_REQUESTS = 60
+_SHORT, _LONG = 16, 80
+"""Chunks of two streams; what one chunk costs is their difference."""
+_ESCALATED = """
+surface: escalated
+slo: {deadline: 20s}
+holdout: 0
+tiers: [local, hosted]
+route: {classifier: none, start: {local: otherwise}}
+escalate:
+  when: {uncalibrated_below: 0.99}
+  stream: {hold_tokens: 8, hold_max: 20s}
+"""
+"""The first tier's stream is judged after 8 tokens and turned down; the second's goes out."""
+
+_NEAR = FULL.replace("surface: full", "surface: near").replace("0.95", "0.7")
+"""As `full`; every rephrasing of ours is near enough."""
+
+Counts = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that counts: its port, its process, and where it writes its counts."""
+
+    port: int
+    pid: int
+    file: Path
+    store_url: str | None = None
+
+
+class NotAsMeant(Exception):
+    """A request went another way than the one that is counted."""
+
+
+def measure(folder: Path) -> dict[str, Counts]:
+    """The counts of every path, per request or per chunk."""
+    paths: dict[str, Counts] = {}
+    with servers(folder) as (raw, ours):
+        paths["raw proxy"] = _requests(raw, "bare")
+        paths["raw proxy, chunk"] = _chunk(raw, "bare")
+        paths["bare"] = _requests(ours, "bare", way="direct")
+        paths["exact hit"] = _requests(ours, "full", way="cache-exact", warm=1)
+        paths["semantic hit"] = _semantic(ours)
+        paths["miss"] = _requests(ours, "full", unique=True, way="direct")
+        paths["stream, committed chunk"] = _chunk(ours, "bare", way="direct")
+        paths["stream, judged chunk"] = _chunk(ours, "judged", way="direct")
+        paths["stream, escalated chunk"] = _chunk(ours, "escalated", way="escalated")
+        paths["stream of a shared answer, chunk"] = _chunk(ours, "full", unique=True, way="direct")
+    return paths
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[tuple[Server, Server]]:
+    """The raw proxy and our gateway, both counting, over the same raw upstream."""
+    with ExitStack() as stack:
+        upstream = free_port()
+        stack.enter_context(process("upstream", upstream, "-m", "tests.bench.raw_upstream", str(upstream)))
+        store = stack.enter_context(local_store())
+        raw_file, our_file = folder / "raw.json", folder / "ours.json"
+        raw = stack.enter_context(raw_proxy(upstream, ("-m", "tests.bench.counted", str(raw_file), "uvicorn")))
+        home = folder / "gateway"
+        write_policies(
+            home / "policies", {"bare": BARE, "full": FULL, "judged": JUDGED, "escalated": _ESCALATED, "near": _NEAR}
+        )
+        url = f"http://127.0.0.1:{upstream}/v1"
+        state = {"kind": "static", "state": str(ROOT / ".state")}
+        deployment = config(url, url, store.url, embedding=state, default_surface="bare")
+        (home / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
+        launcher = ("-m", "tests.bench.counted", str(our_file), "gateway")
+        gateway = stack.enter_context(running(home, environment(HOSTED_KEY="sk-bench"), launcher=launcher))
+        yield Server(raw.port, raw.pid, raw_file), Server(gateway.port, gateway.process.pid, our_file, store.url)
+
+
+@contextmanager
+def _counted(server: Server) -> Iterator[Counts]:
+    """Count what the block has the server do; the counts are there when it has ended."""
+    counts: Counts = {}
+    server.file.unlink(missing_ok=True)
+    os.kill(server.pid, signal.SIGUSR1)
+    time.sleep(0.1)  # the handler collects garbage; nothing is sent meanwhile
+    before = _store_bytes(server)
+    yield counts
+    time.sleep(0.05)  # step 11 of the last request
+    after = _store_bytes(server)
+    os.kill(server.pid, signal.SIGUSR2)
+    until(server.file.exists, 10, "the counts")
+    counts.update(json.loads(server.file.read_bytes()), store_bytes=after - before)
+
+
+def _store_bytes(server: Server) -> float:
+    """Bytes that the store has read and written so far; the question itself costs a few."""
+    if server.store_url is None:
+        return 0
+    import redis
+
+    with redis.Redis.from_url(server.store_url) as client:
+        stats: Any = client.info("stats")
+    return float(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
+
+
+def _requests(
+    server: Server,
+    model: str,
+    *,
+    unique: bool = False,
+    way: str = "",
+    warm: int = 20,
+    prompts: Callable[[int], str] | None = None,
+) -> Counts:
+    """What one JSON request costs."""
+    prompt = prompts or (lambda number: _prompt(number + 1 if unique else 0))
+    with _client(server) as ask:
+        for number in range(1000, 1000 + warm):
+            ask(_body(model, prompt(number) if unique else prompt(0)))
+        with _counted(server) as counts:
+            ways = [ask(_body(model, prompt(number))) for number in range(_REQUESTS)]
+    _check(ways, way)
+    return {what: counts.get(what, 0) / (1 if what == "peak_bytes" else _REQUESTS) for what in WHAT}
+
+
+def _semantic(server: Server) -> Counts:
+    """What a hit by meaning costs: each question was stored in other words before."""
+    with _client(server) as ask:
+        for number in range(_REQUESTS):
+            ask(_body("near", f"What is the capital of {_COUNTRIES[number]}?"))
+    time.sleep(0.5)
+    for words in ("what's the capital of", "what is the capital of", "What's the capital of"):
+        try:
+            return _requests(
+                server, "near", way="cache-semantic", warm=0, prompts=lambda n, words=words: f"{words} {_COUNTRIES[n]}"
+            )
+        except NotAsMeant as error:  # on a busy machine a lookup may be given up, which costs that request its hit
+            failed = error
+    raise failed
+
+
+def _chunk(server: Server, model: str, *, unique: bool = False, way: str = "") -> Counts:
+    """What one chunk of a stream costs: the difference of long and short streams."""
+    sums: list[Counts] = []
+
+    def body(number: int, chunks: int) -> bytes:
+        prompt = _prompt(number if unique else 0, chunks)
+        return _body(model, prompt, stream=True, bench_chunks=chunks, bench_pace_ms=2)
+
+    for chunks in (_SHORT, _LONG):
+        with _client(server) as ask:
+            for number in range(1000, 1003):
+                ask(body(number, chunks))
+            with _counted(server) as counts:
+                ways = [ask(body(number, chunks)) for number in range(_REQUESTS // 4)]
+        _check(ways, way)
+        sums.append({what: counts.get(what, 0) / (_REQUESTS // 4) for what in WHAT})
+    short, long = sums
+    return {what: (long[what] - short[what]) / (_LONG - _SHORT) for what in WHAT if what != "peak_bytes"}
+
+
+def _check(ways: list[str], wanted: str) -> None:
+    if any(one != wanted for one in ways):
+        raise NotAsMeant(
+            f"of {len(ways)} requests {sum(one == wanted for one in ways)} went {wanted!r}; also {set(ways)}"
+        )
+
+
+@contextmanager
+def _client(server: Server) -> Iterator[Callable[[bytes], str]]:
+    """One connection; a function that asks over it, and returns the path that the reply's header names."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+
+    def ask(body: bytes) -> str:
+        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        reply.read()
+        if reply.status != 200:
+            raise NotAsMeant(f"status {reply.status}")
+        return reply.headers.get("x-tierline-path", "")
+
+    try:
+        yield ask
+    finally:
+        connection.close()
+
+
+def _prompt(number: int, chunks: int = 0) -> str:
+    return f"which chain fits frame {number} of series {chunks} with nine gears"
+
+
+def _body(model: str, prompt: str, **more: object) -> bytes:
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": prompt}], **more}).encode()
+
+
+def exceeded(counts: Mapping[str, Counts], limits: Mapping[str, Counts]) -> list[str]:
+    """One line for every count above its limit, and for every path without one."""
+    lines = [f"{path}: there are no limits for it; write them with --write" for path in counts if path not in limits]
+    for path, limit in limits.items():
+        for what, most in limit.items():
+            here = counts.get(path, {}).get(what, 0.0)
+            if here > most * (1 + _TOLERANCE.get(what, 0.0)) + 0.05:
+                lines.append(f"{path}: {here:.2f} {what}, {most:g} allowed")
+    return lines
+
+
+def as_text(counts: Mapping[str, Counts]) -> str:
+    """A table: a row for each path, and its calls against the raw proxy's."""
+    rows = [f"{'path':34}" + "".join(f"{what.replace('_', ' '):>13}" for what in WHAT) + f"{'x raw':>8}"]
+    for path, row in counts.items():
+        base = counts["raw proxy, chunk" if "chunk" in path else "raw proxy"]["calls"]
+        cells = "".join(
+            f"{row[what]:13.0f}" if row.get(what, 0) >= 100 else f"{row.get(what, 0):13.2f}" for what in WHAT
+        )
+        rows.append(f"{path:34}{cells}{row['calls'] / base:8.2f}")
+    return "\n".join(rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count, print, compare."""
+    parser = argparse.ArgumentParser(prog="make budgets", description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write today's counts as the limits")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        counts = measure(Path(folder))
+    print(json.dumps(counts, indent=1) if args.json else as_text(counts))
+    if args.write:
+        rounded = {path: {what: round(value, 2) for what, value in row.items()} for path, row in counts.items()}
+        LIMITS.write_text(json.dumps(rounded, indent=1) + "\n")
+        return 0
+    lines = exceeded(counts, json.loads(LIMITS.read_text()))
+    for line in lines:
+        print(f"over budget: {line}", file=sys.stderr)
+    return 1 if lines else 0
+
+
+# fmt: off
+_COUNTRIES = [
+    "Italy", "Spain", "France", "Germany", "Poland", "Norway", "Sweden", "Finland", "Denmark", "Greece", "Turkey",
+    "Egypt", "Kenya", "Ghana", "Nigeria", "Morocco", "Tunisia", "Algeria", "Libya", "Sudan", "Ethiopia", "Uganda",
+    "Rwanda", "Angola", "Zambia", "Zimbabwe", "Botswana", "Namibia", "Mozambique", "Madagascar", "India",
+    "Pakistan", "Nepal", "Bangladesh", "China", "Japan", "Mongolia", "Vietnam", "Thailand", "Laos", "Cambodia",
+    "Malaysia", "Indonesia", "Australia", "Canada", "Mexico", "Guatemala", "Cuba", "Jamaica", "Colombia", "Peru",
+    "Chile", "Argentina", "Brazil", "Uruguay", "Paraguay", "Bolivia", "Ecuador", "Portugal", "Ireland", "Iceland",
+]
+# fmt: on
+
+if __name__ == "__main__":
+    sys.exit(main())
