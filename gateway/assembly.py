@@ -21,8 +21,8 @@ from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.accounting.finalize import Finalizer
 from gateway.accounting.hedge_budget import HedgeBudgets
-from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Backend, Transport
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.caching.audit_judge import AuditJudge
@@ -236,7 +236,16 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
 
 def _transport(config: BackendConfig) -> Transport:
     url = config.base_url + _COMPLETIONS
+    if config.http.client == "http1":
+        return Http1Transport(
+            url,
+            max_in_flight=config.max_in_flight,
+            connect_timeout_s=config.connect_timeout,
+            max_reply=config.max_reply,
+        )
     if config.http.client == "aiohttp":
+        from gateway.backends.aiohttp_transport import AiohttpTransport
+
         return AiohttpTransport(
             url,
             max_in_flight=config.max_in_flight,

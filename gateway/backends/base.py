@@ -14,7 +14,7 @@
     ├── Truncated           a stream that broke before its end                        retryable before the commit
     └── Degenerate          a stream that goes round in circles, seen after the commit
 
-Foreign exceptions are mapped here once, by the transports; nothing above sees aiohttp's or httpx2's.
+Foreign exceptions are mapped here once, by the transports; nothing above sees httptools', aiohttp's or httpx2's.
 """
 
 from __future__ import annotations
@@ -235,8 +235,11 @@ class Response(Protocol):
 class Transport(Protocol):
     """One method: a POST to the backend's endpoint."""
 
-    async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
+    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
         """The response, its body unread; raises BackendError.
+
+        `headers` is the same mapping at every call, unchanged, so that it can be encoded once; `traceparent` is the
+        header of that name, left out where it is empty.
 
         A connection that was used before, and ends before the head of this response, was stale: the call is made once
         more, on a new one. On a new connection such an end is a failure.

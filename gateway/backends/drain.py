@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.backends.base import BackendError
 
-_PATIENCE_S = 0.1
+PATIENCE_S = 0.1
 _draining: set[asyncio.Task[None]] = set()
 
 
@@ -22,7 +22,7 @@ def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | Non
 
 async def _drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
     try:
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             await to_end
     except (TimeoutError, BackendError):
         if otherwise is not None:

@@ -43,8 +43,10 @@ class Httpx2Transport:
         )
         self._poolless: httpx2.AsyncClient | None = None
 
-    async def send(self, headers: Mapping[str, str], body: bytes) -> Response:
+    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
         """See `Transport.send`."""
+        if traceparent:
+            headers = {**headers, "traceparent": traceparent}
         try:
             response = await self._post(headers, body)
         except httpx2.TimeoutException as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from functools import partial
 from time import monotonic, time
@@ -94,11 +93,11 @@ class OpenAIBackend:
         await self._transport.aclose()
 
     async def _send(self, call: Call, *, stream: bool) -> Response:
-        headers: Mapping[str, str] = self._headers
-        if call.traceparent:
-            headers = {**self._headers, "traceparent": call.traceparent}
-        payload = partial(self._payload, call, stream=stream)
-        response = await self._transport.send(headers, await off_loop(payload) if call.large else payload())
+        if call.large:
+            body = await off_loop(partial(self._payload, call, stream=stream))
+        else:
+            body = self._payload(call, stream=stream)
+        response = await self._transport.send(self._headers, body, call.traceparent)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused
             hear(response.header, monotonic())
@@ -108,15 +107,15 @@ class OpenAIBackend:
                 raise InvalidReply("a content encoding that was not asked for")
             return response
         try:
-            body = await _error_body(response)
+            error = await _error_body(response)
         finally:
             response.close()
         if self._key:
             # Some endpoints quote the key they refuse.
-            body = body.replace(self._key, b"***")
-        if says_too_long(response.status, body):
-            raise ContextExceeded(response.status, body)
-        raise BadStatus(response.status, body, _retry_after(response))
+            error = error.replace(self._key, b"***")
+        if says_too_long(response.status, error):
+            raise ContextExceeded(response.status, error)
+        raise BadStatus(response.status, error, _retry_after(response))
 
     def _payload(self, call: Call, *, stream: bool) -> bytes:
         payload = {**call.body, "model": self._model}

@@ -65,9 +65,10 @@ class Price(Section):
 
 
 class Http(Section):
-    """How a backend is reached: aiohttp, unless HTTP/2 or a proxy is wanted, which only httpx2 has."""
+    """Which HTTP client calls a backend. `http1` is our own on httptools; `aiohttp` does the same for more CPU time;
+    HTTP/2 and proxies are in `httpx2` alone."""
 
-    client: Literal["aiohttp", "httpx2"] = "aiohttp"
+    client: Literal["http1", "aiohttp", "httpx2"] = "http1"
     http2: bool = False
     proxy: OptionalText = Field(default=None, repr=False)
     """An http:// or https:// proxy; may hold a password, hence not printed."""
@@ -77,7 +78,7 @@ class Http(Section):
     def _client_fits(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
             return data
-        if data.get("client") == "aiohttp":
+        if data.get("client") in ("http1", "aiohttp"):
             raise ValueError("http2 and proxy need client: httpx2")
         return {**data, "client": "httpx2"}
 

@@ -40,7 +40,7 @@ class _Wire:
     def __init__(self) -> None:
         self.answer = broken(0)
 
-    async def send(self, headers: object, payload: bytes) -> _Sent:
+    async def send(self, headers: object, payload: bytes, traceparent: str) -> _Sent:
         return _Sent(self.answer)
 
     async def aclose(self) -> None:

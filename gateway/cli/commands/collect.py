@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.table import Table
 
-from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
@@ -125,7 +125,7 @@ async def _ask_all(
     args: argparse.Namespace, tasks: Sequence[CollectTask], on_answer: OnAnswer, on_failure: OnFailure
 ) -> None:
     async with _endpoint(args) as (base_url, model, key):
-        transport = AiohttpTransport(
+        transport = Http1Transport(
             f"{base_url}/chat/completions",
             max_in_flight=args.concurrency,
             connect_timeout_s=_CONNECT_S,

@@ -361,7 +361,7 @@ def test_a_head_of_another_model_is_warned_about(load: Load, tmp_path: Path) -> 
 
 def test_http2_or_a_proxy_means_httpx2() -> None:
     """Only httpx2 has them, so asking for them is asking for it."""
-    assert Http().client == "aiohttp"
+    assert Http().client == "http1"
     assert Http(http2=True).client == "httpx2"
     assert Http(proxy="http://p:1").client == "httpx2"
 

@@ -1,0 +1,524 @@
+"""The default transport: an HTTP/1.1 client on httptools, at most a third of aiohttp's CPU time per request.
+
+Each connection is one asyncio protocol that carries one request at a time. What llhttp calls for header fields and body
+bytes are methods of a dict and a list, so that a reply in one packet costs four Python calls, however long its head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohappyeyeballs
+import httptools
+from yarl import URL
+
+from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Unreachable
+from gateway.backends.drain import PATIENCE_S
+from gateway.backends.wording import in_words
+
+_KEEPALIVE_S: Final = 30.0
+_ADDRESSES_S: Final = 10.0
+"""How long the addresses of a host name are used again."""
+_NEXT_ADDRESS_S: Final = 0.25
+"""When the next address of a host is tried beside one that has not answered (RFC 8305)."""
+_MAX_BUFFERED: Final = 256 << 10
+"""Bytes of a body that wait for a slow reader; beyond it the socket is not read."""
+_MAX_HEAD: Final = 64 << 10
+"""Bytes in a row without any of the body's: the head with its 1xx responses, or the trailers."""
+_CLOSED: Final = "the call was closed"
+_CUT_SHORT: Final = "the connection ended before the reply did"
+_NO_HTTP: Final = "the reply is not valid HTTP"
+_NO_REPLY: Final = "the connection was closed before a reply"
+_TOO_LARGE: Final = "the reply is larger than max_reply"
+
+
+class Http1Transport:
+    """POST to one URL over at most `max_in_flight` connections; refuse replies of more than `max_reply` bytes.
+
+    https:// verifies certificates against the system's authorities. Proxies and HTTP/2 are Httpx2Transport's.
+    """
+
+    def __init__(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> None:
+        self._url = URL(url)
+        self._connect_timeout_s = connect_timeout_s
+        self._max_reply = max_reply
+        self._headers: Mapping[str, str] | None = None
+        self._head = b""
+        self._places = max_in_flight
+        """How many more calls may run. One that runs holds its place until its reply has ended or was closed."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle: list[_Connection] = []
+        """The last one used is used next, so the list is in the order of `idle_since`."""
+        self._connections: set[_Connection] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._addresses: asyncio.Future[list[Any]] | None = None
+        self._addresses_until = 0.0
+
+    async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
+        """See `Transport.send`."""
+        if headers is not self._headers:
+            self._head = self._rendered(headers)
+            self._headers = headers
+        if traceparent:
+            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traceparent.encode(), body)
+        else:
+            message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        if self._places and not self._closed:
+            self._places -= 1
+        else:
+            await self._wait_for_place()
+        connection = self._idle.pop() if self._idle else await self._connect()
+        while True:
+            response = connection.post(message, self._max_reply)
+            try:
+                await response.head
+            except asyncio.CancelledError:
+                if response.is_stale:
+                    self.free_place()
+                response.close()
+                raise
+            if not response.is_stale:
+                break
+            # Not out of the pool again: what else is idle there may have been dropped at the same moment.
+            connection = await self._connect()
+        response.waiter = None
+        if not response.status and response.error is not None:
+            raise response.error
+        return response
+
+    async def aclose(self) -> None:
+        """Close every connection; calls that still run or wait fail."""
+        self._closed = True
+        self._idle.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for connection in list(self._connections):
+            connection.fail(Unreachable("the transport was closed"))
+        while self._waiting:
+            self.free_place()
+        await asyncio.sleep(0)  # the sockets are closed in the loop's next round
+
+    def _rendered(self, headers: Mapping[str, str]) -> bytes:
+        """Return the head of every request up to the value of its Content-Length."""
+        fields = {"Host": self._url.host_port_subcomponent or "", "Accept": "*/*", **headers}
+        lines = [f"POST {self._url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+        if any(not line.isprintable() for line in lines):
+            raise InvalidReply("a header of the request holds control characters")
+        return "\r\n".join([*lines, "Content-Length: "]).encode()
+
+    async def _wait_for_place(self) -> None:
+        if self._closed:
+            raise Unreachable("the transport was closed")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                self.free_place()
+            raise
+        if self._closed:
+            raise Unreachable("the transport was closed")
+
+    async def _connect(self) -> _Connection:
+        """Return a new connection for the place that the caller holds; without one the place is free again."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                connection = await self._open()
+        except BaseException as error:
+            self.free_place()
+            if isinstance(error, TimeoutError):
+                raise TimedOut("no connection in time") from error
+            if isinstance(error, (OSError, RuntimeError, ValueError)):  # uvloop has all three for bad addresses
+                self._addresses = None
+                raise Unreachable(in_words(error, "no connection could be made")) from error
+            raise
+        if self._closed:
+            connection.drop()
+            raise Unreachable("the transport was closed")
+        return connection
+
+    async def _open(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        sock = await aiohappyeyeballs.start_connection(
+            await self._resolved(), happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop
+        )
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            is_tls = self._url.scheme == "https"
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self),
+                sock=sock,
+                ssl=_tls() if is_tls else None,
+                server_hostname=(self._url.raw_host or "").rstrip(".") if is_tls else None,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        return connection
+
+    async def _resolved(self) -> list[Any]:
+        """Return the addresses of the host: one look-up at a time, and its result for 10 s."""
+        loop = asyncio.get_running_loop()
+        known = self._addresses
+        if known is None or (known.done() and (known.exception() or loop.time() > self._addresses_until)):
+            look_up = loop.getaddrinfo(self._url.raw_host, self._url.port, type=socket.SOCK_STREAM)
+            known = self._addresses = asyncio.ensure_future(look_up)
+            self._addresses_until = loop.time() + _ADDRESSES_S
+        return await asyncio.shield(known)
+
+    def opened(self, connection: _Connection) -> None:
+        """Take note of a connection that was made."""
+        self._connections.add(connection)
+
+    def lost(self, connection: _Connection) -> None:
+        """Forget a connection that has ended."""
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def free_place(self) -> None:
+        """End a call: who has waited longest may begin."""
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._places += 1
+
+    def give_back(self, connection: _Connection) -> None:
+        """Keep an idle connection for the next call, and end the call that it carried."""
+        self._idle.append(connection)
+        if self._expiry is None:
+            self._expiry = connection.loop.call_later(_KEEPALIVE_S, self._expire)
+        if self._waiting:
+            self.free_place()
+        else:
+            self._places += 1
+
+    def _expire(self) -> None:
+        self._expiry = None
+        idle = self._idle
+        while idle:
+            loop, until = idle[0].loop, idle[0].idle_since + _KEEPALIVE_S
+            if until > loop.time():
+                self._expiry = loop.call_at(until, self._expire)
+                return
+            idle.pop(0).drop()
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class _Connection(asyncio.Protocol):
+    """One connection. It holds a response from `post` until that has ended, and is idle otherwise."""
+
+    __slots__ = (
+        "_bare",
+        "_fields",
+        "_parser",
+        "_parts",
+        "_pool",
+        "_response",
+        "_transport",
+        "_used",
+        "idle_since",
+        "loop",
+        "on_body",
+        "on_header",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, pool: Http1Transport) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.idle_since = 0.0
+        self._pool = pool
+        self._response: _Response | None = None
+        self._used = False
+        self._bare = 0
+        """Bytes since the last one that was of a body."""
+        self._fields: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self.on_header = self._fields.setdefault  # of fields with one name, the first counts
+        self.on_body = self._parts.append
+        self._parser = httptools.HttpResponseParser(self)
+
+    def post(self, message: bytes, max_reply: int) -> _Response:
+        """Send a request, head and body in one write."""
+        self._bare = 0
+        response = self._response = _Response(self, max_reply)
+        self._transport.write(message)
+        return response
+
+    def fail(self, error: BackendError | None) -> None:
+        """Close the connection at once. The response that it carries, if any, ends with `error`.
+
+        Without one the connection was stale: the response ends with neither a status nor an error, and whoever sent
+        the request keeps the place for another connection.
+        """
+        response = self._response
+        if response is not None:
+            self._response = response.connection = None
+            response.is_stale = error is None
+            response.error = response.error or error
+            if error is not None:
+                self._pool.free_place()
+            response.wake()
+        self.drop()
+
+    def drop(self) -> None:
+        """Close an idle connection, or one whose response is settled."""
+        self._pool.lost(self)
+        self._transport.abort()
+
+    def resume_reading(self) -> None:
+        """Read again, after the reader of a response was too slow."""
+        self._transport.resume_reading()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's are not of asyncio's classes
+        self._pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        response = self._response
+        if response is None:
+            self.drop()  # nothing was asked
+            return
+        is_http = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            is_http = False
+        if parts := self._parts:
+            self._bare = 0
+            part = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            response.left -= len(part)
+            if response.left < 0:
+                self.fail(InvalidReply(_TOO_LARGE))
+                return
+            response.parts.append(part)
+            response.size += len(part)
+        else:
+            self._bare += len(data)
+        if response.has_ended:
+            self._end(response, keep=is_http and response.keeps_open)
+        elif not is_http:
+            # Whoever has read a part of it must hear that it broke off, as with any other end.
+            self.fail(Unreachable(_NO_HTTP) if response.status else InvalidReply(_NO_HTTP))
+            return
+        elif self._bare > _MAX_HEAD:
+            self.fail(InvalidReply("the head of the reply is too large"))
+            return
+        elif response.size > _MAX_BUFFERED and not response.is_read_whole and not response.is_paused:
+            response.is_paused = True
+            self._transport.pause_reading()
+        if response.has_ended or (response.status and not response.is_read_whole):
+            response.wake()
+
+    def eof_received(self) -> None:
+        self._ended(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(exc)
+        del self._parser, self.on_header, self.on_body  # they refer to each other
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        response = self._response
+        if response is None or response.has_ended:
+            raise ValueError("more than one reply")
+
+    def on_headers_complete(self) -> None:
+        response = self._response
+        status = self._parser.get_status_code()
+        if response is not None and status >= 200:
+            response.status = status
+            response.fields = self._fields.copy()
+        elif status <= 101:
+            raise ValueError("no status, or an upgrade that was not asked for")
+        self._fields.clear()
+
+    def on_message_complete(self) -> None:
+        self._fields.clear()  # of trailers nothing is used
+        response = self._response
+        if response is not None and response.status:  # 1xx responses have ends too
+            response.has_ended = True
+            response.keeps_open = self._parser.should_keep_alive()
+
+    def _end(self, response: _Response, *, keep: bool) -> None:
+        """Let go of a response that has come whole, and keep the connection if it can carry another request."""
+        self._response = response.connection = None
+        if response.is_paused:
+            response.is_paused = False
+            self._transport.resume_reading()
+        # A server that answers before it has read the request may never read the rest of it.
+        if keep and not self._transport.get_write_buffer_size():
+            self._used = True
+            self.idle_since = self.loop.time()
+            self._pool.give_back(self)
+        else:
+            self.drop()
+            self._pool.free_place()
+
+    def _ended(self, error: Exception | None) -> None:
+        """Settle what the connection carries when its peer ends it."""
+        response = self._response
+        if response is None:
+            self.drop()
+        elif response.status:
+            if error is None and response.goes_to_the_end:
+                response.has_ended = True
+                self._end(response, keep=False)
+                response.wake()
+            else:
+                self.fail(_caused(Unreachable(in_words(error, _CUT_SHORT) if error else _CUT_SHORT), error))
+        elif self._used and not self._bare:
+            self.fail(None)
+        else:
+            self.fail(_caused(Unreachable(in_words(error, _NO_REPLY) if error else _NO_REPLY), error))
+
+
+def _caused(error: BackendError, cause: Exception | None) -> BackendError:
+    error.__cause__ = cause
+    return error
+
+
+class _Response:
+    """A response, from the moment its request is sent. It holds a place in the pool while it has a connection."""
+
+    __slots__ = (
+        "_by_name",
+        "connection",
+        "error",
+        "fields",
+        "has_ended",
+        "head",
+        "is_paused",
+        "is_read_whole",
+        "is_stale",
+        "keeps_open",
+        "left",
+        "parts",
+        "size",
+        "status",
+        "waiter",
+    )
+
+    fields: dict[bytes, bytes]
+
+    def __init__(self, connection: _Connection, left: int) -> None:
+        self.connection: _Connection | None = connection
+        self.status = 0
+        """0 until the head is here."""
+        self.parts: list[bytes] = []
+        self.size = 0
+        """Bytes in `parts`, which nobody has read yet."""
+        self.left = left
+        """How many more bytes its body may have."""
+        self.error: BackendError | None = None
+        """How it ended, if not well. What came before that can be read."""
+        self.has_ended = False
+        self.keeps_open = False
+        self.is_paused = False
+        self.is_read_whole = False
+        self.is_stale = False
+        self.head: asyncio.Future[None] = connection.loop.create_future()
+        self.waiter: asyncio.Future[None] | None = self.head
+        """Who waits: `send` for the head, `chunk` for bytes, `read` for the end."""
+        self._by_name: dict[bytes, bytes] | None = None
+
+    @property
+    def goes_to_the_end(self) -> bool:
+        """Whether the end of the connection is the end of the body."""
+        return self.header("content-length") is None and self.header("transfer-encoding") is None
+
+    def header(self, name: str) -> str | None:
+        by_name = self._by_name
+        if by_name is None:
+            by_name = self._by_name = {name.lower(): value for name, value in reversed(self.fields.items())}
+        value = by_name.get(name.lower().encode())
+        return None if value is None else value.decode("utf-8", "surrogateescape")
+
+    async def read(self) -> bytes:
+        self.is_read_whole = True
+        while not self.has_ended and self.error is None:
+            length = self.header("content-length")
+            if self.connection is not None and length is not None and int(length) > self.left + self.size:
+                self.connection.fail(InvalidReply(_TOO_LARGE))
+                break
+            self._resume()
+            await self._wait()
+        if self.error is not None:
+            raise self.error
+        return self._taken()
+
+    async def chunk(self) -> bytes:
+        while not self.parts:
+            if self.error is not None:
+                raise self.error
+            if self.has_ended:
+                return b""
+            self.is_read_whole = False
+            await self._wait()
+        part = self._taken()
+        self._resume()
+        return part
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        connection = self.connection
+        if connection is None:
+            if self.parts:
+                self.parts.clear()
+                self.error = Unreachable(_CLOSED)
+        elif end_is_due:
+            self.parts.clear()
+            self.error = Unreachable(_CLOSED)
+            self.is_read_whole = True
+            self._resume()
+            self.wake()
+            connection.loop.call_later(PATIENCE_S, self.close)
+        else:
+            self.parts.clear()
+            connection.fail(Unreachable(_CLOSED))
+
+    def wake(self) -> None:
+        """Let who waits look again."""
+        waiter = self.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        waiter = self.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await waiter
+        finally:
+            self.waiter = None
+
+    def _taken(self) -> bytes:
+        parts = self.parts
+        part = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.size = 0
+        return part
+
+    def _resume(self) -> None:
+        if self.is_paused and self.connection is not None:
+            self.is_paused = False
+            self.connection.resume_reading()
