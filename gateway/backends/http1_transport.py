@@ -7,6 +7,7 @@ bytes are methods of a dict and a list, so that a reply in one packet costs four
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 import ssl
@@ -29,6 +30,8 @@ _NEXT_ADDRESS_S: Final = 0.25
 """When the next address of a host is tried beside one that has not answered (RFC 8305)."""
 _MAX_BUFFERED: Final = 256 << 10
 """Bytes of a body that wait for a slow reader; beyond it the socket is not read."""
+_LARGE: Final = 64 << 10
+"""Bytes of a request that may not all have been read when its answer comes."""
 _MAX_HEAD: Final = 64 << 10
 """Bytes in a row without any of the body's: the head with its 1xx responses, or the trailers."""
 _CLOSED: Final = "the call was closed"
@@ -78,7 +81,7 @@ class Http1Transport:
         while True:
             response = connection.post(message, self._max_reply)
             try:
-                await response.head
+                await response.waiter
             except asyncio.CancelledError:
                 if response.is_stale:
                     self.free_place()
@@ -88,7 +91,6 @@ class Http1Transport:
                 break
             # Not out of the pool again: what else is idle there may have been dropped at the same moment.
             connection = await self._connect()
-        response.waiter = None
         if not response.status and response.error is not None:
             raise response.error
         return response
@@ -150,19 +152,14 @@ class Http1Transport:
         sock = await aiohappyeyeballs.start_connection(
             await self._resolved(), happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop
         )
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            is_tls = self._url.scheme == "https"
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self),
-                sock=sock,
-                ssl=_tls() if is_tls else None,
-                server_hostname=(self._url.raw_host or "").rstrip(".") if is_tls else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
+        is_tls = self._url.scheme == "https"
+        # From here on the socket is the loop's, which closes it, cancelled or not.
+        _, connection = await loop.create_connection(
+            lambda: _Connection(self),
+            sock=sock,
+            ssl=verifying_context() if is_tls else None,
+            server_hostname=(self._url.raw_host or "").rstrip(".") if is_tls else None,
+        )
         return connection
 
     async def _resolved(self) -> list[Any]:
@@ -216,7 +213,8 @@ class Http1Transport:
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def verifying_context() -> ssl.SSLContext:
+    """Return the context of all TLS connections; reading the system's authorities takes 20 ms."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -232,6 +230,7 @@ class _Connection(asyncio.Protocol):
         "_parts",
         "_pool",
         "_response",
+        "_sends_much",
         "_transport",
         "_used",
         "idle_since",
@@ -248,6 +247,7 @@ class _Connection(asyncio.Protocol):
         self._pool = pool
         self._response: _Response | None = None
         self._used = False
+        self._sends_much = False
         self._bare = 0
         """Bytes since the last one that was of a body."""
         self._fields: dict[bytes, bytes] = {}
@@ -259,6 +259,7 @@ class _Connection(asyncio.Protocol):
     def post(self, message: bytes, max_reply: int) -> _Response:
         """Send a request, head and body in one write."""
         self._bare = 0
+        self._sends_much = len(message) > _LARGE
         response = self._response = _Response(self, max_reply)
         self._transport.write(message)
         return response
@@ -293,6 +294,10 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's are not of asyncio's classes
         self._pool.opened(self)
+        with contextlib.suppress(OSError):  # it may have ended already
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
         response = self._response
@@ -328,8 +333,9 @@ class _Connection(asyncio.Protocol):
         elif response.size > _MAX_BUFFERED and not response.is_read_whole and not response.is_paused:
             response.is_paused = True
             self._transport.pause_reading()
-        if response.has_ended or (response.status and not response.is_read_whole):
-            response.wake()
+        may_look = response.has_ended or (response.status and not response.is_read_whole)
+        if may_look and not response.waiter.done():
+            response.waiter.set_result(None)
 
     def eof_received(self) -> None:
         self._ended(None)
@@ -351,7 +357,7 @@ class _Connection(asyncio.Protocol):
         if response is not None and status >= 200:
             response.status = status
             response.fields = self._fields.copy()
-        elif status <= 101:
+        elif status < 100 or status == 101:
             raise ValueError("no status, or an upgrade that was not asked for")
         self._fields.clear()
 
@@ -368,8 +374,10 @@ class _Connection(asyncio.Protocol):
         if response.is_paused:
             response.is_paused = False
             self._transport.resume_reading()
-        # A server that answers before it has read the request may never read the rest of it.
-        if keep and not self._transport.get_write_buffer_size():
+        # A server that refuses a large request may have done so before it had read it, and never read the rest. What
+        # TLS has not sent yet no transport tells.
+        is_sent = not self._transport.get_write_buffer_size() and (response.status < 400 or not self._sends_much)
+        if keep and is_sent:
             self._used = True
             self.idle_since = self.loop.time()
             self._pool.give_back(self)
@@ -409,7 +417,6 @@ class _Response:
         "error",
         "fields",
         "has_ended",
-        "head",
         "is_paused",
         "is_read_whole",
         "is_stale",
@@ -439,9 +446,8 @@ class _Response:
         self.is_paused = False
         self.is_read_whole = False
         self.is_stale = False
-        self.head: asyncio.Future[None] = connection.loop.create_future()
-        self.waiter: asyncio.Future[None] | None = self.head
-        """Who waits: `send` for the head, `chunk` for bytes, `read` for the end."""
+        self.waiter: asyncio.Future[None] = connection.loop.create_future()
+        """Done when who waits should look again: `send` for the head, `chunk` for bytes, `read` for the end."""
         self._by_name: dict[bytes, bytes] | None = None
 
     @property
@@ -464,21 +470,30 @@ class _Response:
                 self.connection.fail(InvalidReply(_TOO_LARGE))
                 break
             self._resume()
-            await self._wait()
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
         if self.error is not None:
             raise self.error
-        return self._taken()
+        whole = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts.clear()
+        return whole
 
     async def chunk(self) -> bytes:
-        while not self.parts:
+        # Called for every chunk of every stream, hence in one piece.
+        parts = self.parts
+        while not parts:
             if self.error is not None:
                 raise self.error
             if self.has_ended:
                 return b""
             self.is_read_whole = False
-            await self._wait()
-        part = self._taken()
-        self._resume()
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        part = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self.size = 0
+        if self.is_paused:
+            self._resume()
         return part
 
     def close(self, *, end_is_due: bool = False) -> None:
@@ -500,23 +515,8 @@ class _Response:
 
     def wake(self) -> None:
         """Let who waits look again."""
-        waiter = self.waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        waiter = self.waiter = asyncio.get_running_loop().create_future()
-        try:
-            await waiter
-        finally:
-            self.waiter = None
-
-    def _taken(self) -> bytes:
-        parts = self.parts
-        part = parts[0] if len(parts) == 1 else b"".join(parts)
-        parts.clear()
-        self.size = 0
-        return part
+        if not self.waiter.done():
+            self.waiter.set_result(None)
 
     def _resume(self) -> None:
         if self.is_paused and self.connection is not None:

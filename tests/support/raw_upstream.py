@@ -18,19 +18,31 @@ Part = bytes | float
 class RawUpstream:
     """Reads a request's head and body, plays `parts`, and then closes, or waits for the next request if `keep_open`.
 
+    With `reads_body=False` it answers each connection's first request after its head, and reads no further.
+
     With `answers` it leaves every later request of a connection unanswered, and closes (or, with `reset`, resets) the
     connection instead: as a server whose keep-alive has run out meets a request that is on its way.
     """
 
     def __init__(
-        self, parts: Sequence[Part], *, keep_open: bool = False, answers: int | None = None, reset: bool = False
+        self,
+        parts: Sequence[Part],
+        *,
+        keep_open: bool = False,
+        answers: int | None = None,
+        reset: bool = False,
+        reads_body: bool = True,
     ) -> None:
         self.parts = parts
         self.requests = 0
+        self.played = 0
+        """Replies that were sent to their end."""
         self.connections = 0
         self.keep_open = keep_open
         self.answers = answers
         self.reset = reset
+        self._reads_body = reads_body
+        self._closed = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
 
@@ -49,6 +61,7 @@ class RawUpstream:
 
     def close(self) -> None:
         """Stops accepting."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -57,7 +70,7 @@ class RawUpstream:
         connection.settimeout(10)
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as incoming:
             for answered in itertools.count():
-                if not _read_request(incoming):
+                if not _read_request(incoming, with_body=self._reads_body):
                     return
                 self.requests += 1
                 if self.answers is not None and answered >= self.answers:
@@ -65,6 +78,10 @@ class RawUpstream:
                         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     return
                 self._play(connection)
+                self.played += 1
+                if not self._reads_body:
+                    self._closed.wait(10)
+                    return
                 if not self.keep_open:
                     connection.shutdown(socket.SHUT_WR)
                     return
@@ -77,7 +94,7 @@ class RawUpstream:
                 time.sleep(part)
 
 
-def _read_request(incoming: BinaryIO) -> bool:
+def _read_request(incoming: BinaryIO, *, with_body: bool) -> bool:
     length = 0
     line = first = incoming.readline()
     while line not in (b"\r\n", b""):
@@ -85,16 +102,21 @@ def _read_request(incoming: BinaryIO) -> bool:
         if name.lower() == b"content-length":
             length = int(value)
         line = incoming.readline()
-    incoming.read(length)
+    if with_body:
+        incoming.read(length)
     return bool(first)
 
 
 @contextlib.contextmanager
 def raw_upstream(
-    *parts: Part, keep_open: bool = False, answers: int | None = None, reset: bool = False
+    *parts: Part,
+    keep_open: bool = False,
+    answers: int | None = None,
+    reset: bool = False,
+    reads_body: bool = True,
 ) -> Iterator[RawUpstream]:
     """A listening RawUpstream."""
-    server = RawUpstream(parts, keep_open=keep_open, answers=answers, reset=reset)
+    server = RawUpstream(parts, keep_open=keep_open, answers=answers, reset=reset, reads_body=reads_body)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:
