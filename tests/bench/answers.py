@@ -35,7 +35,7 @@ import numpy as np
 
 from cache.offline.evaluation.figures import Figure, share
 from cache.risk.comparison import ALIKE, contradict
-from gateway.backends.aiohttp_transport import AiohttpTransport
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.cli.commands._collect_model import local_model
@@ -112,7 +112,7 @@ class Judged:
 async def judged(pairs: Sequence[Pair], url: str, model: str, key: str | None = None) -> Judged:
     """What the audit would say of the pairs with that model as its judge."""
     config = BackendConfig(name=model, base_url=url, model=model)
-    transport = AiohttpTransport(
+    transport = Http1Transport(
         f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=5.0, max_reply=config.max_reply
     )
     endpoint = Endpoint(config, OpenAIBackend(transport, model=model, key=key))

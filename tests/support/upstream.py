@@ -63,7 +63,7 @@ class Upstream:
         self._queue: deque[Reply] = deque()
         self._rules: list[Rule] = []
         self._open: set[Connection] = set()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()  # whatever the loop of the test is
         self._thread = threading.Thread(target=self._loop.run_forever, name="upstream", daemon=True)
         self._server: asyncio.Server | None = None
         self._placeholder: socket.socket | None = None
@@ -88,6 +88,11 @@ class Upstream:
     def port(self) -> int:
         """The port it listens on."""
         return self._port
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that neither side has closed."""
+        return len(self._open)
 
     @property
     def in_flight(self) -> int:

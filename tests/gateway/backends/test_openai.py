@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import BadStatus, Call, Completion, ContextExceeded, InvalidReply, Truncated
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from tests.support.raw_upstream import raw_upstream
@@ -31,7 +31,7 @@ STREAM = BODY | {"stream": True}
 
 
 def backend_at(url: str, key: str | None = KEY, quota: Quota | None = None) -> OpenAIBackend:
-    transport = AiohttpTransport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
+    transport = Http1Transport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
     return OpenAIBackend(transport, model="small", key=key, quota=quota)
 
 

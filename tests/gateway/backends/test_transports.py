@@ -9,18 +9,20 @@ import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+import uvloop
 
 from gateway.backends import http1_transport
 from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.httpx2_transport import Httpx2Transport
-from tests.support.raw_upstream import never_connects, raw_upstream
+from tests.support.raw_upstream import RawUpstream, never_connects, raw_upstream
 from tests.support.tls import make_certificate, self_signed_server, tls_front
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import eventually
@@ -30,6 +32,13 @@ HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
 ASK = b'{"messages":[{"role":"user","content":"hi"}]}'
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 ASK_STREAM = b'{"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+
+TRANSPORTS: dict[str, Callable[..., Transport]] = {
+    "http1": Http1Transport,
+    "aiohttp": AiohttpTransport,
+    "httpx2": Httpx2Transport,
+}
 
 
 class Make:
@@ -67,6 +76,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
+@pytest.fixture
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    """The server's loop for the server's own client: uvloop has sockets and TLS of its own."""
+    ours = request.node.callspec.params["make"].startswith("http1")
+    return uvloop.EventLoopPolicy() if ours else asyncio.DefaultEventLoopPolicy()
+
+
 @pytest.fixture(params=["http1", "http1-tls", "aiohttp", "httpx2"])
 async def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Make transports, and close them at the end."""
@@ -76,7 +92,12 @@ async def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         certificate = request.getfixturevalue("certificate")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     http1_transport.verifying_context.cache_clear()
-    maker = Make({"http1": Http1Transport, "aiohttp": AiohttpTransport, "httpx2": Httpx2Transport}[name], certificate)
+    kinds: dict[str, Callable[..., Transport]] = {
+        "http1": Http1Transport,
+        "aiohttp": AiohttpTransport,
+        "httpx2": Httpx2Transport,
+    }
+    maker = Make(kinds[name], certificate)
     yield maker
     await maker.aclose()
     http1_transport.verifying_context.cache_clear()
@@ -308,6 +329,10 @@ async def test_a_server_that_half_closes(make: Make) -> None:
         assert server.connections == 3
 
 
+def _has_played(server: RawUpstream) -> bool:
+    return server.played == 1
+
+
 @ours
 @pytest.mark.parametrize("extra", [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"HTTP/1.1 500 "])
 async def test_a_reply_that_nobody_asked_for(make: Make, extra: bytes) -> None:
@@ -316,7 +341,7 @@ async def test_a_reply_that_nobody_asked_for(make: Make, extra: bytes) -> None:
         with raw_upstream(WHOLE + extra if not late else WHOLE, late, extra if late else b"", keep_open=True) as server:
             transport = await make(server.url)
             assert await finished(await send(transport)) == b"hi"
-            await eventually(lambda server=server: server.played == 1, what="the server has sent it all")
+            await eventually(partial(_has_played, server), what="the server has sent it all")
             await asyncio.sleep(0.05)  # it arrives
             assert await finished(await send(transport)) == b"hi"
             assert server.connections == 2

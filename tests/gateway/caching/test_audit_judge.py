@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import Call, Completion, EventStream, Unreachable
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.config.schema import BackendConfig, Price
@@ -41,7 +41,7 @@ async def endpoint(upstream: Upstream) -> AsyncIterator[Endpoint]:
     config = BackendConfig(
         name="hosted", base_url=upstream.url, model="large", max_in_flight=4, price=Price(input=2.5, output=10)
     )
-    transport = AiohttpTransport(
+    transport = Http1Transport(
         f"{upstream.url}/chat/completions", max_in_flight=4, connect_timeout_s=5.0, max_reply=1 << 20
     )
     made = Endpoint(config, OpenAIBackend(transport, model="large", key=None))

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends.aiohttp_transport import AiohttpTransport
 from gateway.backends.base import TimedOut, Truncated
+from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import call_for
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
@@ -56,7 +56,7 @@ class Run:
         config = BackendConfig.model_validate(
             {"name": "local", "base_url": url, "model": "small", "idle_timeout": idle, "price": {"output": 1e6}}
         )
-        transport = AiohttpTransport(f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=1, max_reply=1 << 20)
+        transport = Http1Transport(f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=1, max_reply=1 << 20)
         self.endpoint = Endpoint(config, OpenAIBackend(transport, model="small", key=None))
         trace = Trace(names.REQUEST)
         self.hop = trace.begin(names.ATTEMPT)
