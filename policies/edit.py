@@ -1,9 +1,12 @@
-"""Changing single values of a policy file as text, so that comments, order and layout stay as people wrote them."""
+"""Change single values of a policy file as text, so that comments, order and layout stay as people wrote them.
+
+ruamel.yaml, which keeps comments, would write the whole file anew, without the blanks by which people line up their
+values: where they do, half of the lines would change, and a diff of one number could not be reviewed.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import yaml
 
@@ -14,52 +17,38 @@ class CannotEdit(ValueError):
     """The text has no place for the value; the message says which and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A value's place: `text[start:end]`."""
+def source_of(text: str, path: tuple[str, ...]) -> str | None:
+    """Return the scalar at `path` as it is written, quotes included; None if there is none.
 
-    start: int
-    end: int
-
-
-def span_of(text: str, path: tuple[str, ...]) -> Span | None:
-    """Where the scalar at `path` stands, None if there is none. `text` is YAML that `read_yaml` has accepted."""
-    node = _at(_root(text), path)
-    return Span(node.start_mark.index, node.end_mark.index) if isinstance(node, yaml.ScalarNode) else None
+    `text` is YAML that `read_yaml` has accepted.
+    """
+    node = _node_at(text, path)
+    return text[node.start_mark.index : node.end_mark.index] if isinstance(node, yaml.ScalarNode) else None
 
 
 def with_value(text: str, path: tuple[str, ...], value: str) -> str:
-    """The text with the scalar at `path` replaced by `value`, or with the key added first in its section.
+    """Return the text with `value` as the scalar at `path`; a key that is missing becomes the first of its section.
 
-    Raises CannotEdit where that section is not there, or empty.
+    A comment behind the value stays in its column, as far as there is room. Raises CannotEdit where the section is
+    missing or empty.
     """
-    span = span_of(text, path)
-    if span is not None:
-        return replaced(text, span, value)
-    section = _at(_root(text), path[:-1])
+    node = _node_at(text, path)
+    if isinstance(node, yaml.ScalarNode):
+        start, behind = node.start_mark.index, text[node.end_mark.index :]
+        if gap := _GAP.match(behind):
+            room = node.end_mark.index - start + len(gap[0])
+            return text[:start] + value.ljust(room - 1) + " " + behind[gap.end() :]
+        return text[:start] + value + behind
+    section = _node_at(text, path[:-1])
     if not isinstance(section, yaml.MappingNode) or not section.value:
         raise CannotEdit(f"there is no {'.'.join(path[:-1])}: section to put {path[-1]} into; add one by hand")
     first = section.value[0][0].start_mark
-    added = f"{path[-1]}: {value}"
     between = ", " if section.flow_style else "\n" + " " * first.column
-    return text[: first.index] + added + between + text[first.index :]
+    return f"{text[: first.index]}{path[-1]}: {value}{between}{text[first.index :]}"
 
 
-def replaced(text: str, span: Span, value: str) -> str:
-    """The text with `value` at that place. A comment behind it stays in its column, as far as there is room."""
-    behind = text[span.end :]
-    gap = _GAP.match(behind)
-    if gap is None:
-        return text[: span.start] + value + behind
-    room = span.end - span.start + len(gap[0]) - len(value)
-    return text[: span.start] + value + " " * max(1, room) + behind[gap.end() :]
-
-
-def _root(text: str) -> yaml.Node | None:
-    return yaml.compose(text, Loader=yaml.SafeLoader)
-
-
-def _at(node: yaml.Node | None, path: tuple[str, ...]) -> yaml.Node | None:
+def _node_at(text: str, path: tuple[str, ...]) -> yaml.Node | None:
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     for part in path:
         if not isinstance(node, yaml.MappingNode):
             return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.edit import CannotEdit, span_of, with_value
+from policies.edit import CannotEdit, source_of, with_value
 from policies.loader import SHIPPED, policy_files, read_policy
 
 BLOCK = """\
@@ -55,9 +55,16 @@ def test_every_shipped_policy_can_be_edited(file: Path, tmp_path: Path) -> None:
     assert sum(old != new for old, new in pairs) == 1
 
 
-def test_a_scalar_is_found_by_its_place() -> None:
-    """Sections, and what is not there, have no place as a value."""
-    span = span_of(BLOCK, ("escalate", "when", "confidence_below"))
-    assert span is not None and BLOCK[span.start : span.end] == "0.6"
-    assert span_of(BLOCK, ("escalate", "when")) is None
-    assert span_of(BLOCK, ("escalate", "stream", "hold_tokens")) is None
+def test_an_aligned_file_keeps_its_alignment() -> None:
+    """Blanks by which people line up their values stay, which a file that is written anew loses."""
+    aligned = "slo:    {deadline: 8s}\nescalate:\n  when:  {confidence_below: 0.62}   # by a head\ntiers:  [a, b]\n"
+    after = with_value(aligned, ("escalate", "when", "confidence_below"), "0.7")
+    assert after == aligned.replace("0.62", "0.7")
+
+
+def test_a_scalar_is_found_as_it_is_written() -> None:
+    """Sections, and what is not there, are no values."""
+    assert source_of(BLOCK, ("escalate", "when", "confidence_below")) == "0.6"
+    assert source_of('a: "é, quoted"  # é', ("a",)) == '"é, quoted"'
+    assert source_of(BLOCK, ("escalate", "when")) is None
+    assert source_of(BLOCK, ("escalate", "stream", "hold_tokens")) is None

@@ -63,6 +63,12 @@ def test_keys_are_always_text(read: Read) -> None:
     assert read("no: 1\n1: 2\ntrue: 3").value == {"no": 1, "1": 2, "true": 3}
 
 
+def test_a_colon_inside_a_word_needs_no_quotes(read: Read) -> None:
+    """In braces and brackets too, where older parsers refuse it: URLs and `tier:NAME` are written there."""
+    text = "store: {url: redis://own:6379/0}\nmodels: [tier:local, 12:30]\n"
+    assert read(text).value == {"store": {"url": "redis://own:6379/0"}, "models": ["tier:local", "12:30"]}
+
+
 def test_every_value_knows_its_line(read: Read) -> None:
     """A problem is placed at its key, or at the nearest key around one that is not there."""
     document = read("a:\n  b:\n    - x\n    - y: 1\n")

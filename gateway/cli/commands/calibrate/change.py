@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands.calibrate.labelled import LabelledSurface
-from policies.edit import CannotEdit, replaced, span_of, with_value
+from policies.edit import CannotEdit, source_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
 from routing.confidence.judge import Basis
@@ -58,11 +58,11 @@ def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Chang
     except CannotEdit as error:
         raise CommandError(f"{surface.file}: {error}") from None
     if setting.p_adequate is not None:
-        span = span_of(after, ("route", "start", surface.tiers[0]))
-        if span is None:
+        where = ("route", "start", surface.tiers[0])
+        rule = source_of(after, where)
+        if rule is None:
             raise AssertionError("the loader has read this rule")
-        rule = with_threshold(after[span.start : span.end], setting.p_adequate)
-        after = replaced(after, span, rule)
+        after = with_value(after, where, with_threshold(rule, setting.p_adequate))
     change = Change(surface.file, before, after, key)
     _check(change, surface, setting)
     return change
