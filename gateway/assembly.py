@@ -235,6 +235,10 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
 
 
 def _transport(config: BackendConfig) -> Transport:
+    if config.kind == "scripted":
+        from gateway.backends.scripted import ScriptedTransport
+
+        return ScriptedTransport(config.script, max_reply=config.max_reply)
     url = config.base_url + _COMPLETIONS
     if config.http.client == "http1":
         return Http1Transport(

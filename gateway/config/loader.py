@@ -112,7 +112,7 @@ class _Resolver:
         return store.model_copy(update={"url": url})
 
     def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
-        reason = None if backend.base_url else self._why_no_url((*path, "base_url"))
+        reason = self._why_no_url((*path, "base_url")) if backend.lacks_url else None
         key = None
         try:
             if backend.key_env:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
+from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url
 from policies.errors import Problem
 from policies.validation import Finding, raise_findings
@@ -115,7 +116,10 @@ class BackendConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
-    kind: Literal["openai"] = "openai"
+    kind: Literal["openai", "scripted"] = "openai"
+    """`openai` is called over HTTP; `scripted` answers in this process, from its `script`."""
+    script: tuple[ScriptedRule, ...] = ()
+    """Of a scripted backend: the first rule that fits a request gives its reply; the last fits every request."""
     base_url: str = ""
     """Up to and with `/v1`, no slash at the end; empty if not known yet, and then the backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
@@ -163,16 +167,47 @@ class BackendConfig(Section):
             check_http_url(value)
         return value.rstrip("/")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _scripted_is_a_name(cls, data: Any) -> Any:
+        return {"model": "scripted", **data} if isinstance(data, Mapping) and data.get("kind") == "scripted" else data
+
     @model_validator(mode="after")
     def _one_key_source(self) -> BackendConfig:
         if self.key_env and self.key_file:
             raise ValueError("key_env and key_file are both given; keep one")
         return self
 
+    @model_validator(mode="after")
+    def _scripted_alone_has_a_script(self) -> BackendConfig:
+        findings: list[Finding] = []
+        if self.kind != "scripted":
+            if self.script:
+                findings.append((("script",), "only a backend of kind: scripted follows one"))
+        elif not self.script:
+            findings.append((("script",), "a scripted backend needs one, such as [{reply: {text: Hello.}}]"))
+        elif not self.script[-1].always:
+            message = "the last rule answers what no other does; leave out match, match_regex and times"
+            findings.append((("script", len(self.script) - 1), message))
+        if self.kind == "scripted":
+            spare = ("base_url", "key_env", "key_file", "http", "connect_timeout")
+            findings += [
+                ((name,), "a scripted backend calls nobody; leave it out")
+                for name in spare
+                if name in self.model_fields_set
+            ]
+        raise_findings(findings)
+        return self
+
+    @property
+    def lacks_url(self) -> bool:
+        """Whether it is called over HTTP and has no URL yet."""
+        return self.kind == "openai" and not self.base_url
+
     @property
     def configured(self) -> bool:
         """Whether requests can be sent to it."""
-        return self.unconfigured_reason is None and bool(self.base_url)
+        return self.unconfigured_reason is None and not self.lacks_url
 
 
 class TierConfig(Section):
@@ -418,4 +453,4 @@ class Deployment(Section):
     @property
     def wants_local_model(self) -> bool:
         """Whether a backend has no URL: the one that `tierline up` fills by starting the local model."""
-        return any(not backend.base_url for tier in self.tiers for backend in tier.backends)
+        return any(backend.lacks_url for tier in self.tiers for backend in tier.backends)

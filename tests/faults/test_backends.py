@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from gateway.backends.scripted import completion, identity_of
 from tests.faults.conftest import KEY
 from tests.faults.lanes import Answer, Rig, concurrently, received
 from tests.gateway.telemetry.metric_text import value_of
-from tests.support.openai_wire import completion
 from tests.support.raw_upstream import RawUpstream
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import until
@@ -674,7 +674,7 @@ def test_b25_null_usage_until_the_totals(rig: Rig, local_upstream: Upstream, kin
 @json_and_stream
 def test_b24_an_answer_without_a_finish_is_none(rig: Rig, local_upstream: Upstream, stream: bool) -> None:
     """A JSON reply that does not say that it is finished is the next tier's turn, and with none a 502."""
-    body = completion(Reply(text=LONG), {"model": "weak"})
+    body = completion(Reply(text=LONG), {"model": "weak"}, identity_of({}))
     body["choices"][0]["finish_reason"] = None
     local_upstream.default = Reply(body=json.dumps(body).encode())
     assert_fell_back(rig, ask(rig, rig.take("lane"), stream), "upstream_invalid_response")
@@ -685,7 +685,7 @@ def test_b24_an_answer_without_a_finish_is_none(rig: Rig, local_upstream: Upstre
 def test_b28_a_stale_connection_is_no_attempt(rig: Rig, raw: RawUpstream, stream: bool) -> None:
     """An endpoint whose connections end before ours do costs nobody an answer, an attempt or an endpoint's rest."""
     lane = rig.take("raw")
-    body = completion(Reply(text=STRONG), {"model": "raw"})
+    body = completion(Reply(text=STRONG), {"model": "raw"}, identity_of({}))
     reply = json.dumps(body).encode()
     raw.parts = [b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply), reply]
     raw.keep_open, raw.answers = True, 1

@@ -1,9 +1,14 @@
-"""One connection of the scripted upstream: requests in, the steps of their replies out, and when the peer left."""
+"""One connection of the scripted upstream: requests in, the steps of their replies out, and when the peer left.
+
+The replies are those of the shipped scripted backend (`gateway.backends.scripted`), here in HTTP/1.1 on a real socket.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import itertools
 import json
 import socket
 import struct
@@ -14,9 +19,11 @@ from typing import Any, Protocol
 
 import httptools
 
-from tests.support.rendering import End, Pause, Send, Step, steps
-from tests.support.replies import Json, Reply
+from gateway.backends.script import Json, Reply
+from gateway.backends.scripted import CREATED, End, Head, Pause, Send, Step, steps
 from tests.support.wait import until
+
+_ids = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -133,7 +140,8 @@ class Connection(asyncio.Protocol):
     def _answer(self, request: Received) -> None:
         body: Json = request.body if isinstance(request.body, dict) else {}
         request.reply = reply = self._host.reply_to(request)
-        self._reply = asyncio.create_task(self._carry_out(request, steps(reply, body)))
+        identity = {"id": f"chatcmpl-{next(_ids)}", "created": CREATED}
+        self._reply = asyncio.create_task(self._carry_out(request, framed(steps(reply, body, identity))))
 
     async def _carry_out(self, request: Received, script: Iterator[Step]) -> None:
         for step in script:
@@ -153,6 +161,8 @@ class Connection(asyncio.Protocol):
                 request.sent_bytes += len(data)
             case Pause(seconds):
                 await asyncio.sleep(seconds)
+            case _:
+                raise AssertionError(f"{step} is no step on a socket")
 
     async def _end(self, request: Received, end: End) -> None:
         match end:
@@ -167,3 +177,26 @@ class Connection(asyncio.Protocol):
                 sock = self.transport.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.transport.abort()
+
+
+def framed(script: Iterator[Step]) -> Iterator[Step]:
+    """Yield the steps with their bytes as HTTP/1.1 has them: heads written out, bodies of no known length chunked."""
+    chunked = False
+    for step in script:
+        match step:
+            case Head(status, content_type, length, more):
+                chunked = length is None
+                framing = {"transfer-encoding": "chunked"} if chunked else {"content-length": str(length)}
+                fields = {"content-type": content_type} | framing | {k.lower(): v for k, v in more.items()}
+                phrase = http.client.responses.get(status, "Scripted")
+                lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in fields.items())]
+                yield Send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+            case Send(data) if chunked:
+                yield Send(b"%x\r\n%b\r\n" % (len(data), data))
+            case End():
+                yield step
+                return
+            case _:
+                yield step
+    if chunked:
+        yield Send(b"0\r\n\r\n")

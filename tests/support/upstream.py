@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from gateway.backends.script import Fault, Reply, ToolCall, error_reply
 from tests.support.connection import Connection, Received
-from tests.support.replies import Fault, Reply, ToolCall, error_reply
 from tests.support.wait import until
 
 __all__ = ["Fault", "Received", "Reply", "ToolCall", "Upstream", "error_reply"]

@@ -126,7 +126,9 @@ def _as_text(found: _Findings) -> str:
         for tier in found.deployment.tiers:
             models = ", ".join(dict.fromkeys(backend.model for backend in tier.backends))
             state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
-            if not all(backend.base_url for backend in tier.backends):
+            if any(backend.kind == "scripted" for backend in tier.backends):
+                state += ", scripted: replies come from the config, not from a model"
+            if any(backend.lacks_url for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"
             lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
             lines += [
@@ -167,6 +169,7 @@ def _as_json(found: _Findings) -> str:
                 "backends": [
                     {
                         "name": b.name,
+                        "kind": b.kind,
                         "model": b.model,
                         "configured": b.configured,
                         "reason": b.unconfigured_reason,

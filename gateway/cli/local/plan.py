@@ -96,7 +96,7 @@ def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: Stat
     if up.local_base_url and _is_local(tier, up.local_base_url):
         model = next(model for model, base_url in models if base_url == up.local_base_url)
         return f"ready: {model}, on this machine" if ready[LOCAL] else f"not ready: see {state.log('local')}"
-    return "configured: " + ", ".join(f"{model} at {base_url}" for model, base_url in models)
+    return "configured: " + ", ".join(f"{model} at {url}" if url else f"{model}, scripted" for model, url in models)
 
 
 def _is_local(tier: TierConfig, local_base_url: str) -> bool:

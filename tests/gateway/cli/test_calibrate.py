@@ -22,9 +22,8 @@ from policies.loader import read_policy
 from routing.confidence.head import FORMAT, LogisticScorer, numbers_hash
 from routing.difficulty.model import shipped_artefact
 from tests.support.gateway import Gateway, config
-from tests.support.replies import Reply
 from tests.support.store import LocalStore
-from tests.support.upstream import Upstream
+from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until
 
 POLICY = """\

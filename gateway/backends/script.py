@@ -1,0 +1,285 @@
+"""What a scripted model says, how fast, and what goes wrong: the words of a config's `script`, and of the tests.
+
+A backend of `kind: scripted` follows a list of rules. The first one whose match fits the last user message gives the
+reply, and `gateway.backends.scripted` renders it. ScriptedRule and its parts are what a config says, refused with file
+and line where it makes no sense; Reply is what that comes to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from policies.validation import Finding, raise_findings
+from policies.values import Seconds, Section, Whole
+
+Json = dict[str, Any]
+
+LOOP_TOKENS = 2000
+"""How many tokens a reply has that goes round in circles, unless the request allows fewer."""
+_WORD = re.compile(r"\s*\S+|\s+$")
+
+
+class Fault(Enum):
+    """What goes wrong with a reply. The mid-stream ones come after `Reply.fault_after` tokens."""
+
+    HANG_BEFORE_HEADERS = "hang_before_headers"
+    HANG_AFTER_HEADERS = "hang_after_headers"
+    HANG_MID_STREAM = "hang_mid_stream"
+    CLOSE_BEFORE_HEADERS = "close_before_headers"
+    CLOSE_AFTER_HEADERS = "close_after_headers"
+    RESET_MID_STREAM = "reset_mid_stream"
+    CLOSE_MID_STREAM = "close_mid_stream"
+    """The connection ends inside the chunked body."""
+    EOF_MID_STREAM = "eof_mid_stream"
+    """The body ends cleanly, with neither a finish_reason nor [DONE]."""
+    NO_DONE = "no_done"
+    """finish_reason was sent, [DONE] is missing."""
+    DONE_WITHOUT_FINISH = "done_without_finish"
+    MALFORMED_EVENT = "malformed_event"
+    MALFORMED_JSON = "malformed_json"
+    HTML = "html"
+    EMPTY_CHOICES = "empty_choices"
+    NULL_CHOICES = "null_choices"
+    NO_CHOICES = "no_choices"
+    ERROR_IN_200 = "error_in_200"
+    """An error object in a 200, or as the first event."""
+    ERROR_MID_STREAM = "error_mid_stream"
+    OTHER_KIND = "other_kind"
+    """JSON to a stream request, SSE to any other."""
+    GIANT = "giant"
+    """Up to 1 GiB in one string, as fast as the peer reads."""
+    REDIRECT = "redirect"
+    SLOW_LORIS = "slow_loris"
+    """A byte at a time, `Reply.between_s` (at least 10 ms) apart."""
+    LOOP = "loop"
+    """The text again and again, to LOOP_TOKENS tokens or the request's limit."""
+
+
+MID_STREAM = frozenset(
+    {
+        Fault.HANG_MID_STREAM,
+        Fault.RESET_MID_STREAM,
+        Fault.CLOSE_MID_STREAM,
+        Fault.EOF_MID_STREAM,
+        Fault.MALFORMED_EVENT,
+        Fault.MALFORMED_JSON,
+        Fault.ERROR_MID_STREAM,
+    }
+)
+"""The faults that break a stream off after `Reply.fault_after` tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function the model wants called. `arguments` is the JSON text, valid or not."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = "call_scripted"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One scripted answer. Times are seconds; `logprob` is each token's, or one for all; `usage` None leaves it out."""
+
+    text: str = "The scripted upstream says hello."
+    tokens: tuple[str, ...] | None = None
+    logprob: float | tuple[float, ...] = -0.05
+    no_logprobs: bool = False
+    """A backend that ignores `logprobs: true`."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    usage: Json | Literal["auto"] | None = "auto"
+    """`auto` counts words."""
+    model: str | None = None
+    extra: Json = field(default_factory=dict)
+    """More members of a JSON reply and of every chunk."""
+    before_headers_s: float = 0.0
+    before_first_s: float = 0.0
+    between_s: float = 0.0
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    """Sent as it is, in place of everything rendered from the other fields."""
+    fault: Fault | None = None
+    fault_after: int = 2
+    fragment: int | None = None
+    """Bytes per write, for SSE bodies."""
+    newline: str = "\n"
+
+    def pieces(self) -> tuple[str, ...]:
+        """Return the tokens of the answer; words, where none are given."""
+        pieces = self.tokens if self.tokens is not None else tuple(_WORD.findall(self.text))
+        if self.fault is Fault.LOOP and pieces:
+            again = (f" {pieces[0].lstrip()}", *pieces[1:])
+            pieces = (pieces + again * (LOOP_TOKENS // len(pieces)))[:LOOP_TOKENS]
+        return pieces
+
+
+def error_reply(
+    status: int,
+    message: str = "scripted error",
+    kind: str = "server_error",
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Return an error as OpenAI sends it."""
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
+    return Reply(status=status, headers=headers or {}, body=body)
+
+
+def _fault(value: object) -> object:
+    return Fault(value) if isinstance(value, str) and value in {fault.value for fault in Fault} else value
+
+
+def _pattern(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a regular expression; write it as text")
+    try:
+        return re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+
+
+LogProb = Annotated[float, Field(le=0, allow_inf_nan=False)]
+
+
+class ScriptedToolCall(Section):
+    """A function that the reply calls. `arguments` are keys with their values, or the JSON text itself."""
+
+    name: Annotated[str, Field(min_length=1)]
+    arguments: Mapping[str, Any] | str = {}
+    id: Annotated[str, Field(min_length=1)] | None = None
+    """`call_scripted_N`, counted from 0, when not given."""
+
+
+class ScriptedUsage(Section):
+    """The tokens that the reply reports, in place of its words counted."""
+
+    prompt_tokens: Annotated[Whole, Field(ge=0)]
+    completion_tokens: Annotated[Whole, Field(ge=0)]
+
+
+class ScriptedError(Section):
+    """An HTTP error in place of an answer."""
+
+    status: Annotated[Whole, Field(ge=400, le=599)]
+    body: Mapping[str, Any] | str | None = None
+    """By default an error object as OpenAI sends it."""
+    retry_after: Seconds | None = None
+    """Sent as `retry-after-ms`."""
+
+
+class ScriptedReply(Section):
+    """What a rule answers: a text, tool calls or an error, and how it goes out."""
+
+    text: str = "This is a scripted reply."
+    confidence: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    """The probability of every token: the reply's confidence as long as nothing has been fitted to it."""
+    logprobs: LogProb | tuple[LogProb, ...] | None = None
+    """The natural logarithm of it, for every token or one for each; without either it is -0.05."""
+    tool_calls: tuple[ScriptedToolCall, ...] = ()
+    finish_reason: Literal["stop", "length", "content_filter", "tool_calls"] | None = None
+    usage: ScriptedUsage | None = None
+    """None counts words."""
+    ttft: Seconds = 0.0
+    """Until the first token."""
+    tpot: Seconds = 0.0
+    """Between two tokens. A JSON reply comes when its last token would."""
+    error: ScriptedError | None = None
+    fault: Annotated[Fault | None, BeforeValidator(_fault)] = None
+    after: Annotated[Whole, Field(ge=0)] = 2
+    """How many tokens of a stream come before a fault in the midst of it."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> ScriptedReply:
+        given = self.model_fields_set
+        findings: list[Finding] = []
+        if self.confidence is not None and self.logprobs is not None:
+            findings.append((("logprobs",), "confidence says the same; keep one"))
+        if isinstance(self.logprobs, tuple) and len(self.logprobs) != (tokens := len(_WORD.findall(self.text))):
+            findings.append((("logprobs",), f"{len(self.logprobs)} numbers for a text of {tokens} words"))
+        if self.tool_calls and "text" in given:
+            findings.append((("text",), "a reply that calls tools says nothing else; leave it out"))
+        if self.error is not None:
+            spare = sorted(given - {"error", "ttft"})
+            findings += [((name,), "an error has no use for it; leave it out") for name in spare]
+        if "after" in given and self.fault not in MID_STREAM:
+            findings.append((("after",), "needs a fault in the midst of a stream, such as close_mid_stream"))
+        raise_findings(findings)
+        return self
+
+    def reply(self) -> Reply:
+        """Return what is to be rendered."""
+        if self.error is not None:
+            body, wait_s = self.error.body, self.error.retry_after
+            headers = {} if wait_s is None else {"retry-after-ms": f"{wait_s * 1000:g}"}
+            made = error_reply(self.error.status, headers=headers)
+            if body is None:
+                sent = made.body
+            else:
+                sent = body.encode() if isinstance(body, str) else json.dumps(dict(body)).encode()
+            return Reply(status=made.status, headers=headers, body=sent, before_first_s=self.ttft)
+        usage: Json | Literal["auto"] = "auto"
+        if self.usage is not None:
+            counts = self.usage.model_dump()
+            usage = {**counts, "total_tokens": sum(counts.values())}
+        return Reply(
+            text=self.text,
+            logprob=math.log(self.confidence)
+            if self.confidence is not None
+            else -0.05
+            if self.logprobs is None
+            else self.logprobs,
+            tool_calls=tuple(
+                ToolCall(
+                    call.name,
+                    call.arguments if isinstance(call.arguments, str) else json.dumps(dict(call.arguments)),
+                    call.id or f"call_scripted_{index}",
+                )
+                for index, call in enumerate(self.tool_calls)
+            ),
+            finish_reason=self.finish_reason,
+            usage=usage,
+            before_first_s=self.ttft,
+            between_s=self.tpot,
+            fault=self.fault,
+            fault_after=self.after,
+        )
+
+
+class ScriptedRule(Section):
+    """A reply, and the requests that it is for: those whose last user message holds `match`, or all of them."""
+
+    match: Annotated[str, Field(min_length=1)] | None = None
+    """Part of the message, upper and lower case told apart."""
+    match_regex: Annotated[re.Pattern[str] | None, BeforeValidator(_pattern)] = None
+    """A Python regular expression that is found somewhere in the message."""
+    times: Annotated[Whole, Field(ge=1)] | None = None
+    """To how many requests each worker gives this reply, before it goes on to the next rules; None is no end."""
+    reply: ScriptedReply = ScriptedReply()
+
+    @model_validator(mode="after")
+    def _one_match(self) -> ScriptedRule:
+        if self.match is not None and self.match_regex is not None:
+            raise_findings([(("match_regex",), "match is given too; keep one")])
+        return self
+
+    @property
+    def always(self) -> bool:
+        """Whether it answers every request."""
+        return self.match is None and self.match_regex is None and self.times is None
+
+    def matches(self, question: str) -> bool:
+        """Return whether the reply is for a request with this last user message."""
+        if self.match_regex is not None:
+            return self.match_regex.search(question) is not None
+        return self.match is None or self.match in question
