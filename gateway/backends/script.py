@@ -193,7 +193,7 @@ class ScriptedReply(Section):
     ttft: Seconds = 0.0
     """Until the first token."""
     tpot: Seconds = 0.0
-    """Between two tokens. A JSON reply comes when its last token would."""
+    """Between two chunks, a token each. A JSON reply comes when its last token would."""
     error: ScriptedError | None = None
     fault: Annotated[Fault | None, BeforeValidator(_fault)] = None
     after: Annotated[Whole, Field(ge=0)] = 2
