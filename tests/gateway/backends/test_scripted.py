@@ -372,7 +372,7 @@ async def trial(config: Path) -> AsyncIterator[httpx2.AsyncClient]:
 
 async def ask(client: httpx2.AsyncClient, question: str, **more: Any) -> httpx2.Response:
     body = {"model": "chat", "messages": [{"role": "user", "content": question}], **more}
-    return await client.post("/v1/chat/completions", json=body)
+    return await client.post("/v1/chat/completions", json=body, headers={"x-tierline-debug": "1"})
 
 
 @pytest.mark.parametrize("source", ["file", "readme"])
@@ -386,7 +386,9 @@ async def test_the_trial_escalates_by_confidence(source: str, tmp_path: Path) ->
     async with trial(config) as client:
         unsure = await ask(client, "What is the weather like in Lyon?")
         sure = await ask(client, "What is the capital of France?")
-    assert [unsure.headers[f"x-tierline-{name}"] for name in ("path", "tier")] == ["escalated", "hosted"]
+    assert [unsure.headers[f"x-tierline-{name}"] for name in ("path", "tier")] == ["escalated", "hosted"], (
+        unsure.headers
+    )
     assert unsure.json()["choices"][0]["message"]["content"] == "The large model knows."
     assert [sure.headers[f"x-tierline-{name}"] for name in ("path", "tier", "confidence")] == [
         "direct",
@@ -413,7 +415,9 @@ async def test_a_scripted_loop_is_found(tmp_path: Path) -> None:
     async with trial(config) as client:
         whole = await ask(client, "broken?")
         streamed = await ask(client, "Is it broken?", stream=True)
-    assert (whole.headers["x-tierline-path"], whole.headers["x-tierline-tier"]) == ("escalated", "hosted")
+    assert (whole.headers["x-tierline-path"], whole.headers["x-tierline-tier"]) == ("escalated", "hosted"), (
+        whole.headers
+    )
     assert '"code":"repetition"' in streamed.text
 
 
