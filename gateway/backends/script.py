@@ -28,7 +28,7 @@ _WORD = re.compile(r"\s*\S+|\s+$")
 
 
 class Fault(Enum):
-    """What goes wrong with a reply. The mid-stream ones come after `Reply.fault_after` tokens."""
+    """What goes wrong with a reply. The mid-stream ones come after `ModelReply.fault_after` tokens."""
 
     HANG_BEFORE_HEADERS = "hang_before_headers"
     HANG_AFTER_HEADERS = "hang_after_headers"
@@ -58,7 +58,7 @@ class Fault(Enum):
     """Up to 1 GiB in one string, as fast as the peer reads."""
     REDIRECT = "redirect"
     SLOW_LORIS = "slow_loris"
-    """A byte at a time, `Reply.between_s` (at least 10 ms) apart."""
+    """A byte at a time, `ModelReply.between_s` (at least 10 ms) apart."""
     LOOP = "loop"
     """The text again and again, to LOOP_TOKENS tokens or the request's limit."""
 
@@ -74,7 +74,7 @@ MID_STREAM = frozenset(
         Fault.ERROR_MID_STREAM,
     }
 )
-"""The faults that break a stream off after `Reply.fault_after` tokens."""
+"""The faults that break a stream off after `ModelReply.fault_after` tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """One scripted answer. Times are seconds; `logprob` is each token's, or one for all; `usage` None leaves it out."""
 
     text: str = "The scripted upstream says hello."
@@ -130,10 +130,10 @@ def error_reply(
     kind: str = "server_error",
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Reply:
+) -> ModelReply:
     """Return an error as OpenAI sends it."""
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
-    return Reply(status=status, headers=headers or {}, body=body)
+    return ModelReply(status=status, headers=headers or {}, body=body)
 
 
 def _fault(value: object) -> object:
@@ -217,7 +217,7 @@ class ScriptedReply(Section):
         raise_findings(findings)
         return self
 
-    def reply(self) -> Reply:
+    def reply(self) -> ModelReply:
         """Return what is to be rendered."""
         if self.error is not None:
             body, wait_s = self.error.body, self.error.retry_after
@@ -227,12 +227,12 @@ class ScriptedReply(Section):
                 sent = made.body
             else:
                 sent = body.encode() if isinstance(body, str) else json.dumps(dict(body)).encode()
-            return Reply(status=made.status, headers=headers, body=sent, before_first_s=self.ttft)
+            return ModelReply(status=made.status, headers=headers, body=sent, before_first_s=self.ttft)
         usage: Json | Literal["auto"] = "auto"
         if self.usage is not None:
             counts = self.usage.model_dump()
             usage = {**counts, "total_tokens": sum(counts.values())}
-        return Reply(
+        return ModelReply(
             text=self.text,
             logprob=math.log(self.confidence)
             if self.confidence is not None

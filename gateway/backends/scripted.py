@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from gateway.backends.base import InvalidReply, Response, Unreachable
-from gateway.backends.script import MID_STREAM, Fault, Json, Reply, ScriptedRule, ToolCall
+from gateway.backends.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
 """The `system_fingerprint` of every reply."""
@@ -99,7 +99,7 @@ class ScriptedTransport:
     async def aclose(self) -> None:
         """Close nothing: there are no connections."""
 
-    def _reply_to(self, request: Json) -> Reply:
+    def _reply_to(self, request: Json) -> ModelReply:
         """Return the first rule's reply that is for this request, and count it."""
         question = last_user_text(request)
         for number, (rule, reply) in enumerate(self._rules):
@@ -179,7 +179,7 @@ def last_user_text(request: Json) -> str:
     return str(content or "")
 
 
-def steps(reply: Reply, request: Json, identity: Json) -> Iterator[Step]:
+def steps(reply: ModelReply, request: Json, identity: Json) -> Iterator[Step]:
     """Yield the steps that answer `request` (a parsed chat-completions body) with `reply`.
 
     `identity` holds the members that the reply and all its chunks share, `id` and `created` among them.
@@ -214,7 +214,7 @@ def _pause(seconds: float) -> Iterator[Pause]:
         yield Pause(seconds)
 
 
-def _whole(reply: Reply, body: bytes, content_type: str) -> Iterator[Step]:
+def _whole(reply: ModelReply, body: bytes, content_type: str) -> Iterator[Step]:
     yield Head(reply.status, content_type, len(body), reply.headers)
     match reply.fault:
         case Fault.HANG_AFTER_HEADERS:
@@ -233,7 +233,7 @@ def _whole(reply: Reply, body: bytes, content_type: str) -> Iterator[Step]:
             yield Send(body)
 
 
-def _giant(reply: Reply, stream: bool) -> Iterator[Step]:
+def _giant(reply: ModelReply, stream: bool) -> Iterator[Step]:
     yield Head(reply.status, "text/event-stream" if stream else "application/json", _GIANT_BYTES, reply.headers)
     opening = b'{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"'
     yield Send(b"data: " + opening if stream else opening)
@@ -242,7 +242,7 @@ def _giant(reply: Reply, stream: bool) -> Iterator[Step]:
     yield End.CLOSE
 
 
-def _stream(reply: Reply, request: Json, identity: Json) -> Iterator[Step]:
+def _stream(reply: ModelReply, request: Json, identity: Json) -> Iterator[Step]:
     yield Head(reply.status, "text/event-stream; charset=utf-8", None, reply.headers)
     if reply.fault in (Fault.HANG_AFTER_HEADERS, Fault.CLOSE_AFTER_HEADERS):
         yield End.HANG if reply.fault is Fault.HANG_AFTER_HEADERS else End.CLOSE
@@ -262,7 +262,7 @@ def _stream(reply: Reply, request: Json, identity: Json) -> Iterator[Step]:
                 yield Pause(max(reply.between_s, 0.01) if reply.fault is Fault.SLOW_LORIS else 0)
 
 
-def _events(reply: Reply, request: Json, identity: Json) -> Iterator[str | End]:
+def _events(reply: ModelReply, request: Json, identity: Json) -> Iterator[str | End]:
     """Yield the events' data in order, or the end that a fault puts among them."""
     fault = reply.fault
     if fault is Fault.ERROR_IN_200:
@@ -312,7 +312,7 @@ def _broken_off(fault: Fault | None) -> Iterator[str | End]:
             yield "[DONE]"
 
 
-def completion(reply: Reply, request: Json, identity: Json) -> Json:
+def completion(reply: ModelReply, request: Json, identity: Json) -> Json:
     """Return the reply to `request` as a chat.completion object."""
     tokens, finish = _cut(reply, request)
     message: Json = {"role": "assistant", "content": "".join(tokens), "refusal": None, "annotations": []}
@@ -327,11 +327,11 @@ def completion(reply: Reply, request: Json, identity: Json) -> Json:
     return value | reply.extra
 
 
-def _base(reply: Reply, request: Json, identity: Json, kind: str) -> Json:
+def _base(reply: ModelReply, request: Json, identity: Json, kind: str) -> Json:
     return identity | {"object": kind, "model": reply.model or request.get("model")}
 
 
-def _usage(reply: Reply, request: Json) -> Json:
+def _usage(reply: ModelReply, request: Json) -> Json:
     """The token counts: the scripted ones, else words counted."""
     if isinstance(reply.usage, dict):
         return reply.usage
@@ -340,7 +340,7 @@ def _usage(reply: Reply, request: Json) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
-def _cut(reply: Reply, request: Json) -> tuple[Sequence[str], str]:
+def _cut(reply: ModelReply, request: Json) -> tuple[Sequence[str], str]:
     """The tokens within the request's limit, and the finish_reason that goes with them."""
     tokens = () if reply.tool_calls else reply.pieces()
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
@@ -354,7 +354,7 @@ def _tool_call(call: ToolCall) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _logprobs(reply: Reply, request: Json, tokens: Sequence[str], start: int) -> Json | None:
+def _logprobs(reply: ModelReply, request: Json, tokens: Sequence[str], start: int) -> Json | None:
     """The log-probabilities of `tokens`, the first of which is number `start` of the reply; None if not asked for."""
     if not request.get("logprobs") or reply.no_logprobs:
         return None
@@ -383,7 +383,7 @@ def _wants_usage(request: Json) -> bool:
     return bool((request.get("stream_options") or {}).get("include_usage"))
 
 
-def _deltas(reply: Reply, request: Json) -> tuple[list[tuple[Json, Json | None]], str]:
+def _deltas(reply: ModelReply, request: Json) -> tuple[list[tuple[Json, Json | None]], str]:
     """(delta, logprobs) of every chunk but the last, the role first; and the finish_reason."""
     tokens, finish = _cut(reply, request)
     content = None if reply.tool_calls else ""

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 import httptools
 
-from gateway.backends.script import Json, Reply
+from gateway.backends.script import Json
+from gateway.backends.script import ModelReply as Reply
 from gateway.backends.scripted import CREATED, End, Head, Pause, Send, Step, steps
 from tests.support.wait import until
 

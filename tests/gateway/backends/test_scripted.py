@@ -15,16 +15,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.app import App
 from gateway.assembly import build, running
 from gateway.backends.base import BackendError, BadStatus, Call, InvalidReply, Truncated, Unreachable
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.script import LOOP_TOKENS, MID_STREAM, Fault, ScriptedRule
 from gateway.backends.scripted import FINGERPRINT, ScriptedTransport
-from gateway.cli import main
-from gateway.completions import assemble
-from gateway.deployment import load_deployment
-from gateway.launch import Launch
+from gateway.chat.completions import assemble
+from gateway.cli.main import main
+from gateway.config.launch import Launch
+from gateway.config.loader import load_deployment
+from gateway.server.app import App
 from policies.errors import ConfigError
 from tests.support.gateway import ROOT
 from tests.support.upstream import Upstream
