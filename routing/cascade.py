@@ -1,21 +1,21 @@
-"""The cascade of one request, as a state machine with no I/O: `next()` says what to do, `observe()` hears how it went.
+"""Run one request's cascade as a state machine without I/O: `next()` returns the next step, `observe()` takes a result.
 
-    Attempt    call this tier, and judge its answer if it is `judged`; when it is `final` nothing stronger can take over
-    Wait       attempts are under way: nothing to do until one ends, or so many seconds have passed
-    Serve      the answer of attempt `number` goes out; whatever else is under way has lost
+    Attempt    call this tier; judge its answer if `judged` is set; when `final` is set no stronger tier can take over
+    Wait       attempts are running: do nothing until one ends or the given number of seconds has passed
+    Serve      send the answer of attempt `number`; every other running attempt is abandoned
     Fail       nothing can be served
 
-The rules, in the order they are asked:
-    accepted          it goes out; of attempts that run beside each other, the first one that is good enough
-    caller_fault      another tier would say the same: out at once, unless a draft shows that one tier takes it
-    low_confidence    the next stronger tier takes over, if it is expected to answer in what is left of the budget; else
-                      `on_miss` decides: the best answer so far goes out, as degraded, or none does
-    too_long          the tier cannot hold the request: the next stronger tier takes over, then weaker ones
-    retryable         another endpoint of the tier, then the next stronger tier, then the best answer so far, then
-                      weaker tiers, a tier whose draft was thrown away among them
-At most `max_attempts` in all (one that found the request too long has done no work, and does not count), and none that
-could not answer in time. A hedge (the first tier is slower than it should be) or a speculative second attempt runs
-beside the first. JSON and streams are driven alike; what differs is that a stream's rejected draft is gone
+Rules, in the order in which they are applied to an attempt's outcome:
+    accepted          serve it; of attempts that run in parallel, the first accepted one is served
+    caller_fault      every tier would reject the request: fail at once, unless a tier has already produced a draft
+    low_confidence    escalate to the next stronger tier if it is expected to answer within the remaining budget; else
+                      `on_miss` decides: serve the best answer so far as degraded, or fail
+    too_long          the tier's context cannot hold the request: try the next stronger tier, then weaker ones
+    retryable         try another endpoint of the tier, then the next stronger tier, then the best answer so far, then
+                      weaker tiers, including a tier whose draft was discarded
+There are at most `max_attempts` attempts (a `too_long` one did no work and is not counted), and none starts that
+could not answer in time. A hedge (the first tier is slower than it should be) or a speculative second attempt runs in
+parallel with the first. JSON and streams follow the same rules, except that a stream's rejected draft is discarded
 (`AttemptOutcome.kept` is False), so it cannot be served later.
 """
 
@@ -37,7 +37,7 @@ _MIN_ATTEMPT_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of the request's budget, in seconds: of its deadline, and of the time to its first token.
+    """The remaining budget of the request in seconds: until its deadline, and until its first token is due.
 
     `ttft_s` is None where nothing limits the first token, and for JSON, whose client sees no first token.
     """
@@ -47,18 +47,18 @@ class Left:
 
     @property
     def first_token_s(self) -> float:
-        """What is left for a first token, by whichever limit comes first."""
+        """Seconds left for a first token, by the tighter of the two limits."""
         return self.total_s if self.ttft_s is None else min(self.total_s, self.ttft_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token.
+    """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token (seconds).
 
-    `prior` is the classifier's probability that this tier answers rightly; None where it does not know. `role` says why
-    it runs beside another attempt, if it does; `alone`, that nothing will ever run beside it; `retry`, that it is made
-    because another one failed. `reserved_s` is what the tier that would take over is expected to need for its own first
-    token: a draft is judged early enough for that.
+    `prior` is the classifier's probability that this tier answers correctly; None if unknown. `role` is set on an
+    attempt that runs in parallel with another one; `alone` means that no other attempt will run in parallel with it;
+    `retry` means that it is made because another one failed. `reserved_s` is the expected time to first token of the
+    tier that would take over: the draft is judged early enough to leave that much time.
     """
 
     number: int
@@ -76,7 +76,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """How an attempt ended. `kept`: its whole answer is in hand and could still be served."""
+    """How an attempt ended. `kept` is set when its whole answer is stored and could still be served."""
 
     kind: OutcomeKind
     detail: str = ""
@@ -86,22 +86,24 @@ class AttemptOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until an attempt ends, or `for_s` seconds have passed (None: until one ends)."""
+    """Do nothing until an attempt ends, or `for_s` seconds have passed (None: until one ends)."""
 
     for_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """The answer of this attempt goes out."""
+    """Send the answer of attempt `number`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Nothing can be served. `timed_out` when the budget ran out rather than the tiers; `full_s`, when it is the line
-    alone that would take longer than there is, how long it would.
+    """Nothing can be served.
+
+    `timed_out` is set when the budget ran out, as opposed to every tier having failed. `full_s` is the expected queue
+    wait in seconds when that wait alone exceeds the remaining budget, else 0.
     """
 
     timed_out: bool = False
@@ -113,9 +115,10 @@ Step = Attempt | Wait | Serve | Fail
 
 @dataclass(frozen=True, slots=True)
 class Racing:
-    """What may run beside the first attempt. `both`: the next tier, at once, as speculation. `after_s` gives the time
-    without a first token (of an attempt at that tier) after which a hedge starts, None for never; `may_spend` is asked
-    at that moment.
+    """Which attempts may run in parallel with the first one.
+
+    `both` starts the next tier at once, as speculation. `after_s(tier)` gives the seconds without a first token after
+    which a hedge starts, None for never; `may_spend` is called when the hedge is due and can refuse it.
     """
 
     both: bool = False
@@ -127,7 +130,7 @@ _NO_RACING = Racing()
 
 
 class Cascade:
-    """See the module's docstring. One instance serves one request and is then thrown away."""
+    """The state machine described in the module's docstring. One instance serves one request."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class Cascade:
         priors: Mapping[str, float] | None = None,
         racing: Racing = _NO_RACING,
     ) -> None:
-        """`priors` are the classifier's probabilities that a tier answers rightly, of those it knows."""
+        """Start a cascade. `priors` maps a tier to the classifier's probability that it answers correctly, if known."""
         self._policy = policy
         self._stream = stream
         self._priors = priors or {}
@@ -164,7 +167,7 @@ class Cascade:
 
     @property
     def path(self) -> Path:
-        """What `x-tierline-path` says of the answer that goes out."""
+        """The value of the `x-tierline-path` header for the answer that is served."""
         if self._degraded:
             return "degraded"
         if self._winner and self._attempts[self._winner - 1].role and not self._escalated:
@@ -174,7 +177,7 @@ class Cascade:
         return "escalated" if self._escalated else "direct"
 
     def next(self, left: Left, waited_s: float = 0.0) -> Step:
-        """What to do now; `waited_s` is how long ago the last attempt began."""
+        """Return the next step; `waited_s` is the number of seconds since the last attempt began."""
         if self._winner:
             return Serve(self._winner)
         if self._running:
@@ -193,11 +196,11 @@ class Cascade:
         return self._attempt(tier, left)
 
     def began(self) -> None:
-        """A first token has come, though it is not committed yet: no hedge starts any more."""
+        """Record that a first token has arrived, though it is not committed yet: no hedge starts any more."""
         self._hedge_after_s = None
 
     def observe(self, outcome: AttemptOutcome, number: int = 0) -> None:
-        """Tells how attempt `number` has ended; by default the last one that `next()` gave."""
+        """Record how attempt `number` ended; by default the last attempt that `next()` returned."""
         number = number or len(self._attempts)
         self._running.discard(number)
         self._outcomes[number] = self._last = outcome
@@ -221,11 +224,11 @@ class Cascade:
             self._leave(tier)
             self._failed_over = self._failed_over or not beside
         elif outcome.kind == "caller_fault" and not self._running:
-            # What this tier refuses (an unknown field, say) the one with the draft has taken.
+            # A request that this tier rejects (for an unknown field, say) was accepted by the tier with the draft.
             self._stronger.clear()
 
     def takes_over(self, left: Left) -> bool:
-        """Whether a stronger tier would take over, were the running attempt's draft turned down now."""
+        """Return whether a stronger tier would take over if the running attempt's draft were rejected now."""
         if len(self._running) > 1:
             return True
         tier = self._next_stronger()
@@ -235,11 +238,11 @@ class Cascade:
         return self._counted() < self._policy.escalate.max_attempts
 
     def _counted(self) -> int:
-        """How many attempts have been made, of those that count."""
+        """Return the number of attempts made, without those that ended as `too_long`."""
         return len(self._attempts) - self._too_long
 
     def _current(self) -> str | None:
-        """The tier whose turn it is; None when only an answer in hand, or nothing, is left."""
+        """Return the tier to call next; None when only a finished answer, or nothing, is left."""
         if self._stronger:
             return self._stronger[0]
         if self._best() is not None:
@@ -257,22 +260,24 @@ class Cascade:
                 queue.remove(tier)
 
     def _starts(self, tier: str, left: Left) -> bool:
-        """Whether a call of that tier may begin: with an answer in hand only if it is expected to be in time, for
-        another is better; with none in hand unless it cannot be in time at all.
+        """Return whether a call of that tier may begin.
+
+        After a low-confidence answer that could still be served, the tier must be expected to answer in time.
+        Otherwise it may begin unless it cannot possibly answer in time.
         """
         if self._best() is not None and self._last is not None and self._last.kind == "low_confidence":
             return self._fits(tier, left)
         return self._least_s(tier) <= left.total_s
 
     def _another(self, left: Left) -> str | None:
-        """A tier that can still answer in time where the one whose turn it is cannot."""
+        """Return a tier that can still answer in time, when the current one cannot; None if an answer is in hand."""
         if self._best() is not None:
             return None
         others = [*self._stronger[1:], *self._weaker]
         return next((tier for tier in others if self._least_s(tier) <= left.total_s), None)
 
     def _fits(self, tier: str, left: Left) -> bool:
-        """Whether the tier is expected to answer in what is left. Of one that is not known yet the best is thought."""
+        """Return whether the tier is expected to answer in the time left; True where there is no forecast yet."""
         forecast = self._health[tier].forecast
         if forecast is None or not forecast.known:
             return True
@@ -281,7 +286,7 @@ class Cascade:
         return forecast.whole_s <= left.total_s
 
     def _full_s(self, tier: str, left: Left) -> float:
-        """The wait in line, where without it the tier would be in time; 0 where it is not the line."""
+        """Return the queue wait in seconds if the tier would be in time without it; 0 if the queue is not the cause."""
         forecast = self._health[tier].forecast
         if forecast is None or not forecast.queue_s:
             return 0.0
@@ -296,7 +301,7 @@ class Cascade:
         can_escalate = self._counted() + 1 < self._policy.escalate.max_attempts and self._above(tier) is not None
         if not self._stronger and self._dropped:
             self._degraded = True
-        # With every stronger tier out of reach the answer goes out as it is, but not without saying so.
+        # If all stronger tiers are unavailable, the answer is served without escalation, but marked as degraded.
         judged = can_escalate or (self._missing and bool(self._stronger) and not self._degraded)
         reserved = self._reserved_s(tier) if can_escalate and left.ttft_s is not None else 0.0
         timeout, ttft_timeout = self._limits(left, reserved, can_escalate=can_escalate)
@@ -319,35 +324,35 @@ class Cascade:
         return attempt
 
     def _above(self, tier: str) -> str | None:
-        """The tier that takes over from this one."""
+        """Return the next stronger tier after this one, or None."""
         if tier not in self._stronger:
             return None
         position = self._stronger.index(tier) + 1
         return self._stronger[position] if position < len(self._stronger) else None
 
     def _reserved_s(self, tier: str) -> float:
-        """What the tier above is expected to need for its first token; nothing where that is not known."""
+        """Return the expected TTFT of the tier above in seconds; 0 where it is unknown."""
         above = self._above(tier)
         forecast = self._health[above].forecast if above is not None else None
         return forecast.ttft_s if forecast is not None and forecast.known else 0.0
 
     def _limits(self, left: Left, reserved: float, *, can_escalate: bool) -> tuple[float, float]:
-        """Seconds for the whole and for the first token. What takes over must find something left."""
+        """Return the seconds for the whole call and for its first token; a part stays for the tier that takes over."""
         if not can_escalate:
             return left.total_s, left.total_s
-        # Half of what is left stays with the tier that would take over, and a draft that takes longer than nearly
-        # all answers of this surface should has no claim to more: a small model in a loop writes to its limit.
+        # Half of what is left stays with the tier that would take over. A draft that takes longer than nearly all
+        # answers of this surface should is stopped: a small model in a loop writes to its limit.
         total = self._policy.slo.total
         timeout = min(left.total_s / 2, total.p95 or total.p99 or left.total_s)
         if left.ttft_s is None or left.ttft_s <= 0:
-            return timeout, timeout  # no limit, or one that has passed: the next best thing is an answer
+            return timeout, timeout  # there is no TTFT limit, or it has passed: only the total limit applies
         first = left.ttft_s - reserved if left.ttft_s > reserved else left.ttft_s
         return timeout, min(timeout, max(first, _MIN_ATTEMPT_S))
 
-    # --- attempts beside each other -----------------------------------------------------------------------------------
+    # --- attempts in parallel -----------------------------------------------------------------------------------------
 
     def _may_race(self, tier: str) -> bool:
-        """Whether something may come to run beside an attempt at this tier, the first one."""
+        """Return whether another attempt may run in parallel with the first one, at this tier."""
         self._hedge_after_s = None
         if self._attempts or not self._has_rival(tier):
             return False
@@ -359,7 +364,7 @@ class Cascade:
         return self._health[tier].endpoints > 1 or self._above(tier) is not None
 
     def _beside(self, left: Left, waited_s: float) -> Step:
-        """While attempts run: a second one, when its time has come, or nothing yet."""
+        """Return the step while attempts run: a second attempt when it is due, else Wait."""
         if len(self._attempts) > 1 or not self._may_attempt() or self._attempts[0].alone:
             return Wait()
         first = self._attempts[0]
@@ -370,16 +375,16 @@ class Cascade:
             return Wait()
         if waited_s < self._hedge_after_s:
             return Wait(self._hedge_after_s - waited_s)
-        self._hedge_after_s = None  # its time comes once
+        self._hedge_after_s = None  # at most one hedge per request
         rival = first.tier if self._health[first.tier].endpoints > 1 else above
         if rival is None or not self._fits(rival, left) or not self._racing.may_spend():
             return Wait()
         return self._attempt(rival, left, "hedge")
 
-    # --- what goes out when nothing was good enough -------------------------------------------------------------------
+    # --- what is served when no answer was accepted -------------------------------------------------------------------
 
     def _best(self) -> int | None:
-        """The number of the most confident answer that is still in hand."""
+        """Return the number of the attempt with the most confident answer that can still be served."""
         kept = [(o.confidence or 0.0, number) for number, o in self._outcomes.items() if o.kept]
         return max(kept)[1] if kept else None
 

@@ -1,8 +1,8 @@
-"""Where a request starts, and which tiers may follow: policy, difficulty and health in, a Decision out. Pure.
+"""Decide where a request starts and which tiers may follow: policy, difficulty and health in, a Decision out. No I/O.
 
-The order of things: the request's own limits and the capabilities it needs narrow the policy's ladder, which holds the
-tiers that are configured; the first start rule that holds names the tier that is wanted, or where that one is not open
-to the request, the next stronger one; tiers that cannot answer now are left out, and the decision says so.
+Steps: the request's own limits and the capabilities it needs narrow the policy's ladder (its configured tiers); the
+first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
+tiers that cannot answer now are left out, and the decision records that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Capability = Literal["tools", "vision", "json"]
 
 
 class NoTierError(Exception):
-    """No tier can take this request. `capable` is False when none ever could: the caller asks for too much."""
+    """No tier can take this request. `capable` is False if no tier could at any time: the request asks for too much."""
 
     def __init__(self, message: str, *, capable: bool) -> None:
         super().__init__(message)
@@ -29,11 +29,11 @@ class NoTierError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TierHealth:
-    """What routing knows of a tier at this moment. `unavailable` is empty, or why no backend of it can answer.
+    """The state of one tier now. `unavailable` is empty, or the reason why none of its backends can answer.
 
-    `context` is how many tokens its backends hold, prompt and reply together; None if that is not known.
-    `failing`: it is unavailable only for having failed, and may be asked when nothing else can answer. `forecast` is
-    how long its next call would take, for a prompt of this request's length.
+    `context` is the number of tokens its backends hold, prompt and reply together; None if unknown. `failing` means
+    that failures are the only reason why it is unavailable, so it may be called when nothing else can answer.
+    `forecast` is the expected latency of its next call for a prompt of this request's length.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TierHealth:
     context: int | None = None
 
     def unfit_for(self, needed: Set[str], room: int) -> str:
-        """Why it cannot take a request that needs these capabilities and so many tokens; empty if it can."""
+        """Return why it cannot take a request that needs these capabilities and `room` tokens; empty if it can."""
         if lacking := needed - self.capabilities:
             return f"{self.name} cannot do {', '.join(sorted(lacking))}"
         if self.context is not None and room > self.context:
@@ -55,18 +55,18 @@ class TierHealth:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """The tiers a request allows itself, by name; None leaves that end of the ladder open."""
+    """The range of tiers that a request allows, by name; None leaves that end of the ladder open."""
 
     min_tier: str | None = None
     max_tier: str | None = None
 
     def of(self, policy: Policy) -> tuple[str, ...]:
-        """The part of a policy's ladder that lies between the two, which need not be on it themselves."""
+        """Return the part of a policy's ladder within this range, whose ends need not be on the ladder themselves."""
         within = self._within(policy.tiers)
         return tuple(name for name in policy.ladder if name in within)
 
     def unconfigured(self, policy: Policy) -> list[DeployedTier]:
-        """The tiers between the two that are not on the ladder."""
+        """Return the tiers within this range that are not on the ladder."""
         within = self._within(policy.tiers)
         return [tier for name, tier in policy.unconfigured.items() if name in within]
 
@@ -80,10 +80,10 @@ class Clamp:
 class Decision:
     """The tiers to try, in order, and the reason.
 
-    `tiers` starts with the one that answers first; the next ones take over by escalation. `fallbacks` are weaker tiers,
-    tried only when all of `tiers` fail. `missing` are tiers that could take over if they could answer now: an answer
-    that would have gone on to one of them must say so. `stand_in` says why the tier that was wanted does not start;
-    `weaker`, that the one which starts in its place is a weaker one.
+    `tiers` begins with the tier that answers first; escalation moves through the rest. `fallbacks` are weaker tiers,
+    tried only when all of `tiers` fail. `missing` are stronger tiers that are unavailable now: an answer that would
+    have escalated to one of them is marked as degraded. `stand_in` is the reason why the wanted tier does not start;
+    `weaker` is set when the tier that starts in its place is a weaker one.
     """
 
     tiers: tuple[str, ...]
@@ -106,10 +106,10 @@ def decide(
     holdout: bool = False,
     room: int = 0,
 ) -> Decision:
-    """The decision for one request; raises NoTierError. `budget_s` is what is left of the deadline, in seconds.
+    """Return the decision for one request. Raises NoTierError. `budget_s` is what is left of the deadline in seconds.
 
-    `ttft_s` is what is left for the first token of a stream; None where nothing limits it. With `holdout` the strongest
-    tier starts, whatever the difficulty. `room` is how many tokens the prompt and the reply may take together.
+    `ttft_s` is the time left for a stream's first token in seconds; None where nothing limits it. With `holdout` the
+    strongest tier starts whatever the difficulty. `room` is an upper bound of the tokens in prompt and reply together.
     """
     capable, unfit = _capable(policy, clamp, features, room, health)
     lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values())
@@ -133,14 +133,14 @@ def decide(
 
 
 def _in_time(adequate: tuple[str, ...], health: Mapping[str, TierHealth], stream: bool, limit_s: float) -> str:
-    """The cheapest of the adequate tiers that is expected to answer in time; where none is, the fastest of them."""
+    """Return the cheapest adequate tier that is expected to answer in time; if there is none, the fastest of them."""
     open_ = [name for name in adequate if not health[name].unavailable] or list(adequate)
     expected = {name: _expected_s(health[name], stream) for name in open_}
     return next((name for name in open_ if expected[name] <= limit_s), min(open_, key=expected.__getitem__))
 
 
 def _expected_s(health: TierHealth, stream: bool) -> float:
-    """What the client would wait: for the first token of a stream, for the whole of JSON; 0 where it is not known."""
+    """Return the client's expected wait: seconds to a stream's first token or to the whole JSON; 0 if unknown."""
     forecast = health.forecast
     if forecast is None or not forecast.known:
         return 0.0
@@ -150,7 +150,7 @@ def _expected_s(health: TierHealth, stream: bool) -> float:
 def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> str:
     forecast = health.forecast
     if forecast is None:
-        raise AssertionError("a tier is found too slow by its forecast")
+        raise AssertionError("a tier without a forecast cannot be too slow")
     what = "a first token" if stream else "an answer"
     why = "cold" if forecast.cold else "slow now"
     expected = _expected_s(health, stream) * 1000
@@ -161,10 +161,10 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
 def _capable(
     policy: Policy, clamp: Clamp | None, features: Features, room: int, health: Mapping[str, TierHealth]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The tiers that are open to this request, and why each of the others of its ladder is not.
+    """Return the tiers that are open to this request, and for each other tier of its ladder the reason why it is not.
 
-    `room` is a bound, no count. Where none of the tiers that surely hold it can answer now, the others are asked too:
-    their backends count. Raises NoTierError, which names the keys that would open a tier.
+    `room` is an upper bound. If no tier that holds it for certain can answer now, the other tiers are open as well:
+    their backends count the tokens exactly. Raises NoTierError, whose message names the keys that would open a tier.
     """
     ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(features)
     unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, room))}
@@ -183,7 +183,7 @@ def _capable(
 
 
 def needs(features: Features) -> set[str]:
-    """The capabilities without which a tier cannot take the request."""
+    """Return the capabilities that a tier must have to take the request."""
     needed: set[str] = set()
     if features.has_tools:
         needed.add("tools")
@@ -199,19 +199,19 @@ def _wanted(policy: Policy, difficulty: Difficulty | None, features: Features, b
     for tier, rule in policy.route.start.items():
         if rule.holds({**values, "p_adequate": _p_adequate(difficulty, policy.tiers, tier)}):
             return tier, f"{tier}: {rule.source}"
-    raise AssertionError("a checked policy has a rule that always holds")
+    raise AssertionError("no start rule holds, though a checked policy has one that always does")
 
 
 def rule_values(difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
-    """The names a start rule may use, as the cheapest tier's rule sees them: `p_adequate` is each tier's own.
+    """Return the names and values that a start rule may use. `p_adequate` is the cheapest tier's; rules get their own.
 
-    Out of its domain the classifier has no `p_adequate` and no `difficulty`.
+    Outside its domain the classifier gives no `p_adequate` and no `difficulty`: both are None.
     """
-    known = difficulty is not None and difficulty.in_domain
+    inside = difficulty is not None and difficulty.in_domain
     return {
-        "p_adequate": difficulty.p_adequate if difficulty is not None and known else None,
-        "difficulty": difficulty.score if difficulty is not None and known else None,
-        "in_domain": known,
+        "p_adequate": difficulty.p_adequate if difficulty is not None and inside else None,
+        "difficulty": difficulty.score if difficulty is not None and inside else None,
+        "in_domain": inside,
         "tokens_in": features.approx_tokens,
         "turns": features.turns,
         "has_tools": features.has_tools,
@@ -223,14 +223,14 @@ def rule_values(difficulty: Difficulty | None, features: Features, budget_s: flo
 
 
 def _p_adequate(difficulty: Difficulty | None, ladder: tuple[str, ...], tier: str) -> float | None:
-    """How likely it is that nothing stronger than `tier` would do better; None out of the classifier's domain."""
+    """Return the probability that no stronger tier would do better than `tier`; None outside the trained domain."""
     if difficulty is None or not difficulty.in_domain:
         return None
     return difficulty.p_adequate_of(ladder.index(tier), len(ladder))
 
 
 def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> str:
-    """`wanted` if allowed, else the next stronger allowed tier, else the strongest one there is."""
+    """Return `wanted` if allowed, else the next stronger allowed tier, else the strongest allowed one."""
     if wanted in allowed:
         return wanted
     position = order.index(wanted)
@@ -243,7 +243,7 @@ def _with_health(start: str, capable: tuple[str, ...], health: Mapping[str, Tier
     downward = _available(reversed(capable[:at]), health)
     why = health[start].unavailable
     if not upward and not downward:
-        # Better a tier that has failed than none: the last one is never ruled out.
+        # Calling a tier that has failed is better than refusing the request.
         upward = tuple(name for name in capable[at:] if health[name].failing)
         downward = tuple(name for name in reversed(capable[:at]) if health[name].failing)
         if not upward and not downward:

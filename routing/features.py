@@ -1,4 +1,4 @@
-"""What can be read off a request without a model: the inputs of the difficulty classifier and of routing rules."""
+"""Read features off a request without a model: the inputs of the difficulty classifier and of start rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One request, seen from outside. `text` is the last user message's; `approx_tokens` estimates all messages."""
+    """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages."""
 
     text: str
     turns: int
@@ -25,12 +25,12 @@ class Features:
 
 
 def features_of_text(text: str) -> Features:
-    """The features of a request with this one message, as a prompt of labelled data is taken."""
+    """Return the features of a request that consists of this one message, as labelled prompts do."""
     return Features(text=text, turns=1, approx_tokens=int(estimated_tokens(text)) + 4)
 
 
 def features_of(body: Mapping[str, Any]) -> Features:
-    """The features of a checked chat-completions body (`messages` is a list of objects, each with a `role`)."""
+    """Return the features of a checked chat-completions body (`messages` is a list of objects with a `role` each)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     text, tokens, images = "", 0.0, 0
     turns = 0

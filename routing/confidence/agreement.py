@@ -1,12 +1,12 @@
-"""How far two answers to the same request say the same: evidence where a backend gives no log-probabilities. Pure.
+"""Measure how far two answers to the same request agree: evidence where a backend gives no log-probabilities. No I/O.
 
-A model that knows an answer gives it again; one that guesses says something else the next time (self-consistency: Wang
-et al., 2022). Two answers are the same when nothing but case, punctuation and articles tells them apart, or when they
-are the same JSON. Otherwise it is the F1 of their words, as reading-comprehension answers are scored (SQuAD), and where
-either names a number, half of the weight is on whether they come to the same last one. With an embedding at hand the
-words count half, and the cosine of the two vectors the other half: words alone miss what is said in other words,
-vectors alone another name (telling paraphrases from other pairs, AUC 0.74 with words and 0.79 with both on Quora's
-questions, 0.78 and 0.82 on CheckList's minimal edits).
+A model that knows an answer tends to repeat it; one that guesses answers differently the next time (self-consistency:
+Wang et al., 2022). Two answers are equal if they differ only in case, punctuation and articles, or if they are the same
+JSON. Otherwise agreement is the F1 of their words, as in reading-comprehension scoring (SQuAD); where either contains a
+number, half of the weight is on whether the last numbers are equal. With an embedding, words count half and the cosine
+of the two vectors the other half: words alone miss paraphrases, vectors alone miss a changed name (AUC of telling
+paraphrases from other pairs: 0.74 with words and 0.79 with both on Quora's questions, 0.78 and 0.82 on CheckList's
+minimal edits).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD = re.compile(r"\w+")
 _ARTICLES = frozenset({"a", "an", "the"})
 _MAX_CHARS = 20_000
-"""Read of each answer; what two answers have in common shows long before."""
+"""Maximum number of characters compared of each answer."""
 
 
 def agreement_of(answer: str, samples: Sequence[str], cosine: Cosine | None = None) -> float | None:
-    """The mean agreement of `answer` with each of `samples`, 0..1; None without a sample."""
+    """Return the mean agreement of `answer` with each of `samples`, 0..1; None without a sample."""
     if not samples:
         return None
     return math.fsum(similarity(answer, sample, cosine) for sample in samples) / len(samples)
 
 
 def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:
-    """How far two answers say the same: 1 for the same, 0 for nothing in common."""
+    """Return how far two answers agree: 1 if they say the same, 0 if they have nothing in common."""
     one, other = one[:_MAX_CHARS], other[:_MAX_CHARS]
     if _same_json(one, other):
         return 1.0
     mine, others = _words(one), _words(other)
     if not mine or not others:
-        # An answer of nothing but signs has no words to compare.
+        # At least one answer has no words, only punctuation.
         return float(one.split() == other.split())
     overlap = _f1(Counter(mine), Counter(others))
     near = cosine(one, other) if cosine is not None and overlap < 1 else None
@@ -71,7 +71,7 @@ def _sorted(text: str) -> bytes:
 
 def _words(text: str) -> list[str]:
     words = _WORD.findall(text.casefold())
-    return [word for word in words if word not in _ARTICLES] or words  # "A" may be a choice
+    return [word for word in words if word not in _ARTICLES] or words  # "A" may be the answer to a multiple choice
 
 
 def _f1(mine: Counter[str], others: Counter[str]) -> float:
@@ -80,5 +80,5 @@ def _f1(mine: Counter[str], others: Counter[str]) -> float:
 
 
 def _last_number(text: str) -> float | None:
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None

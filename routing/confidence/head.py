@@ -1,13 +1,13 @@
-"""How likely an answer is right, from the evidence it leaves: a head fitted to one backend's own labelled answers.
+"""Estimate the probability that an answer is right: a confidence head fitted to one backend's labelled answers.
 
-For the whole answer and for its first 8, 16, 24 and 48 tokens (all that a stream's judge has seen) there are scorers,
-best first: over all features, over those of the tokens alone, and over the mean log-probability alone, which rises
-with it. A scorer that lacks a feature, or meets a value outside of what it was fitted on, leaves the answer to the
-next; so on unfamiliar evidence the order is that of the raw log-probability. A backend without log-probabilities has a
-scorer of its own, over the agreement of a second sample. Where nothing fits, the head has no opinion.
+There are scorers for the whole answer and for its first 8, 16, 24 and 48 tokens (all that a stream's judge has seen).
+They are tried best first: over all features, over those of the tokens alone, and over the mean log-probability alone,
+with which the probability rises. A scorer that lacks a feature, or meets a value outside its fitted range, is skipped;
+so on unfamiliar evidence answers are ranked by the raw log-probability. A backend without log-probabilities has a
+scorer of its own, over the agreement with a second sample. If no scorer applies, the head returns None.
 
-An artefact is one JSON file: the numbers, their SHA-256 and the data sheet; `routing.offline.training.confidence` makes
-it.
+An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `routing.offline.training.confidence`
+writes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from routing.difficulty.model import ArtefactError
 
 FORMAT: Final = "tierline-confidence-1"
 PREFIXES: Final = (8, 16, 24, 48)
-"""The numbers of first tokens that have scorers of their own."""
+"""Prefix lengths in tokens that have scorers of their own."""
 
 WHOLE: Final = "whole"
 AGREEMENT: Final = "agreement"
@@ -48,7 +48,7 @@ TOKEN_FEATURES: Final = (
     "log_tokens",
     "stopped",
 )
-"""What the chosen tokens' log-probabilities, and how the answer ended, say."""
+"""Features of the chosen tokens' log-probabilities and of how the answer ended."""
 
 ALTERNATIVE_FEATURES: Final = (
     "mean_margin",
@@ -58,12 +58,12 @@ ALTERNATIVE_FEATURES: Final = (
     "most_entropy",
     "first_entropy",
 )
-"""What the likeliest alternatives of the first tokens say besides."""
+"""Features of the likeliest alternatives of the first tokens."""
 
-_FLOOR = -20.0  # log-probabilities below say nothing more; servers write -inf and -9999 for a forbidden token
+_FLOOR = -20.0  # lower log-probabilities carry no information; servers write -inf and -9999 for a forbidden token
 _OPENING = 4
 _EVEN = math.log(0.5)
-_ALTERNATIVES_OF = 48  # tokens: they take most of the time, and the first ones tell most
+_ALTERNATIVES_OF = 48  # tokens whose alternatives are read: they cost most of the time, and the first are most telling
 _NO_CERTAINTY = 1e-4
 _NO_REST = 1e-9
 
@@ -72,10 +72,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LogisticScorer:
-    """A logistic model over named features, and the isotonic map of its logit where one was fitted.
+    """A logistic model over named features, with an isotonic map of its logit where one was fitted.
 
     Feature i enters as (x - centre) / scale; it must lie in low..high. `knots` are (logit, probability) pairs, both
-    rising, between which the probability is linear; without any it is the logistic function of the logit.
+    increasing, with linear interpolation between them; without knots the probability is the logistic of the logit.
     """
 
     features: tuple[str, ...]
@@ -89,7 +89,7 @@ class LogisticScorer:
 
     @classmethod
     def of(cls, numbers: Mapping[str, Any]) -> LogisticScorer:
-        """From JSON values. Raises KeyError, TypeError, ValueError."""
+        """Build a scorer from JSON values. Raises KeyError, TypeError or ValueError if they are malformed."""
         names = tuple(map(str, numbers["features"]))
         columns = [tuple(map(float, numbers[key])) for key in ("centre", "scale", "weights", "low", "high")]
         if not names or any(len(column) != len(names) for column in columns) or not all(columns[1]):
@@ -103,12 +103,12 @@ class LogisticScorer:
         return cls(names, centre, scale, weights, float(numbers["bias"]), low, high, knots)
 
     def numbers(self) -> dict[str, Any]:
-        """The JSON values of which `of` makes an equal scorer."""
+        """Return the JSON values from which `of` builds an equal scorer."""
         keys = ("features", "centre", "scale", "weights", "bias", "low", "high")
         return {**{key: getattr(self, key) for key in keys}, "knots": [list(knot) for knot in self.knots]}
 
     def knows(self, values: Mapping[str, float]) -> bool:
-        """Whether every feature is there, and within what the scorer was fitted on."""
+        """Return whether every feature is present and within the range the scorer was fitted on."""
         for name, low, high in zip(self.features, self.low, self.high, strict=True):
             value = values.get(name)
             if value is None or not low <= value <= high:
@@ -116,7 +116,7 @@ class LogisticScorer:
         return True
 
     def p_right(self, values: Mapping[str, float]) -> float:
-        """The probability, for values that it `knows`; others are taken to the nearest end of the range."""
+        """Return the probability that the answer is right; values outside low..high are clamped."""
         logit = self.bias
         columns = zip(self.features, self.centre, self.scale, self.weights, self.low, self.high, strict=True)
         for name, centre, scale, weight, low, high in columns:
@@ -126,12 +126,12 @@ class LogisticScorer:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceHead:
-    """The head of one backend's model.
+    """The confidence head of one backend's model.
 
-    `version` names the numbers by their hash. `scorers` has, for "whole", for each prefix ("8" ... "48") and for
-    "agreement" where they were fitted, the scorers to try in order: the last one's range is no condition.
-    `alternatives` is how many of each token's likeliest alternatives the scorers look at, 0 for none. `prior_weight`
-    is how far the classifier's logit moves the answer's, from `prior_centre`.
+    `version` is the first 12 hex digits of the numbers' SHA-256. `scorers` maps "whole", each prefix ("8" ... "48") and
+    "agreement", where they were fitted, to the scorers to try in order; the last one is used even outside its range.
+    `alternatives` is how many of each token's likeliest alternatives the scorers read, 0 for none. `prior_weight` is
+    the factor by which the classifier's logit, minus `prior_centre`, is added to the answer's.
     """
 
     model: str
@@ -143,7 +143,7 @@ class ConfidenceHead:
 
     @classmethod
     def load(cls, path: Path) -> ConfidenceHead:
-        """Reads an artefact. Raises ArtefactError."""
+        """Read an artefact. Raises ArtefactError if it is missing, altered or malformed."""
         try:
             artefact = json.loads(path.read_bytes())
             if artefact["format"] != FORMAT:
@@ -158,7 +158,7 @@ class ConfidenceHead:
 
     @classmethod
     def of(cls, model: str, numbers: Mapping[str, Any]) -> ConfidenceHead:
-        """The head with these numbers. Raises KeyError, TypeError, ValueError."""
+        """Build the head with these numbers. Raises KeyError, TypeError or ValueError if they are malformed."""
         scorers = {str(part): tuple(map(LogisticScorer.of, some)) for part, some in numbers["scorers"].items() if some}
         return cls(
             model=model,
@@ -170,9 +170,9 @@ class ConfidenceHead:
         )
 
     def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
-        """The calibrated probability that this answer is right; None without evidence that the head can use.
+        """Return the calibrated probability that this answer is right; None without evidence that the head can use.
 
-        `prior` is the classifier's probability that this tier is right, None where it abstains.
+        `prior` is the classifier's probability that this tier is right; None where it abstains.
         """
         part, values = self._read(evidence)
         scorers = self.scorers.get(part, ())
@@ -183,7 +183,7 @@ class ConfidenceHead:
         return None
 
     def _read(self, evidence: Evidence) -> tuple[str, dict[str, float]]:
-        """The part of the answer to judge, and its features."""
+        """Return the name of the part to judge (a key of `scorers`) and its features."""
         if not evidence.logprobs:
             return AGREEMENT, {} if evidence.agreement is None else {"agreement": evidence.agreement}
         if evidence.complete:
@@ -200,26 +200,26 @@ class ConfidenceHead:
 
 
 def shipped_head(model: str) -> Path | None:
-    """The artefact that comes with Tierline for that model, if there is one."""
+    """Return the artefact shipped with Tierline for that model; None if there is none."""
     path = Path(__file__).parents[1] / "artefacts" / "confidence" / f"{Path(model).name}.json"
     return path if path.is_file() else None
 
 
 def numbers_hash(numbers: Mapping[str, Any]) -> str:
-    """The SHA-256, in hex, of an artefact's numbers: of their JSON with sorted keys and no spaces."""
+    """Return the SHA-256, in hex, of an artefact's numbers as JSON with sorted keys and no spaces."""
     return hashlib.sha256(json.dumps(numbers, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def logit_of(probability: float) -> float:
-    """log(p / (1 - p)), of a p kept a little away from 0 and 1."""
+    """Return log(p / (1 - p)), with p clamped to 0.0001..0.9999."""
     p = min(1.0 - _NO_CERTAINTY, max(_NO_CERTAINTY, probability))
     return math.log(p / (1.0 - p))
 
 
 def features_of(evidence: Evidence, tokens: int | None, alternatives: int) -> dict[str, float]:
-    """TOKEN_FEATURES of the answer, or of its first `tokens`; and ALTERNATIVE_FEATURES where it has that many each.
+    """Return TOKEN_FEATURES of the answer or of its first `tokens`, and ALTERNATIVE_FEATURES if it has `alternatives`.
 
-    Evidence without log-probabilities has none. Structural faults are no features: the policy rejects them anyway.
+    Evidence without log-probabilities has no features. Structural faults are not features: the policy rejects them.
     """
     if not evidence.logprobs:
         return {}
@@ -234,7 +234,7 @@ def features_of(evidence: Evidence, tokens: int | None, alternatives: int) -> di
 
 
 def _bounded(logprobs: Sequence[Any]) -> Floats:
-    # fmax takes the floor where the other is NaN.
+    # fmax returns the floor where the log-probability is NaN.
     return np.minimum(0.0, np.fmax(_FLOOR, np.array(logprobs, np.float64)))
 
 
@@ -258,9 +258,9 @@ def _of_tokens(logprobs: Floats) -> dict[str, float]:
 
 
 def _of_alternatives(logprobs: Floats) -> dict[str, float]:
-    """Of shape (tokens, alternatives): the margin of the likeliest over the next, and the entropy of the alternatives.
+    """Return the margins of the likeliest alternative over the next, and the entropies; input (tokens, alternatives).
 
-    The entropy counts what they leave over as one more.
+    The entropy counts the probability that the alternatives leave over as one more alternative.
     """
     margins = logprobs[:, 0] - logprobs[:, 1]
     probabilities = np.exp(logprobs)
@@ -277,7 +277,7 @@ def _of_alternatives(logprobs: Floats) -> dict[str, float]:
 
 
 def _between(knots: Sequence[tuple[float, float]], x: float) -> float:
-    """The height at x of the line through the knots, which is level beyond both ends."""
+    """Interpolate linearly between the knots at x; constant beyond both ends."""
     after = bisect_right(knots, x, key=lambda knot: knot[0])
     if after == 0 or after == len(knots):
         return knots[min(after, len(knots) - 1)][1]

@@ -1,12 +1,12 @@
-"""Was the answer good enough? What its tokens and its structure say of it, against the policy. Pure.
+"""Judge whether an answer is good enough: its tokens and its structure against the policy's rules. No I/O.
 
-`confidence` is 0..1, and its `basis` says what it is worth:
+`confidence` is 0..1, and its `basis` tells how it was obtained:
     calibrated   the probability that the answer is right, by the backend's confidence head (`routing.confidence.head`)
     logprob      exp(mean log-probability of the tokens), the geometric mean of their probabilities: it ranks answers
                  well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
-    agreement    how far a second sample of the same backend says the same, where there are no log-probabilities
+    agreement    how far a second sample of the same backend agrees, where there are no log-probabilities
     none         there is no evidence; the policy's `no_signal` decides
-Structural faults (empty, cut off, a repetition loop, invalid JSON, a refusal) reject an answer whatever its tokens say.
+Structural faults (empty, cut off, a repetition loop, invalid JSON, a refusal) reject an answer at any confidence.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Evidence:
     """What is known of an answer, or of its first tokens (`complete` False).
 
     `logprobs` are the natural-log probabilities of its tokens, None where the backend gave none; `top_logprobs` those
-    of each token's likeliest alternatives, as many as were asked for. `agreement` is how far further samples said the
-    same, 0..1. `own_limit` says that the caller itself set the token limit, so that stopping there is no fault.
-    `has_other_output`: it says something that is not text, such as a tool call or speech; of its tool calls
-    `tool_names` and `tool_arguments` say which, in the same order. `misfit`: how it breaks the schema that came with
-    the request, in a few words; empty where it fits, or nobody can tell.
+    of each token's likeliest alternatives, as many as were requested. `agreement` is how far further samples agree,
+    0..1. `own_limit` is set when the caller itself set the token limit, so that stopping there is no fault.
+    `has_other_output` is set when there is output that is not text, such as a tool call or speech; `tool_names` and
+    `tool_arguments` list the tool calls in the same order. `misfit` says in a few words how the answer breaks the
+    schema that came with the request; empty where it fits or cannot be checked.
     """
 
     text: str
@@ -63,26 +63,26 @@ class Evidence:
 
 @runtime_checkable
 class ScoringHead(Protocol):
-    """What turns evidence into a probability; see `routing.confidence.head`."""
+    """Turns evidence into a probability; implemented by `routing.confidence.head.ConfidenceHead`."""
 
     @property
     def alternatives(self) -> int:
-        """How many `top_logprobs` of each token it looks at; 0 for none."""
+        """How many `top_logprobs` of each token it reads; 0 for none."""
 
     @property
     def version(self) -> str:
-        """Names the fitted numbers by their hash."""
+        """Identifies the fitted numbers by their hash."""
 
     def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
-        """The calibrated probability that the answer is right; None without evidence that the head can use."""
+        """Return the calibrated probability that the answer is right; None without evidence that the head can use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The verdict, and what it rests on.
+    """The verdict on an answer and its basis.
 
-    `confidence` is None when there was no evidence of it, `threshold` what it was held against; `head` is the version
-    of the head that gave it, empty for any other basis. `reason` says what decided, in words.
+    `confidence` is None without evidence; `threshold` is the value it was compared with; `head` is the version of the
+    head that gave it, empty for any other basis. `reason` names the deciding rule.
     """
 
     accepted: bool
@@ -94,7 +94,7 @@ class Assessment:
 
 
 def mean_confidence(logprobs: Sequence[float] | None) -> float | None:
-    """exp(mean(logprobs)), 0..1; None without any."""
+    """Return exp(mean(logprobs)), 0..1; None without any."""
     if not logprobs:
         return None
     return math.exp(min(0.0, math.fsum(logprobs) / len(logprobs)))
@@ -103,7 +103,7 @@ def mean_confidence(logprobs: Sequence[float] | None) -> float | None:
 def assess(
     evidence: Evidence, escalate: Escalate, head: ScoringHead | None = None, prior: float | None = None
 ) -> Assessment:
-    """Whether this answer may go out, under the surface's rules.
+    """Decide whether this answer may be served under the surface's rules.
 
     `head` is the one fitted to the backend that gave it, `prior` the classifier's probability that it would be right.
     """
@@ -117,12 +117,12 @@ def assess(
     threshold = escalate.when.threshold(calibrated=basis == "calibrated")
     accepted = confidence >= threshold
     by = f"calibrated by {version}" if version else basis
-    said = f"confidence {confidence:.3f} {'>=' if accepted else '<'} {threshold:g} ({by})"
-    return Assessment(accepted and not fault, confidence, fault or said, basis, threshold, version)
+    compared = f"confidence {confidence:.3f} {'>=' if accepted else '<'} {threshold:g} ({by})"
+    return Assessment(accepted and not fault, confidence, fault or compared, basis, threshold, version)
 
 
 def confidence_of(evidence: Evidence, head: ScoringHead | None, prior: float | None) -> tuple[float | None, Basis]:
-    """The confidence, 0..1, and its basis, the best there is: the head's, the tokens' own, the samples'."""
+    """Return the confidence, 0..1, and its basis: the head's, else the tokens' mean probability, else agreement."""
     if head is not None and (p_right := head.p_right(evidence, prior)) is not None:
         return p_right, "calibrated"
     if (mean := mean_confidence(evidence.logprobs)) is not None:
@@ -133,7 +133,7 @@ def confidence_of(evidence: Evidence, head: ScoringHead | None, prior: float | N
 
 
 def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
-    """The first structural fault of an answer, in a word or two; empty when there is none."""
+    """Return the first structural fault of an answer in a word or two; empty when there is none."""
     when = escalate.when
     if evidence.complete and not evidence.text.strip() and not evidence.has_other_output:
         return "empty"
@@ -153,12 +153,12 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
 
 
 def is_loop(text: str) -> bool:
-    """Whether the text ends in a loop: a run of words, said at least three times over, twelve words or more in all."""
+    """Return whether the text ends in a loop: at least three repetitions of a run of words, twelve words in all."""
     return loop_period(text.split()[-_TAIL_WORDS:]) > 0
 
 
 def loop_period(words: Sequence[str]) -> int:
-    """How many words the loop has that a text of these words ends in; 0 for no loop."""
+    """Return the period, in words, of the loop in which these words end; 0 for no loop."""
     n = len(words)
     if n < _MIN_LOOP_WORDS:
         return 0

@@ -1,11 +1,11 @@
-"""Does a JSON value fit a JSON Schema that came with a request? Compiled once, kept, and safe to ask. Pure.
+"""Check a JSON value against a JSON Schema that came with a request. Schemas are compiled once and cached. No I/O.
 
-The schema is a client's, so it is never trusted: nothing is fetched for it, its patterns run in linear time, and what
-checking could cost is bounded before anything is checked. A schema that is invalid, that refers to another document or
-that could cost too much is *not checkable*: that is said, and no answer is held against it.
+The schema is a client's and not trusted: nothing is fetched for it, its patterns run in linear time, and the cost of
+checking is bounded beforehand. A schema that is invalid, that refers to another document or that could cost too much is
+*not checkable*: that is reported, and no answer is rejected because of it.
 
-How the cost is bounded: without `$ref` no value is looked at by more subschemas than there are. With it, a few hundred
-bytes can ask for billions of looks (`anyOf` of twice the same reference, thirty levels deep). `_Costs` counts the looks
+How the cost is bounded: without `$ref` no value is visited by more subschemas than there are. With it, a few hundred
+bytes can cause billions of visits (`anyOf` of twice the same reference, thirty levels deep). `_Costs` counts the visits
 that any chain of nested values can get, level by level, and gives the depth up to which they stay few.
 """
 
@@ -21,7 +21,7 @@ import jsonschema_rs
 import orjson
 
 SMALL_BYTES: Final = 4 << 10
-"""Up to this size a schema is compiled in about a millisecond; one of 60 KB takes ten, and holds Python's lock."""
+"""Schemas up to this size compile in about a millisecond; one of 60 KB takes ten, and holds Python's lock (the GIL)."""
 _MAX_BYTES: Final = 64 << 10
 # A compiled schema takes some 25 times its bytes: 2 MiB of schemas of either size are kept, about 100 MB at the worst.
 _SMALL_KEPT: Final = 512
@@ -56,31 +56,31 @@ Node = Mapping[str, Any]
 
 
 class _NotCheckableError(Exception):
-    """Why a schema cannot be held against anything."""
+    """A schema cannot be checked against; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A compiled schema. `unchecked` is empty, or why it is not checkable."""
+    """A compiled schema. `unchecked` is empty, or the reason why it is not checkable."""
 
     unchecked: str = ""
     _validator: jsonschema_rs.Validator | None = None
     _max_depth: int | None = None
 
     def fits(self, value: object) -> bool | None:
-        """Whether a JSON value (as `orjson.loads` gives it) fits; None where that cannot be told."""
+        """Return whether a JSON value (as `orjson.loads` gives it) is valid; None if that cannot be determined."""
         if self._validator is None or (self._max_depth is not None and _deeper_than(value, self._max_depth)):
             return None
         try:
             return self._validator.is_valid(value)
-        except ValueError:  # nested deeper than the library reads
+        except ValueError:  # nested deeper than the library supports
             return None
 
 
 def compile_schema(raw: bytes) -> Schema:
-    """The schema in these bytes (JSON, as `orjson.dumps` writes it), from memory if it was seen lately. Never raises.
+    """Return the compiled schema of these bytes (JSON, as `orjson.dumps` writes it), from a cache if possible.
 
-    Measured: 10 us for three properties, 6 ms for a thousand; a hit costs less than a microsecond.
+    Never raises. Measured: 10 us for three properties, 6 ms for a thousand; a cache hit less than a microsecond.
     """
     return _small(raw) if len(raw) <= SMALL_BYTES else _large(raw)
 
@@ -116,8 +116,8 @@ def _compiled(raw: bytes) -> Schema:
 
 
 def _patterns(schema: object) -> set[str]:
-    """What stands where a pattern may stand in a schema, and more: a property may have the name of a keyword."""
-    found: set[str] = set()
+    """Collect all patterns of a schema; a property that is named like a keyword may add a string that is none."""
+    patterns: set[str] = set()
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -126,10 +126,10 @@ def _patterns(schema: object) -> set[str]:
         elif isinstance(node, dict):
             waiting += node.values()
             if isinstance(pattern := node.get("pattern"), str):
-                found.add(pattern)
+                patterns.add(pattern)
             if isinstance(named := node.get("patternProperties"), dict):
-                found |= named.keys()
-    return found
+                patterns |= named.keys()
+    return patterns
 
 
 def _deeper_than(value: object, depth: int) -> bool:
@@ -147,7 +147,7 @@ def _deeper_than(value: object, depth: int) -> bool:
 
 
 class _Costs:
-    """How many subschemas may look at the values of one chain, each inside the one before. Nodes go by their `id`."""
+    """Bounds how many subschemas may visit the values of one chain of nested values. Nodes are keyed by their `id`."""
 
     def __init__(self, root: Node) -> None:
         self._root = root
@@ -158,9 +158,9 @@ class _Costs:
         self._now: dict[int, int] = {}
 
     def safe_depth(self) -> int | None:
-        """The deepest nesting that can be checked for few looks, at most _MAX_DEPTH; None when any can be.
+        """Return the deepest nesting that stays under _MAX_LOOKS visits, at most _MAX_DEPTH; None if there is no limit.
 
-        Raises _NotCheckableError when not even a flat value can.
+        Raises _NotCheckableError if even a flat value exceeds it.
         """
         for depth in range(_MAX_DEPTH + 1):
             self._now = {}
@@ -176,9 +176,9 @@ class _Costs:
         return _MAX_DEPTH
 
     def _looks(self, node: int, chain: int) -> int:
-        known = self._now.get(node)
-        if known is not None:
-            return known
+        seen = self._now.get(node)
+        if seen is not None:
+            return seen
         if chain > _MAX_CHAIN:
             raise _NotCheckableError("refers to itself in a circle, or too often in a row")
         count = 1
@@ -186,7 +186,7 @@ class _Costs:
             count += self._looks(same, chain + 1)
         for group in self._groups[node]:
             count += max(self._inner[inner] for inner in group)
-        # Beyond the limit the exact number says nothing more, and would only grow.
+        # Beyond the limit the exact number does not matter, and would only grow.
         self._now[node] = count = min(count, _MAX_LOOKS + 1)
         return count
 
@@ -233,7 +233,7 @@ def _same_value(node: Node) -> Iterator[Node]:
 
 
 def _inner_groups(node: Node) -> Iterator[list[Node]]:
-    """The subschemas of the values inside, in groups of which only one can be meant for the same value."""
+    """Yield the subschemas of the inner values, in groups of which at most one applies to a given value."""
     yield list(_schemas(_values(node.get("properties"))))
     yield from ([one] for one in _schemas(_values(node.get("patternProperties"))))
     for key in _INNER_LISTS:
@@ -247,6 +247,6 @@ def _values(value: object) -> list[object]:
 
 
 def _schemas(value: object) -> Iterator[Node]:
-    """The subschemas in a list that says more than yes or no."""
+    """Yield the subschemas in a list that are objects, without `true` and `false`."""
     if isinstance(value, list):
         yield from (one for one in value if isinstance(one, dict))

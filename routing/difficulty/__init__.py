@@ -1,1 +1,1 @@
-"""Judge a request before anyone answers it: how likely each tier is to be right."""
+"""Estimate how difficult a request is before calling any tier: how likely each tier is to be right."""

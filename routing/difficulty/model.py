@@ -1,11 +1,11 @@
-"""How hard a request is: how likely each tier's answer is right, and what the strongest is expected to gain.
+"""Estimate how hard a request is: how likely each tier's answer is right, and what the strongest tier would gain.
 
-Logistic heads over the request's words, its vector and a few counts give P(right) of every tier; the score is what the
-strongest has over the cheapest (design.md: ranking by it beats ranking by "the cheap one is wrong", APGR 0.667 to
-0.588). Each kind of task it was trained on has heads of its own, mixed by how much the request looks like that kind.
-The model knows its domain: a text unlike all it was trained on, by its vector or by any of its counts, is not judged,
-and the policy's default takes it. What it says of such a text nevertheless comes from its counts alone: words and
-vectors do not carry over (trained on MMLU they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
+Logistic heads over the request's words, its vector and some counts give P(right) of every tier. The score is P(right)
+of the strongest tier minus that of the cheapest (ranking by it beats ranking by "the cheap one is wrong": APGR 0.667
+against 0.588). Each kind of task in the training data has heads of its own, mixed by how likely the request is of that
+kind. The model has a domain: a text unlike all training texts, by its vector or by any of its counts, is marked as
+outside, and the policy's default decides. Its probabilities then come from the counts alone, because words and vectors
+do not transfer (trained on MMLU they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.offline.training.difficulty` writes it.
@@ -52,12 +52,12 @@ Vector = NDArray[np.float32]
 
 
 class ArtefactError(Exception):
-    """An artefact is missing, altered, of another format or for another encoder; the message says which file."""
+    """An artefact is missing, altered, of another format or for another encoder; the message names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How likely each tier is right on one request, cheapest first. Out of the domain it means nothing."""
+    """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False."""
 
     p_right: tuple[float, ...]
     in_domain: bool
@@ -65,39 +65,39 @@ class Difficulty:
 
     @property
     def score(self) -> float:
-        """The difficulty, 0..1: the expected gain of asking the strongest tier instead of the cheapest."""
+        """The difficulty, 0..1: the expected gain of calling the strongest tier instead of the cheapest."""
         return max(0.0, self.p_right[-1] - self.p_right[0])
 
     @property
     def p_adequate(self) -> float:
-        """The probability that asking the strongest tier instead of the cheapest would gain nothing."""
+        """The probability that calling the strongest tier instead of the cheapest would gain nothing."""
         return 1.0 - self.score
 
     def p_right_of(self, position: int, tiers: int) -> float:
-        """P(right) of the tier at `position` in a ladder of `tiers`, which may be another number than was trained for.
+        """Return P(right) of the tier at `position` in a ladder of `tiers`, which may differ from the trained number.
 
-        The ends of both ladders are taken for one another; a tier between them, for the one at or below its height:
-        what is not known of a tier is not promised.
+        The first and last tiers of both ladders correspond; a tier in between gets the probability of the trained tier
+        at or below its relative height, which is the cautious choice.
         """
         known = len(self.p_right)
         return self.p_right[position * (known - 1) // max(tiers - 1, 1)]
 
     def p_adequate_of(self, position: int, tiers: int) -> float:
-        """`p_adequate` for another tier of the ladder than its cheapest; what start rules compare."""
+        """Return `p_adequate` of the tier at `position` in a ladder of `tiers`; start rules compare it."""
         return 1.0 - max(0.0, self.p_right[-1] - self.p_right_of(position, tiers))
 
 
 @dataclass(frozen=True, slots=True)
 class DifficultyModel:
-    """The heads and the domain. `version` names the numbers by their hash.
+    """The heads and the domain. `version` is the first 12 hex digits of the SHA-256 of the numbers' file.
 
     A kind of task has `tiers` + 1 logits: each tier is right, cheapest first, and the request is of this kind. They are
     the rows of `vector_weights` (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,), and the
-    columns of `word_weights` (known + 1, rows). `word_places` (BUCKETS,) says which line of these and of `rarity`
-    (known + 1,) a bucket has: the first, all zeros, where nothing is known of it. `centroids` (k, dimension) are unit
-    vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity`, it has at least
-    `min_chars` characters and no count of it is far out of `count_range`. Outside, `general_counts` (tiers,
-    len(COUNTS)) and `general_bias` (tiers,) give the logits of the tiers.
+    columns of `word_weights` (known + 1, rows). `word_places` (BUCKETS,) maps a bucket to its line of `word_weights`
+    and `rarity` (known + 1,); line 0, all zeros, is for buckets without training data. `centroids` (k, dimension) are
+    unit vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity`, it has at
+    least `min_chars` characters and no count of it is far outside `count_range`. Outside the domain, `general_counts`
+    (tiers, len(COUNTS)) and `general_bias` (tiers,) give the tiers' logits.
     """
 
     embedder: str
@@ -118,7 +118,7 @@ class DifficultyModel:
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
-        """Reads the artefact in `folder`, made for `embedder` if one is given. Raises ArtefactError."""
+        """Read the artefact in `folder`, trained for `embedder` if one is given. Raises ArtefactError."""
         weights = _checked_weights(folder)
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -155,7 +155,7 @@ class DifficultyModel:
         )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
-        """The difficulty of the request with these features, whose text has this unit vector, shape (dimension,)."""
+        """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
         reading = read(bounded(features.text))
         counts, far = self.count_range.heard(counts_of(features, reading))
         if not np.count_nonzero(far) and self._knows(vector, features):
@@ -164,7 +164,7 @@ class DifficultyModel:
         return Difficulty(tuple(right.tolist()), False, self.version)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
-        """P(right) of each tier, cheapest first."""
+        """Return P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
     def _of_known(self, vector: Vector, counts: Vector, reading: LexiconReading) -> tuple[float, ...]:
@@ -176,7 +176,7 @@ class DifficultyModel:
         return tuple(mix(logits.reshape(1, -1, self.tiers + 1))[0].tolist())
 
     def _knows(self, vector: Vector, features: Features) -> bool:
-        # What an image asks is not in the text; a word or two say too little to be like anything.
+        # An image's content is not in the text, and a word or two are too few to compare.
         if features.has_images or len(features.text) < self.min_chars:
             return False
         return float((self.centroids @ vector).max()) >= self.min_similarity
@@ -185,14 +185,14 @@ class DifficultyModel:
 def _by_bucket(
     buckets: NDArray[np.int32], rarity: Vector, weights: NDArray[np.float16]
 ) -> tuple[NDArray[np.int32], Vector, NDArray[np.float16]]:
-    """`word_places`, and the two tables with a line of zeros in front."""
+    """Return `word_places`, and the two tables with a line of zeros in front."""
     places = np.zeros(BUCKETS, np.int32)
     places[buckets] = np.arange(1, len(buckets) + 1)
     return places, np.concatenate([[np.float32(0)], rarity]), np.pad(weights, ((1, 0), (0, 0)))
 
 
 def mix(logits: NDArray[Any]) -> NDArray[Any]:
-    """P(right), shape (texts, tiers), of logits (texts, tasks, tiers + 1): each task's, by how likely the task is."""
+    """Mix the tasks' P(right) by task probability: logits (texts, tasks, tiers + 1) to P(right) (texts, tiers)."""
     tasks = logits[:, :, -1]
     weights = np.exp(tasks - tasks.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -201,17 +201,17 @@ def mix(logits: NDArray[Any]) -> NDArray[Any]:
 
 
 def gain_of(probabilities: NDArray[Any]) -> NDArray[Any]:
-    """What prompts are ranked by, shape (texts,), of P(right) (texts, tiers): the strongest's over the cheapest's."""
+    """Return the ranking score, shape (texts,), of P(right) (texts, tiers): the strongest's minus the cheapest's."""
     return np.asarray(probabilities[:, -1] - probabilities[:, 0])
 
 
 def shipped_artefact(kind: EmbedderKind) -> Path:
-    """The folder of the artefact that comes with Tierline for that encoder."""
+    """Return the folder of the artefact shipped with Tierline for that encoder."""
     return Path(__file__).parents[1] / "artefacts" / kind
 
 
 def _checked_weights(folder: Path) -> bytes:
-    """The bytes of the artefact's numbers, which are those its data sheet was written for."""
+    """Return the bytes of the artefact's numbers. Raises ArtefactError if the data sheet's SHA-256 differs."""
     try:
         weights = (folder / WEIGHTS_FILE).read_bytes()
         expected = json.loads((folder / SHEET_FILE).read_bytes())["sha256"]
@@ -225,7 +225,7 @@ def _checked_weights(folder: Path) -> bytes:
 
 
 def _made(weights: bytes, folder: Path) -> str:
-    """What the artefact says of its making. Raises ArtefactError where it is of an older format."""
+    """Return the artefact's own metadata as JSON. Raises ArtefactError where it has an older format."""
     metadata = _metadata(weights)
     if FORMAT not in metadata:
         older = [name for name in metadata if name.startswith(_FAMILY)]
@@ -238,7 +238,7 @@ def _made(weights: bytes, folder: Path) -> str:
 
 
 def _metadata(weights: bytes) -> dict[str, str]:
-    """The header's own words: safetensors is a length, a JSON header and the tensors."""
+    """Return the metadata of a safetensors file: eight bytes of length, a JSON header, then the tensors."""
     length = int.from_bytes(weights[:8], "little")
     metadata: dict[str, str] = json.loads(weights[8 : 8 + length])["__metadata__"]
     return metadata

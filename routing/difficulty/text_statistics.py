@@ -1,4 +1,4 @@
-"""What can be counted in a request: the cheap inputs of the difficulty classifier, beside its words and its vector."""
+"""Count features of a request: the cheap inputs of the difficulty classifier, besides its words and its vector."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ COUNTS: Final = (
     "tools",
     "json",
 )
-"""What `counts_of` counts, in order; part of the artefact's format. Logs are of 1 + the count."""
+"""Names of the values `counts_of` returns, in order; part of the artefact's format. Logs are of 1 + the count."""
 
 _CHOICE = re.compile(r"\n\(?[A-J][.):] ([^\n]*)")
 _DIGIT = re.compile(r"\d")
-# Plain substrings: looking for eight of them takes a tenth of the time of one expression that means the same.
+# Plain substrings: searching for eight of them takes a tenth of the time of one equivalent regular expression.
 _CODE = ("```", "#include", "def ", "import ", "function ", "return ", "SELECT ", "public static ")
-# Of the range's width. In five folds each, 99.6% of routellm_mmlu's held-out prompts stay within it, 99.3% of
-# routellm_gsm8k's and 99.4% of mmlu_pro's; a twentieth leaves 99.0% of GSM8K's.
+# Share of the range's width. In five folds each, 99.6% of routellm_mmlu's held-out prompts stay within it, 99.3% of
+# routellm_gsm8k's and 99.4% of mmlu_pro's; a twentieth would leave 99.0% of GSM8K's within.
 _MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CountRange:
-    """What each count was in the fitted texts: `low`, `high` and `mean`, shape (len(COUNTS),).
+    """The range of each count over the training texts: `low`, `high` and `mean`, shape (len(COUNTS),).
 
-    A head has seen nothing beyond the range and must not be led on there. A count a little beyond it (a tenth of its
-    width) is taken for the range's end. One further out makes the text unlike all that was fitted, and the mean stands
-    in for it: over 40 transfers from one public data set to another that gave a mean APGR of 0.522 and an ECE of 0.15;
-    the range's end gave 0.517 and 0.17, the count as it is 0.510 and 0.27. A count that never varied is not missed
-    where it does: labelled prompts have one turn and no tools, and a request with more is not strange for that.
+    A head has no data beyond the range and must not extrapolate. A count at most a tenth of the range's width outside
+    is clamped to its end. One further out marks the text as unlike the training texts and is replaced by the mean: over
+    40 transfers from one public data set to another that gave a mean APGR of 0.522 and an ECE of 0.15; clamping gave
+    0.517 and 0.17, the unchanged count 0.510 and 0.27. A count that is constant in training never marks a text as
+    unlike: labelled prompts have one turn and no tools, and a request with more is still in the domain.
     """
 
     low: NDArray[Any]
@@ -66,12 +66,12 @@ class CountRange:
 
     @classmethod
     def between(cls, low: NDArray[Any], high: NDArray[Any], mean: NDArray[Any]) -> CountRange:
-        """The range with these ends, `low` nowhere above `high`."""
+        """Build the range with these ends; `low` is nowhere above `high`."""
         margin = np.where(high > low, _MARGIN * (high - low), np.inf).astype(low.dtype)
         return cls(low, high, mean, low - margin, high + margin)
 
     def heard(self, counts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """The counts as the heads are to hear them, and which of them are far out; both of shape (..., len(COUNTS))."""
+        """Return the counts clamped or replaced, and a mask of those far outside; both of shape (..., len(COUNTS))."""
         far = (counts < self.lowest) | (counts > self.highest)
         return np.where(far, self.mean, np.minimum(np.maximum(counts, self.low), self.high)), far
 
@@ -97,7 +97,7 @@ _CLASS_OF_BYTE = _byte_classes()
 
 
 def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32]:
-    """The counts in the order of COUNTS, shape (len(COUNTS),), of a request whose bounded text reads so."""
+    """Return the counts in the order of COUNTS, shape (len(COUNTS),), of a request whose text was read as `reading`."""
     text, words = reading.text, reading.words
     data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
     _, non_ascii, spaces, lines, questions, digits, maths, brackets, capitals = np.bincount(
@@ -121,15 +121,15 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
         ]
     )
     shares = [digits / size, maths / size, brackets / size, capitals / size, non_ascii / size]
-    said = max(len(words), 1)
-    style = [sum(map(len, words)) / said, len(set(words)) / said]
+    word_count = max(len(words), 1)
+    style = [sum(map(len, words)) / word_count, len(set(words)) / word_count]
     code = any(mark in text for mark in _CODE)
     flags = [features.has_tools, features.wants_json]
     return np.array([*logs[:5], *shares, code, *logs[5:8], with_digits, *style, *logs[8:], *flags], np.float32)
 
 
 def _choices_in(text: str) -> tuple[int, float, float, float]:
-    """How many choices, their mean length and its deviation, and the share of them that have a digit."""
+    """Return the number of choices, their mean length in characters, its deviation, and the share with a digit."""
     choices = _CHOICE.findall(text)
     if not choices:
         return 0, 0.0, 0.0, 0.0

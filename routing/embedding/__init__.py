@@ -1,1 +1,1 @@
-"""Turn a text into the vector that the classifier and the semantic cache share."""
+"""Turn a text into the unit vector that the difficulty classifier and the semantic cache share."""

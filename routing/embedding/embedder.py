@@ -1,7 +1,7 @@
-"""What turns text into vectors: one small interface, and the factory that opens an encoder by its configured kind.
+"""Define the encoder interface and open an encoder by its configured kind.
 
-An encoder's weights come as a package of which only the files are read; nothing of it is imported, and nothing is
-fetched. `name` is part of every artefact and cache namespace: vectors of two names are never compared.
+An encoder's weights come as a package of which only data files are read; none of its code is imported, and nothing is
+downloaded. `name` is part of every artefact and cache namespace: vectors of two names are never compared.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ Vector = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 
 MAX_CHARS = 8192
-"""What an encoder reads of one text. Of a longer one it reads the first and the last half of this many characters."""
+"""Maximum characters read of one text. Of a longer text the first and the last half of this many are read."""
 
 
 class EmbedderUnavailable(RuntimeError):
-    """An encoder's files or libraries are not there; the message says which, and what to install."""
+    """An encoder's files or libraries are missing; the message names them and the command that installs them."""
 
 
 class Embedder(Protocol):
-    """Text in, unit vectors out. Safe to call from several threads at once."""
+    """Turns texts into unit vectors. Safe to call from several threads at once."""
 
     @property
     def name(self) -> str:
-        """What made the vectors, such as `wordllama-256`; changes whenever they would."""
+        """Identifies the encoder, such as `wordllama-256`; changes whenever its vectors would."""
 
     @property
     def dimension(self) -> int:
-        """The length of one vector."""
+        """Length of one vector."""
 
     @property
     def whole_chars(self) -> int:
-        """A text of at most so many characters is certainly read whole; of a longer one, some may not count."""
+        """Number of characters up to which a text is certainly read whole; parts of a longer one may be ignored."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The texts' vectors, shape (len(texts), dimension), each of length 1.
+        """Return the texts' vectors, shape (len(texts), dimension), each of norm 1.
 
-        A text without a single token (an empty one) has the zero vector: it is like nothing, itself included.
+        A text without tokens (an empty one) has the zero vector, whose cosine with every vector is 0.
         """
 
 
 def load_embedder(kind: EmbedderKind, state_dir: Path) -> Embedder:
-    """Opens the encoder of that kind; what it has to build first is kept under `state_dir`.
+    """Open the encoder of that kind; files that it has to build first are cached under `state_dir`.
 
     Raises EmbedderUnavailable.
     """
@@ -68,9 +68,9 @@ def load_embedder(kind: EmbedderKind, state_dir: Path) -> Embedder:
 
 
 def bounded(text: str) -> str:
-    """The part of `text` that is read, so that a 1 MB prompt costs what one of MAX_CHARS does.
+    """Return the part of `text` that is read, so that a 1 MB prompt costs no more time than MAX_CHARS characters.
 
-    Instructions stand at the beginning of a long prompt and the question at its end, so both ends are kept.
+    Both ends are kept: instructions stand at the beginning of a long prompt and the question at its end.
     """
     if len(text) <= MAX_CHARS:
         return text
@@ -78,7 +78,7 @@ def bounded(text: str) -> str:
 
 
 def package_file(package: str, *parts: str) -> Path:
-    """A file inside an installed package, found without importing it. Raises EmbedderUnavailable."""
+    """Return the path of a file in an installed package, without importing it. Raises EmbedderUnavailable."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder, *parts)
@@ -91,10 +91,10 @@ def package_file(package: str, *parts: str) -> Path:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`.
+    """Read a `tokenizer.json`.
 
-    Its own threads are switched off (unless the environment asks for them): handing one prompt to a pool costs more
-    than reading it, and calls already run beside the event loop.
+    The tokenizer's own threads are switched off unless the environment asks for them: handing one prompt to a pool
+    costs more than tokenising it, and calls already run outside the event loop.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer

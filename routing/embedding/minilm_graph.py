@@ -1,10 +1,10 @@
-"""all-MiniLM-L6-v2 as an ONNX graph, written out of its safetensors by hand: no torch, no exporter.
+"""Build all-MiniLM-L6-v2 as an ONNX graph directly from its safetensors, without torch or an exporter.
 
-    tokens -> embeddings -> 6 x (attention, feed-forward) -> mean over the real tokens -> length 1
+    tokens -> embeddings -> 6 x (attention, feed-forward) -> mean over the real tokens -> norm 1
 
 Attention and the embedding layer are ONNX Runtime's own fused operators (`com.microsoft`). The layer norms are not:
-on a CPU its fused SkipLayerNormalization is five times slower than the additions and a LayerNormalization.
-A change here raises _GRAPH_VERSION in minilm.py, so that graphs kept from before are built anew.
+on a CPU its fused SkipLayerNormalization is five times slower than an addition and a LayerNormalization.
+Whoever changes this file must raise _GRAPH_VERSION in minilm.py, so that cached graphs are rebuilt.
 Source of the architecture: BERT (Devlin et al. 2019), with the sizes of the model's `config.json`.
 """
 
@@ -25,9 +25,9 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 def build(weights: Weights) -> ModelProto:
-    """The graph: `input_ids` and `attention_mask` (int32, batch x tokens) in, `vectors` (float32, batch x 384) out.
+    """Build the graph: `input_ids`, `attention_mask` (int32, batch x tokens) to `vectors` (float32, batch x 384).
 
-    Padding is on the right. Raises KeyError for weights of another model.
+    Padding is on the right. Raises KeyError for another model's weights.
     """
     graph = _Graph(weights)
     hidden = graph.embeddings()
@@ -49,7 +49,7 @@ def build(weights: Weights) -> ModelProto:
 
 
 class _Graph:
-    """The nodes and constants so far. Each method adds some and returns the name of the tensor they make."""
+    """Collects nodes and constants. Each method adds some and returns the name of the tensor they produce."""
 
     def __init__(self, weights: Weights) -> None:
         self.nodes: list[NodeProto] = []
@@ -61,7 +61,7 @@ class _Graph:
             self._weights[f"embeddings.{part}_embeddings.weight"] for part in ("word", "position", "token_type")
         )
         norm = "embeddings.LayerNorm"
-        # There is one segment only, so its vector is added to every position's here instead of at each run.
+        # There is only one segment, so its vector is added to every position's here instead of at each run.
         inputs = ["input_ids", "", self._constant("words", word), self._constant("positions", position + kind[0]), ""]
         inputs += [self._weight(f"{norm}.weight"), self._weight(f"{norm}.bias"), "attention_mask"]
         self._node("EmbedLayerNormalization", inputs, ["embedded", "lengths"], fused=True, epsilon=_EPSILON)
@@ -79,7 +79,7 @@ class _Graph:
         return self._dense_residual(f"{prefix}.output", inner, hidden)
 
     def pool(self, hidden: str) -> None:
-        """The sum over real tokens points where their mean does, and only the direction is kept."""
+        """Add pooling: the sum over the real tokens, scaled to norm 1 (it has the same direction as their mean)."""
         mask = self._node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT)
         axis = self._constant("axis", np.array([1], np.int64))
         row = self._node("Unsqueeze", [mask, axis], ["mask.row"])

@@ -1,6 +1,6 @@
-"""The fast encoder: a text's vector is the mean of its tokens' static WordLlama vectors. No model runs.
+"""Encode a text as the mean of its tokens' static WordLlama vectors: the fast encoder, which runs no model.
 
-Source: WordLlama l2_supercat, 256 dimensions (MIT), as PyPI `wordllama` carries it; the mean and the normalisation
+Source: WordLlama l2_supercat, 256 dimensions (MIT), from the PyPI package `wordllama`; the mean and the normalisation
 are those of its own `embed(norm=True)`.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _WEIGHTS = ("weights", "l2_supercat_256.safetensors")
 _TOKENIZER = ("tokenizers", "l2_supercat_tokenizer_config.json")
-# The vocabulary has no piece that goes on after a space, so words can be looked up one by one, out of the tokenizer's
-# cache, instead of merging the whole text at once: the same tokens in two thirds of the time.
+# No piece of the vocabulary continues after a space, so words can be looked up one by one in the tokenizer's cache,
+# instead of merging the whole text at once: the same tokens in two thirds of the time.
 _WORDS = "▁*[^▁]+|▁+"
 _MOST_ONES = 1_024
 
 
 class StaticEmbedder:
-    """See the module's docstring. Holds 32 MB: the matrix in float32, whose mean is 15 times faster than float16's."""
+    """The WordLlama encoder. Takes 32 MB: the matrix is float32, whose mean is 15 times faster than float16's."""
 
     name = "wordllama-256"
     whole_chars = MAX_CHARS
@@ -39,7 +39,7 @@ class StaticEmbedder:
 
     @classmethod
     def load(cls) -> StaticEmbedder:
-        """Reads the vectors out of the installed package. Raises EmbedderUnavailable."""
+        """Read the vectors from the installed package. Raises EmbedderUnavailable."""
         from safetensors import safe_open
         from tokenizers import Regex, pre_tokenizers
 
@@ -50,18 +50,18 @@ class StaticEmbedder:
         return cls(tokenizer, matrix)
 
     def vocabulary(self) -> list[str]:
-        """The words that are one token, in lower case, the commonest first (a merge learned early is a common one)."""
+        """Return the lower-case words that are one token, most frequent first (early merges are the frequent ones)."""
         pieces = sorted((number, piece[1:]) for piece, number in self._tokenizer.get_vocab().items() if piece[0] == "▁")
         return [word for _, word in pieces if len(word) > 1 and word.isalpha() and word.islower()]
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder.embed`."""
+        """Return the texts' unit vectors; see `Embedder.embed`."""
         encodings = self._tokenizer.encode_batch_fast([bounded(text) for text in texts], add_special_tokens=False)
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, encoding in zip(vectors, encodings, strict=True):
             ids = encoding.ids
             if ids:
-                # The sum points where the mean does; as a product with ones it is one BLAS call.
+                # The sum has the same direction as the mean, and as a product with ones it is one BLAS call.
                 ones = self._ones[: len(ids)] if len(ids) <= _MOST_ONES else np.ones(len(ids), np.float32)
                 np.dot(ones, self._matrix.take(ids, axis=0), out=vector)
                 if (length := math.sqrt(vector @ vector)) > 0:

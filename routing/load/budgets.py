@@ -1,4 +1,4 @@
-"""What may be spent beyond one call per request: retries by count, hedges and speculation by money."""
+"""Limit what is spent beyond one call per request: retries by count, hedges and speculation by cost."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _MEAN_OVER = 100
 
 
 class RetryBudget:
-    """Keeps an outage from multiplying the calls: retries that promise little stay under 10% of the requests.
+    """Limits retries to 10% of the requests, so that an outage does not multiply the calls.
 
-    A retry towards a backend whose last call went well is free. Any other is counted from the moment when it is allowed
-    until ten seconds later, unless it succeeds; while as many are counted as 10% of the requests of these ten seconds,
-    though at least three, no other is allowed. A free retry that fails is counted too. (A retry is counted when it
-    begins because those on their way at the start of an outage would all be allowed if only failures were.)
+    A retry towards a backend whose last call succeeded is free. Any other is counted for ten seconds from when it is
+    allowed, unless it succeeds; no further one is allowed while the count is at least 10% of the requests of the last
+    ten seconds, and at least three. A free retry that fails is counted too. (A retry is counted when it begins: if only
+    failures were counted, all retries that are running when an outage starts would be allowed.) Times are in seconds of
+    a monotonic clock.
     """
 
     __slots__ = ("_by_second", "_retries", "_second", "_under_way")
@@ -29,12 +30,12 @@ class RetryBudget:
         self._under_way = 0
 
     def request(self, now: float) -> None:
-        """A request came in. 0.3 us."""
+        """Count an incoming request. Takes 0.3 us."""
         self._advance(now)
         self._by_second[self._second % _WINDOW_S] += 1
 
     def may_retry(self, healthy: bool, now: float) -> bool:
-        """Whether a retry may go out; a yes to one that is not `healthy` counts it, so ask only if you will."""
+        """Return whether a retry may start; True for a backend that is not `healthy` also counts the retry."""
         if healthy:
             return True
         self._forget(now)
@@ -45,7 +46,7 @@ class RetryBudget:
         return True
 
     def retry_failed(self, now: float) -> None:
-        """A retry gave no answer."""
+        """Record that a retry gave no answer."""
         self._forget(now)
         if self._under_way:
             self._under_way -= 1
@@ -53,7 +54,7 @@ class RetryBudget:
             self._retries.append(now)
 
     def retry_succeeded(self, now: float) -> None:
-        """A retry gave an answer: it is no longer counted."""
+        """Record that a retry gave an answer, and stop counting it."""
         self._forget(now)
         if self._under_way:
             self._under_way -= 1
@@ -74,11 +75,11 @@ class RetryBudget:
 
 
 class SpendBudget:
-    """Caps what hedges and speculation may cost to a share of what the requests themselves cost. US dollars.
+    """Limits the cost of hedges and speculation to a share of the cost of the requests themselves, in US dollars.
 
-    A token bucket: each request earns the share of its cost, each extra call spends, and while the balance is not
-    negative one more may begin. What a thousand requests earn is the most that it holds, so that a quiet night does not
-    pay for a storm of hedges in the morning.
+    A token bucket: each request adds that share of its cost, each extra call subtracts its own cost, and one may begin
+    while the balance is not negative. The balance is capped at what a thousand average requests add, so that a quiet
+    night does not pay for many hedges at once in the morning.
     """
 
     __slots__ = ("_mean", "_share", "balance_usd")
@@ -89,15 +90,15 @@ class SpendBudget:
         self.balance_usd = 0.0
 
     def earn(self, cost_usd: float) -> None:
-        """A request was answered at this cost, its extra calls not counted."""
+        """Add the share of a request's cost, its extra calls not included."""
         earned = self._share * cost_usd
         self._mean += (earned - self._mean) / _MEAN_OVER if self._mean else earned
         self.balance_usd = min(self.balance_usd + earned, max(self.balance_usd, self._mean * _BURST_REQUESTS))
 
     def may_spend(self) -> bool:
-        """Whether an extra call may begin now."""
+        """Return whether an extra call may begin now."""
         return self._share > 0 and self.balance_usd >= 0
 
     def spend(self, cost_usd: float) -> None:
-        """An extra call cost so much."""
+        """Subtract the cost of an extra call."""
         self.balance_usd -= cost_usd

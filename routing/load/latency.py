@@ -1,16 +1,16 @@
-"""How fast a backend answers: its latencies of the last minute as quantiles, by prompt length.
+"""Estimate how fast a backend answers: quantiles of its latencies over the last minute, by prompt length.
 
 Each sample is one count in a histogram whose bins grow by a constant factor, so that every quantile read from it is
-within 5% of the true one (DDSketch: Masson, Rim and Lee 2019). Histograms add up: those of six generations of ten
-seconds make the window, those of sibling processes are heard and added, and what leaves the window fades from a longer
-memory, which counts only while the window holds too little.
+within 5% of the true one (DDSketch: Masson, Rim and Lee 2019). Histograms can be added: six generations of ten seconds
+each form the window, and samples reported by sibling processes are added to them. What leaves the window is added to a
+memory that decays over ten minutes and is used only while the window holds too few samples.
 
-A call that was given up after a while without an answer is a lower bound, not a sample. Quantiles are Kaplan and
-Meier's (1958), which spreads such a bound over the longer samples. It costs one division per bin, and leaving these
-calls out (or counting them as answered when they were cancelled) would make a backend that loses its races look fast.
+A call that was cancelled without an answer is a lower bound (a censored sample). Quantiles follow Kaplan and Meier
+(1958), who distribute such a bound over the longer samples, at one division per bin. Leaving these calls out (or
+counting them as answered at the time of cancellation) would make a backend that loses its races look fast.
 
-All of it is called on the path of a request. Measured with timeit on one core: an observation 0.7 us; a quantile that
-was asked within the last 250 ms 0.3 us, one that was not 4 to 30 us; a slope, kept for two seconds, 0.2 ms.
+All of it runs on a request's path. Measured with timeit on one core: an observation 0.7 us; a quantile that was read
+within the last 250 ms 0.3 us, one that was not 4 to 30 us; a slope, cached for two seconds, 0.2 ms.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _TTFT, _WHOLE, _PACE = 0, 16, 32
 _BUCKETS = 16
 _SERIES = 48
 _MOST_HEARD = 100_000
-"""More of one kind than any process sees between two reports."""
+"""Limit on a reported count: more samples of one kind than any process collects between two reports."""
 
 Series = Mapping[int, "Sketch"]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the next call of some prompt length may expect of a backend, the wait in its queue included; in seconds."""
+    """The expected latency in seconds of a backend's next call for a given prompt length, its queue wait included."""
 
     ttft_s: float
     """The median of the time to the first token."""
@@ -53,11 +53,11 @@ class Forecast:
     """The median of the time to the last token."""
     queue_s: float
     known: bool
-    """False: too few samples; then the other figures are zeros and decide nothing."""
+    """False: there are too few samples, and the other figures are zeros that must not be used."""
     cold: bool = False
-    """It has had no call for so long that its first token will take as long as its config says."""
+    """The backend has been idle for so long that its first token will take its configured cold-start time."""
     least_s: float = 0.0
-    """What hardly any call goes under: the 5% quantile of whichever is known, first token or whole answer."""
+    """A lower bound: the 5% quantile of the time to the first token or, if that is unknown, of the whole answer."""
 
 
 def _bin_of(seconds: float) -> int:
@@ -67,47 +67,50 @@ def _bin_of(seconds: float) -> int:
 
 
 def _bucket_of(tokens_in: int) -> int:
-    """0 for up to 64 tokens, 1 for up to 128, and so on in powers of two."""
+    """Return the prompt-length bucket: 0 for up to 64 tokens, 1 for up to 128, and so on in powers of two."""
     return min((tokens_in - 1 >> 6).bit_length(), _BUCKETS - 1) if tokens_in > 64 else 0
 
 
 @dataclass(slots=True)
 class Sketch:
-    """A histogram of durations from 1 us to 10,000 s in bins that grow by 10.5%; durations beyond count as the ends."""
+    """A histogram of durations from 1 us to 10,000 s in bins that grow by 10.5%; others go to the end bins."""
 
     seen: dict[int, float] = field(default_factory=dict)
-    """How many, by bin."""
+    """Number of samples by bin."""
     censored: dict[int, float] = field(default_factory=dict)
-    """How many were given up in this bin, their true duration being longer."""
+    """Number of censored samples by bin: calls that were given up after this time, whose true duration is longer."""
 
     @property
     def total(self) -> float:
-        """How many samples; lower bounds are not samples."""
+        """Number of samples, without the censored ones."""
         return sum(self.seen.values())
 
     def add(self, seconds: float, *, censored: bool = False) -> None:
-        """Counts one duration, or one that was given up when it had lasted so long."""
+        """Count one duration in seconds; `censored` if the call was given up after that time."""
         self.add_bin(_bin_of(seconds), 1, censored=censored)
 
     def add_bin(self, at: int, count: float, *, censored: bool = False) -> None:
-        """Counts so many in a bin."""
+        """Add `count` to a bin."""
         bins = self.censored if censored else self.seen
         bins[at] = bins.get(at, 0) + count
 
     def merge(self, other: Sketch) -> None:
-        """Adds all that another holds."""
+        """Add all counts of another sketch."""
         for at, count in other.seen.items():
             self.seen[at] = self.seen.get(at, 0) + count
         for at, count in other.censored.items():
             self.censored[at] = self.censored.get(at, 0) + count
 
     def fade(self, factor: float) -> None:
-        """Makes everything count for less, and drops what counts for next to nothing."""
+        """Multiply every count by `factor` and drop those that become negligible."""
         self.seen = {at: faded for at, n in self.seen.items() if (faded := n * factor) > _FORGOTTEN}
         self.censored = {at: faded for at, n in self.censored.items() if (faded := n * factor) > _FORGOTTEN}
 
     def quantile(self, q: float) -> float | None:
-        """The q-quantile in seconds; None of nothing. Where lower bounds hide it, the longest duration there is."""
+        """Return the q-quantile in seconds; None without samples.
+
+        If censored samples leave the quantile undetermined, it is the longest duration seen.
+        """
         at_risk = self.total + sum(self.censored.values())
         beyond, allowed = 1.0, 1 - q + 1e-12
         last: int | None = None
@@ -123,7 +126,7 @@ class Sketch:
 
 
 class LatencyModel:
-    """What one backend's latencies are now. Time is passed in, in seconds of a clock that never goes back."""
+    """The latency statistics of one backend. Times are passed in as seconds of a monotonic clock."""
 
     def __init__(self, window_s: float = 60.0, min_samples: int = 20) -> None:
         self._generation_s = window_s / _GENERATIONS
@@ -137,34 +140,34 @@ class LatencyModel:
         self._cache: dict[tuple[int, float], tuple[float, float | None]] = {}
 
     def observe_ttft(self, tokens_in: int, seconds: float, now: float, *, censored: bool = False) -> None:
-        """A first token came after so long; or, censored, had not come when the call was given up."""
+        """Add a time to first token in seconds; `censored` if it had not arrived when the call was given up."""
         self._observe(_TTFT + _bucket_of(tokens_in), seconds, now, censored=censored)
 
     def observe_whole(self, tokens_in: int, seconds: float, now: float) -> None:
-        """A whole answer took so long."""
+        """Add the duration of a whole answer in seconds."""
         self._observe(_WHOLE + _bucket_of(tokens_in), seconds, now)
 
     def observe_pace(self, seconds_per_token: float, now: float) -> None:
-        """A stream's tokens came at this pace after the first."""
+        """Add the mean time per token after the first one of a stream."""
         self._observe(_PACE, seconds_per_token, now)
 
     def ttft(self, q: float, tokens_in: int, now: float) -> float | None:
-        """A quantile of the time to the first token, in seconds; None: too few samples of any prompt length."""
+        """Return a quantile of the time to the first token in seconds; None: too few samples of any prompt length."""
         return self._quantile(_TTFT + _bucket_of(tokens_in), q, now)
 
     def whole(self, q: float, tokens_in: int, now: float) -> float | None:
-        """A quantile of the time that whole answers took, in seconds; None: too few samples."""
+        """Return a quantile of the duration of whole answers in seconds; None: too few samples."""
         return self._quantile(_WHOLE + _bucket_of(tokens_in), q, now)
 
     def pace(self, q: float, now: float) -> float | None:
-        """A quantile of the seconds per token after the first; None: too few samples."""
+        """Return a quantile of the seconds per token after the first; None: too few samples."""
         return self._quantile(_PACE, q, now)
 
     def slope(self, now: float) -> float | None:
-        """Seconds of TTFT per prompt token: what it costs to read a prompt that no cache holds; None if not known.
+        """Return the seconds of TTFT per uncached prompt token; None if unknown.
 
-        Least squares over the medians of the prompt-length buckets, by their samples. Prompts that were read from a
-        cache are among them, so this is the least that it costs.
+        Weighted least squares over the medians of the prompt-length buckets, each weighted by its samples. Samples with
+        prompt-cache hits are included, so the true cost is at least this high.
         """
         key = (_SERIES, 0.5)
         cached = self._cache.get(key)
@@ -176,13 +179,13 @@ class LatencyModel:
         return value
 
     def report(self, now: float) -> dict[str, list[int]]:
-        """What this process saw since the last report: `n`, a flat list of (key, count) pairs; empty if nothing."""
+        """Return the samples since the last report: `n`, a flat list of (key, count) pairs; empty if there are none."""
         self._settle(now)
         unreported, self._unreported = self._unreported, {}
         return {"n": [number for pair in unreported.items() for number in pair]} if unreported else {}
 
     def hear(self, report: Mapping[str, object], now: float) -> None:
-        """Adds what a sibling reported. What does not look like a report is left out."""
+        """Add a sibling process's report; malformed parts are ignored."""
         numbers = report.get("n")
         if not isinstance(numbers, list):
             return
@@ -192,7 +195,7 @@ class LatencyModel:
                 self._count(key, count)
 
     def _observe(self, series: int, seconds: float, now: float, *, censored: bool = False) -> None:
-        """One dict update: sorting it into the histograms waits until somebody asks."""
+        """Count a sample with one dict update; it is sorted into the histograms when a quantile is read."""
         if now >= self._turns_at:
             self._settle(now)
         key = series << 9 | _bin_of(seconds) << 1 | censored
@@ -210,7 +213,7 @@ class LatencyModel:
         return value
 
     def _settle(self, now: float) -> None:
-        """Brings the histograms up to date: sorts fresh samples in, and turns the window."""
+        """Sort fresh samples into the histograms, and move the window if it is time."""
         fresh, self._fresh = self._fresh, {}
         for key, count in fresh.items():
             self._count(key, count)
@@ -227,7 +230,7 @@ class LatencyModel:
         sketch.add_bin(min(at, _BINS - 1), count, censored=bool(key & 1))
 
     def _turn(self, now: float) -> None:
-        """Begins a new generation, one for each that has passed; the oldest go into the memory, which fades."""
+        """Start a new generation for each one that has passed; the oldest are added to the decaying memory."""
         passed = 1 if math.isinf(self._turns_at) else 1 + int((now - self._turns_at) / self._generation_s)
         for _ in range(min(passed, _GENERATIONS)):
             self._generations.insert(0, {})
@@ -239,7 +242,10 @@ class LatencyModel:
         self._cache.clear()
 
     def _gathered(self, series: int) -> Sketch | None:
-        """The samples to judge by: the newest that are plenty, else the neighbours' too, else what was known before."""
+        """Return the samples to read a quantile from; None if there are too few.
+
+        They are the newest ones up to a sufficient number, then those of other prompt lengths, then the memory.
+        """
         gathered, total = Sketch(), 0.0
         for sketch in self._of(series, self._generations):
             if total >= self._plenty:
@@ -283,12 +289,12 @@ class LatencyModel:
 
 
 def _tokens_of(bucket: int) -> float:
-    """The middle of a bucket, in tokens."""
+    """Return the middle of a bucket in tokens."""
     return 48.0 * 2**bucket if bucket else 32.0
 
 
 def _neighbours(series: int) -> tuple[int, ...]:
-    """The same of other prompt lengths, nearest first."""
+    """Return the same series for the other prompt lengths, nearest first."""
     if series == _PACE:
         return ()
     first = series - series % _BUCKETS

@@ -1,15 +1,15 @@
-"""How many calls a backend carries before it slows down: a limit that is cut on trouble and grows back.
+"""Adapt how many concurrent calls a backend may carry: the limit is cut under overload and grows back.
 
-The signal is TCP Vegas's (Brakmo and Peterson 1995), as Netflix's concurrency-limits took it over for services: how
-much longer a call takes than it would at an idle backend. The answer to it is TCP's own, additive increase and
-multiplicative decrease (Chiu and Jain 1989), which converges to a fair share where several gateways meet at a backend.
+The signal is that of TCP Vegas (Brakmo and Peterson 1995), as adapted to services by Netflix's concurrency-limits: the
+latency of a call relative to that of an idle backend. The limit changes as TCP's does, by additive increase and
+multiplicative decrease (Chiu and Jain 1989), which converges to a fair share where several gateways share a backend.
 
-A backend may also have become slower for reasons that are not ours, and then fewer calls make it no faster: cutting on
-would turn its slowness into an outage. So there is one cut in the time of a call, that it may show; when four in a row
-have not helped, they are taken back, and what is seen is taken for normal until it gets better.
+A backend may also be slower for reasons other than our load. Fewer calls do not make it faster then, and further cuts
+would turn slowness into an outage. So there is at most one cut per call duration, to let it take effect; if four cuts
+in a row have not helped, they are undone, and the present latency counts as normal until it improves.
 
-After a cut the limit feels its way up in small steps. Once a second has gone by without another one it takes large
-steps, so that it is back at the most within five seconds of a backend's recovery, if there is demand.
+After a cut the limit grows in small steps. Once a second has passed without another cut it grows in large steps, so
+that it is back at its maximum within five seconds of a backend's recovery, if there is demand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_SLOW = 50.0
 
 
 class AdaptiveLimit:
-    """The calls at a time that one backend may carry now. An observation costs 0.4 us."""
+    """The number of concurrent calls that one backend may carry now. An observation takes 0.4 us."""
 
     __slots__ = (
         "_before",
@@ -64,13 +64,13 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """How many calls it may carry now, between the least and the most."""
+        """The present limit on concurrent calls, between `least` and `most`."""
         return int(self._limit)
 
     def observe(self, ratio: float, in_flight: int, now: float, seconds: float = 0.0) -> None:
-        """A call went well within `seconds`, and took `ratio` times what it would at an idle backend.
+        """Record a successful call of `seconds` that took `ratio` times as long as it would on an idle backend.
 
-        `in_flight` is how many calls the backend carried, this one included.
+        `in_flight` is the number of calls that the backend carried, this one included.
         """
         if self._observed:
             elapsed = now - self._window_began
@@ -86,13 +86,13 @@ class AdaptiveLimit:
         self._busiest = max(self._busiest, in_flight)
 
     def overloaded(self, now: float) -> None:
-        """The backend said that it has too much to do (429, 503), or let a call time out."""
+        """Cut the limit: the backend reported overload (429, 503) or a call timed out."""
         if now - self._cut_at >= _SHORTEST_WINDOW_S:
             self._cut(now)
             self._forget()
 
     def _close(self, elapsed: float, now: float) -> None:
-        """More than half of the calls being slow is the same as a slow median."""
+        """Evaluate the window and start a new one. More than half of the calls being slow equals a slow median."""
         mean = self._ratios / self._observed
         if self._slow * 2 > self._observed:
             self._slowed(mean, now)

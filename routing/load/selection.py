@@ -1,8 +1,8 @@
-"""Which of a tier's backends is called: one small interface, three ways to choose.
+"""Choose which of a tier's backends to call: one interface, three strategies.
 
-All of them work on what is known here and now. With several gateways in front of the same backends, always taking the
-best would send every gateway to the same one at the same time; two drawn at random and the better of them taken is
-nearly as good as the best and does not herd (Mitzenmacher 2001).
+All of them use only what this process knows now. If several gateways in front of the same backends always took the
+best one, all would send their calls to the same backend at the same time. Taking the better of two drawn at random is
+nearly as good and does not herd (Mitzenmacher 2001).
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ class Candidate:
     """A backend that may be called now."""
 
     index: int
-    """Which of the tier's it is; for the caller."""
+    """Position of the backend in its tier, for the caller."""
     key: int
-    """A number that stays its own when backends come and go and is the same in every worker, such as a hash of its
-    name: what conversations stick to."""
+    """A number that identifies the backend in every worker and does not change when others come and go, such as a hash
+    of its name: the input of sticky selection."""
     weight: float
-    """Its configured share beside the others'."""
+    """Configured share relative to the other backends."""
     load: float
-    """Calls in flight and waiting, per place that it has."""
+    """Calls in flight and queued, per slot."""
     ttft_s: float | None
-    """The median time to its first token without what waits there now; None if not known."""
+    """Median time to first token in seconds without the present queue; None if unknown."""
     slope_s: float | None = None
-    """Seconds that it takes per prompt token that is not in its cache; None if not known."""
+    """Seconds per prompt token that is not in the backend's prompt cache; None if unknown."""
 
     @property
     def wait_s(self) -> float | None:
-        """How long the next call is expected to wait for its first token."""
+        """Expected time to first token of the next call in seconds."""
         return None if self.ttft_s is None else self.ttft_s * (1 + self.load)
 
 
 class Selection(Protocol):
-    """A way to choose."""
+    """A selection strategy."""
 
     def choose(self, candidates: Sequence[Candidate], affinity: int, tokens_in: int) -> int:
-        """The position in `candidates`, of which there is at least one, of the backend to call.
+        """Return the position in `candidates` (at least one) of the backend to call.
 
-        `affinity` is a number that the requests of one conversation share; 0 if there is none.
+        `affinity` is a number shared by the requests of one conversation; 0 if there is none.
         """
         ...
 
 
 class PowerOfTwo:
-    """The one of two drawn at random where the first token is expected sooner. 0.7 us."""
+    """Draws two candidates at random and takes the one with the shorter expected time to first token. 0.7 us."""
 
     __slots__ = ("_random",)
 
@@ -61,7 +61,7 @@ class PowerOfTwo:
         self._random = random.random
 
     def choose(self, candidates: Sequence[Candidate], affinity: int, tokens_in: int) -> int:
-        """One of two; where either's latency is not known yet, the less loaded one."""
+        """Return the better of two; where the latency of either is unknown, the less loaded one."""
         count = len(candidates)
         if count == 1:
             return 0
@@ -75,10 +75,10 @@ class PowerOfTwo:
 
 
 class Weighted:
-    """Each by its weight, evenly interleaved, among those that are not much more loaded than the others.
+    """Takes candidates in proportion to their weights, interleaved, among those not much more loaded than the others.
 
-    Smooth weighted round robin, as nginx has it: weights 5, 1, 1 give A A B A C A A, never A A A A A B C. Where each
-    cycle starts is random, so that workers do not move in step.
+    Smooth weighted round robin, as in nginx: weights 5, 1, 1 give A A B A C A A, never A A A A A B C. Each cycle starts
+    at a random point, so that workers do not move in step.
     """
 
     __slots__ = ("_due", "_random")
@@ -88,7 +88,7 @@ class Weighted:
         self._due: dict[int, float] = {}
 
     def choose(self, candidates: Sequence[Candidate], affinity: int, tokens_in: int) -> int:
-        """The one most due among those with a free place, or else with hardly more load than the least."""
+        """Return the candidate most due among those with a free slot or at most 0.5 more load than the least loaded."""
         if len(candidates) == 1:
             return 0
         bar = max(1.0, min(candidate.load for candidate in candidates) + _MUCH_MORE)
@@ -108,11 +108,11 @@ class Weighted:
 
 
 class Sticky:
-    """The one that had this conversation before, unless another is faster by more than its warm prompt cache saves.
+    """Takes the backend that had this conversation before, unless another is faster by more than a warm cache saves.
 
     A conversation's home is the backend with the highest score for it, by weighted rendezvous hashing (Thaler and
-    Ravishankar 1998; the weights after Schindelhauer and Schomaker 2005): every worker agrees on it without sharing
-    anything, and when a backend goes only its own conversations move. Requests without affinity go by power of two.
+    Ravishankar 1998; weights after Schindelhauer and Schomaker 2005): every worker computes the same one without shared
+    state, and when a backend goes only its own conversations move. Requests without affinity use power of two choices.
     """
 
     __slots__ = ("_by_load",)
@@ -121,7 +121,7 @@ class Sticky:
         self._by_load = PowerOfTwo(random)
 
     def choose(self, candidates: Sequence[Candidate], affinity: int, tokens_in: int) -> int:
-        """The home, or the one that is faster even though it must read the whole prompt. 1.5 us per candidate."""
+        """Return the home, or a backend that is faster even with an uncached prompt. 1.5 us per candidate."""
         if not affinity or len(candidates) == 1:
             return self._by_load.choose(candidates, affinity, tokens_in)
         home, highest = 0, -math.inf
@@ -139,7 +139,7 @@ class Sticky:
 
 
 def _wait_when_cold(candidate: Candidate, tokens_in: int) -> float:
-    """Its expected wait, the reading of the whole prompt included. Unless measured, that is taken to double it."""
+    """Return the expected TTFT in seconds with an uncached prompt; where that cost is unknown, the median is added."""
     wait = candidate.wait_s
     if wait is None or candidate.ttft_s is None:
         return math.inf
@@ -147,13 +147,13 @@ def _wait_when_cold(candidate: Candidate, tokens_in: int) -> float:
 
 
 def _elsewhere_if_full(candidates: Sequence[Candidate], home: int) -> int:
-    """Where the home's latency is not known: it, or the least loaded one if only that has a free place."""
+    """Return the home, whose latency is unknown, or the least loaded candidate if only that one has a free slot."""
     least = min(range(len(candidates)), key=lambda position: candidates[position].load)
     return least if candidates[home].load >= 1 > candidates[least].load else home
 
 
 def _uniform(affinity: int, key: int) -> float:
-    """A number in (0, 1) that looks random, the same for the same pair (the finaliser of SplitMix64, Steele 2014)."""
+    """Hash a pair to a pseudo-random number in (0, 1) (the finaliser of SplitMix64, Steele 2014)."""
     mixed = (affinity * 0x9E3779B97F4A7C15 ^ key * 0xD1342543DE82EF95) & _MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK

@@ -1,1 +1,1 @@
-"""Train, calibrate and evaluate what routing uses. No request ever runs this code."""
+"""Train, calibrate and evaluate the routing models. Serving never runs this code."""

@@ -1,9 +1,10 @@
-"""Labelled prompts: rows of JSON lines, plain or gzipped, that say which models answered a prompt right.
+"""Read labelled prompts: rows of JSON lines, plain or gzipped, with the models' answers and whether they are right.
 
     {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
      "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?, "agreement"?}}}
 
-Unknown keys are let be; `correct` is a share where an answer was sampled or graded. `tierline collect` writes rows.
+Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. `tierline collect` writes
+such rows.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ T = TypeVar("T")
 
 
 class DataError(Exception):
-    """A file of labelled prompts cannot be used; the message says file, line and why."""
+    """A file of labelled prompts cannot be used; the message gives the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledAnswer:
-    """How one model did on one prompt. What a file does not say is None.
+    """One model's answer to one prompt. Values missing from the file are None.
 
     `correct` is 0..1. `confidence` is one log-probability (<= 0): the answer's mean over its tokens, or a self-check's.
-    `logprobs` are the tokens' own, in order, and give the mean where `confidence` is not said. `top_logprobs` are, for
-    each of these tokens, the likeliest alternatives' (the chosen one may be among them), falling. `text` is the answer,
-    `agreement` how far a second sample of it says the same (0..1).
+    `logprobs` are the tokens' own, in order, and give the mean where `confidence` is missing. `top_logprobs` are, for
+    each of these tokens, the likeliest alternatives' (the chosen one may be among them), descending. `text` is the
+    answer, `agreement` how far a second sample agrees with it (0..1). Costs are US dollars, latencies milliseconds.
     """
 
     correct: float
@@ -64,7 +65,7 @@ class LabelledRow:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One prompt with the answers of the tiers in question, cheapest first: at least two."""
+    """One prompt with the answers of the tiers under consideration, cheapest first: at least two."""
 
     prompt: str
     dataset: str
@@ -73,17 +74,17 @@ class Example:
 
     @property
     def small(self) -> float:
-        """How right the cheapest tier was (0..1)."""
+        """Correctness of the cheapest tier's answer (0..1)."""
         return self.answers[0].correct
 
     @property
     def large(self) -> float:
-        """How right the strongest tier was (0..1)."""
+        """Correctness of the strongest tier's answer (0..1)."""
         return self.answers[-1].correct
 
 
 def read_rows(path: Path) -> list[LabelledRow]:
-    """The rows of a file. Raises DataError."""
+    """Return the rows of a file. Raises DataError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             return [_row(line, f"{path}:{number}") for number, line in enumerate(file, start=1) if line.strip()]
@@ -96,7 +97,7 @@ def _row(line: bytes, place: str) -> LabelledRow:
         row: dict[str, Any] = json.loads(line)
         answers = {name: _answer(model) for name, model in row["models"].items()}
         prompt = unwrapped(row["prompt"])
-        prompt.encode()  # JSON can spell half a character, which no tokenizer takes
+        prompt.encode()  # JSON can contain half of a surrogate pair, which no tokenizer accepts
         return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
     except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OverflowError) as error:
         raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
@@ -136,62 +137,64 @@ def _maybe(kind: Callable[[Any], T], value: Any) -> T | None:
 
 
 def unwrapped(prompt: str) -> str:
-    """RouterBench keeps prompts as a printed Python list of strings: one, or one for each turn."""
+    """Return a prompt without RouterBench's wrapping, a printed Python list of strings: one, or one for each turn."""
     if not (prompt.startswith(("['", '["')) and prompt.endswith("]")):
         return prompt
     try:
         parts = ast.literal_eval(prompt)
     except (ValueError, SyntaxError):
-        return prompt  # it only looks like one
+        return prompt  # not a list after all
     return "\n".join(map(str, parts))
 
 
 def choose_pair(rows: Sequence[LabelledRow], small: Sequence[str], large: Sequence[str]) -> tuple[str, str]:
-    """The models of these rows to compare: the first of the given names they have.
+    """Return the two models of these rows to compare: for each, the first of the given names that occurs.
 
     By default they are the worst and the best of those that answered every prompt. Raises DataError when none of the
-    names is there.
+    given names occurs.
     """
-    known = sorted({name for row in rows for name in row.answers})
-    complete = [name for name in known if all(name in row.answers for row in rows)]
+    models = sorted({name for row in rows for name in row.answers})
+    complete = [name for name in models if all(name in row.answers for row in rows)]
     if len(complete) < 2 and not (small and large):
         raise DataError("no two models have answered every prompt of the file; name a small and a large one")
     by_skill = sorted(complete, key=lambda name: sum(row.answers[name].correct for row in rows))
-    return _named(small, known) or by_skill[0], _named(large, known) or by_skill[-1]
+    return _named(small, models) or by_skill[0], _named(large, models) or by_skill[-1]
 
 
 def choose_ladder(
     rows: Sequence[LabelledRow], small: Sequence[str], middle: Sequence[Sequence[str]], large: Sequence[str]
 ) -> tuple[str, ...]:
-    """The models of these rows to take for tiers, cheapest first: the pair, and between them a model for each of the
-    rungs in `middle`, the first of its names they have. Raises DataError, also when two tiers are one model.
+    """Return the models of these rows to use as tiers, cheapest first.
+
+    They are the pair of `choose_pair` and, between them, for each entry of `middle` the first of its names that occurs.
+    Raises DataError if no name occurs or two tiers are the same model.
     """
     cheapest, strongest = choose_pair(rows, small, large)
-    known = sorted({name for row in rows for name in row.answers})
-    ladder = (cheapest, *filter(None, (_named(names, known) for names in middle)), strongest)
+    models = sorted({name for row in rows for name in row.answers})
+    ladder = (cheapest, *filter(None, (_named(names, models) for names in middle)), strongest)
     for name in ladder:
         if ladder.count(name) > 1:
             raise DataError(f"two tiers are {name}, of {', '.join(ladder)}; name another model for one of them")
     return ladder
 
 
-def _named(names: Sequence[str], known: Sequence[str]) -> str | None:
+def _named(names: Sequence[str], models: Sequence[str]) -> str | None:
     if not names:
         return None
     for name in names:
-        if name in known:
+        if name in models:
             return name
-    raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(known)}")
+    raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(models)}")
 
 
 def label(rows: Sequence[LabelledRow], *models: str) -> Iterator[Example]:
-    """The rows that all these models answered, as examples for them: at least two, cheapest first."""
+    """Yield the rows that all these models answered as examples; give at least two models, cheapest first."""
     for row in rows:
         if all(name in row.answers for name in models):
             yield Example(row.prompt, row.dataset, row.group, tuple(row.answers[name] for name in models))
 
 
 def without_choices(prompt: str) -> str | None:
-    """The question of a multiple-choice prompt, as people ask it; None where there is none, or next to nothing."""
+    """Return a multiple-choice prompt's question without its choices; None if there are none, or it is too short."""
     match = _FIRST_CHOICE.search(prompt)
     return prompt[: match.start()] if match and match.start() >= _SHORTEST_QUESTION else None

@@ -1,1 +1,1 @@
-"""From labelled requests to thresholds whose claim holds with a stated confidence. Offline, and pure."""
+"""Turn labelled requests into thresholds whose claim holds with a stated confidence. Offline, no I/O."""

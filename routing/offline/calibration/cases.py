@@ -1,6 +1,6 @@
-"""Labelled requests, as the choice of thresholds sees them: who would have been right, how sure, at what cost.
+"""Hold labelled requests as threshold selection needs them: which tier is right, its confidence, its cost.
 
-Of the grid of settings, a column is one escalation threshold; for each start threshold there is a table of its own.
+In the grid of settings, a column is one escalation threshold; each start threshold has a table of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ CostUnit = Literal["dollars", "large calls"]
 
 _NEAR_ONE = (0.985, 0.99, 0.992, 0.994, 0.995, 0.996, 0.997, 0.9975, 0.998, 0.9985, 0.999, 0.9992, 0.9994, 0.9995)
 THRESHOLDS = (*(i / 100 for i in range(1, 99)), *_NEAR_ONE, 0.9996, 0.9997, 0.9998, 0.9999)
-"""Escalation thresholds to choose from, cheapest first. Set before any data is seen, or no test of them would hold.
+"""Escalation thresholds to choose from, cheapest first. Fixed before any data is seen, or tests of them would not hold.
 
-One-token answers crowd at 1, so the grid is finer there. It does not reach 0, at which an answer that nothing is known
-of would be served whatever the policy says of those."""
+One-token answers crowd at 1, so the grid is finer there. It does not include 0, which would serve an answer without
+evidence whatever the policy's rule for those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """Requests with labels, shape (n,) each, in an order that owes nothing to what they hold.
+    """Labelled requests, shape (n,) each, in an order that does not depend on their values.
 
-    `small` and `large` (0..1): how right each tier's answer was. `confidence` (0..1) is of the small tier's answer, NaN
-    where there is no evidence of it, infinite where it goes out at any threshold; `unfit` answers are escalated at any
-    (cut off, say). Costs are in `unit`:
-    for large calls, a small call is free. `starts` says, for each start threshold, which requests start at the small
-    tier; the others start at the large one. `accepts_unknown`: an answer without evidence is served.
+    `small` and `large` (0..1) are how right each tier's answer was. `confidence` (0..1) is of the small tier's answer:
+    NaN without evidence, infinite where it is served at any threshold. `unfit` answers (cut off, say) are escalated at
+    any threshold. Costs are in `unit`; for large calls, a small call is free. `starts` maps each start threshold to the
+    requests that start at the small tier; the others start at the large one. With `accepts_unknown` an answer without
+    evidence is served.
     """
 
     small: Floats
@@ -50,11 +50,11 @@ class Cases:
 
     @property
     def binary(self) -> bool:
-        """Whether every label says right or wrong, and nothing between."""
+        """Whether every label is 0 or 1."""
         return bool(np.isin(self.small, (0, 1)).all() and np.isin(self.large, (0, 1)).all())
 
     def take(self, rows: NDArray[np.int64]) -> Cases:
-        """The cases of these rows, in this order."""
+        """Return the cases of these rows, in this order."""
         return Cases(
             small=self.small[rows],
             large=self.large[rows],
@@ -68,11 +68,11 @@ class Cases:
         )
 
     def shuffled(self) -> Cases:
-        """The same cases in an order of chance, the same at every call."""
+        """Return the cases in a random order, the same at every call."""
         return self.take(np.random.default_rng(0).permutation(len(self)))
 
     def table(self, start: float | None, thresholds: Sequence[float]) -> CaseTable:
-        """What each escalation threshold does to each case, for one start threshold."""
+        """Return what each escalation threshold does to each case, for one start threshold."""
         unknown = np.isnan(self.confidence)[:, None]
         accepted = np.where(unknown, self.accepts_unknown, self.confidence[:, None] >= np.array(thresholds))
         kept = accepted & ~self.unfit[:, None] & self.starts[start][:, None]
@@ -81,7 +81,7 @@ class Cases:
 
 @dataclass(frozen=True, slots=True)
 class CaseTable:
-    """`started` (cases,): whether the small tier is asked; `kept` (cases, thresholds): whether its answer is served."""
+    """`started` (cases,): the small tier is called; `kept` (cases, thresholds): its answer is served."""
 
     cases: Cases
     started: Flags
@@ -94,12 +94,12 @@ class CaseTable:
 
     @property
     def missed(self) -> Floats:
-        """Served cheap and wrong where the large tier is right, shape (cases, thresholds)."""
+        """The small tier's answer is served and wrong while the large one is right, 0..1, (cases, thresholds)."""
         return np.asarray(self.kept * ((1 - self.cases.small) * self.cases.large)[:, None])
 
     @property
     def cost(self) -> Floats:
-        """What each case costs, in the cases' unit, shape (cases, thresholds)."""
+        """Cost of each case in the cases' unit, shape (cases, thresholds)."""
         small = self.started * self.cases.small_cost
         return np.asarray(small[:, None] + np.where(self.kept, 0.0, self.cases.large_cost[:, None]))
 
@@ -107,16 +107,16 @@ class CaseTable:
 def known_starts(
     starts: Iterable[tuple[float | None, Flags]], asked: Flags
 ) -> tuple[dict[float | None, Flags], list[float | None]]:
-    """The start thresholds of which the cases tell, and those of which they do not.
+    """Split the start thresholds into those that the cases can evaluate and those that they cannot.
 
-    Where the small tier was not `asked`, nobody knows how sure it would have been; a threshold under which such a
-    request starts there cannot be judged.
+    A threshold cannot be evaluated if under it a request starts at the small tier that was not `asked` there: the
+    confidence of that answer is unknown.
     """
     known: dict[float | None, Flags] = {}
-    untold: list[float | None] = []
+    unknown: list[float | None] = []
     for threshold, start in starts:
         if (start & ~asked).any():
-            untold.append(threshold)
+            unknown.append(threshold)
         else:
             known[threshold] = start
-    return known, untold
+    return known, unknown

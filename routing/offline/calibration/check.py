@@ -1,4 +1,4 @@
-"""Does it keep its word? Calibrating on one half of the labels, over and over, and looking at the rest."""
+"""Check that calibration keeps its promise: calibrate on random halves of the labels and measure on all of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from routing.offline.calibration.cases import THRESHOLDS, Cases
 from routing.offline.calibration.choose import Setting, Target, choose_setting, cost_of, keeps, quality_of
 
 OnRound = Callable[[int, int], None]
-"""Called with how many rounds are done and how many there are."""
+"""Called with the number of rounds done and of all rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `rounds` random halves gave, `n` labels in each; a round that refuses sends everything to the large tier.
+    """The result of `rounds` random halves of `n` labels each; a round without a setting sends all to the large tier.
 
-    `violated` is the share of rounds whose setting breaks the target on all the labels, which stand for the traffic:
-    the share that delta bounds. `violated_held_out` is the same on the other half alone, whose own chance comes on top:
-    a setting that keeps its target by a hair breaks it there nearly every second time. `cost` and `quality` are means
-    over the rounds, on all the labels; `best_cost` and `best_quality` are of the best setting in hindsight.
+    `violated` is the share of rounds whose setting breaks the target on all labels, which represent the traffic: the
+    share that delta bounds. `violated_held_out` is the same on the other half alone, which adds its own sampling error:
+    a setting that barely keeps its target breaks it there nearly half the time. `cost` and `quality` are means over the
+    rounds, on all labels; `best_cost` and `best_quality` are of the best setting in hindsight. All are shares of
+    always-large's.
     """
 
     rounds: int
@@ -36,7 +37,7 @@ class Check:
 
 
 def check(cases: Cases, target: Target, delta: float, rounds: int, on_round: OnRound) -> Check:
-    """Calibrates on `rounds` random halves. Equal cases give equal figures."""
+    """Calibrate on `rounds` random halves. Equal cases give equal figures."""
     draw = np.random.default_rng(0)
     half = len(cases) // 2
     outcomes: list[tuple[bool, bool, bool, float, float]] = []
@@ -56,19 +57,19 @@ def check(cases: Cases, target: Target, delta: float, rounds: int, on_round: OnR
 
 
 def _measured(cases: Cases, setting: Setting, target: Target) -> tuple[bool, float, float]:
-    """Whether the setting keeps the target here, its quality and its cost."""
+    """Return whether the setting keeps the target on these cases, its quality and its cost."""
     table = cases.table(setting.p_adequate, [setting.confidence_below])
     return bool(keeps(table, target)[0]), float(quality_of(table)[0]), float(cost_of(table)[0])
 
 
 def _in_hindsight(cases: Cases, target: Target) -> tuple[float, float]:
-    """Cost and quality of the setting one would take knowing every label; always-large's where none is better."""
-    found = [(1.0, 1.0)]
+    """Return cost and quality of the best setting given every label; always-large's where none is better."""
+    options = [(1.0, 1.0)]
     for start in cases.starts:
         table = cases.table(start, THRESHOLDS)
         cost, quality = cost_of(table), quality_of(table)
         good = keeps(table, target) & (cost < 1)
-        found += [(float(cost[i]), float(quality[i])) for i in np.flatnonzero(good)]
+        options += [(float(cost[i]), float(quality[i])) for i in np.flatnonzero(good)]
     if target.kind == "cost":
-        return max(found[1:] or found, key=lambda pair: (pair[1], -pair[0]))
-    return min(found, key=lambda pair: (pair[0], -pair[1]))
+        return max(options[1:] or options, key=lambda pair: (pair[1], -pair[0]))
+    return min(options, key=lambda pair: (pair[0], -pair[1]))

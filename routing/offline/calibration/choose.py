@@ -1,11 +1,11 @@
-"""The cheapest thresholds that keep a target with a stated confidence, chosen by Learn then Test.
+"""Choose the cheapest thresholds that keep a target with a stated confidence, by Learn then Test.
 
 A setting is a pair of thresholds. For each start threshold the escalation thresholds are tested from the safest to the
-most saving, and the first that fails ends the row (fixed-sequence testing), so that all that pass hold together with
-probability 1 - delta, whichever is then chosen (Angelopoulos et al. 2021, "Learn then Test"). Nothing is assumed of
-the losses' shape: unlike conformal risk control, whose promise is of the average over calibrations, it needs no
-monotone loss, which relative quality is not. The rows share delta: most of it goes to the lowest start threshold, which
-leaves the most to the answers' confidence and nearly always wins, the rest to the others.
+cheapest, and the first that fails ends the row (fixed-sequence testing), so that all that pass hold together with
+probability 1 - delta, whichever is then chosen (Angelopoulos et al. 2021, "Learn then Test"). Nothing is assumed about
+the losses' shape: unlike conformal risk control, whose guarantee is an average over calibrations, it needs no monotone
+loss, and relative quality is not monotone. The rows share delta: most of it goes to the lowest start threshold, which
+relies most on the answers' confidence and nearly always wins, the rest to the others.
 
     quality   served answers are right at least `level` times as often as always-large's
     error     the share of all requests whose served cheap answer is wrong where the large one is right
@@ -26,11 +26,11 @@ from routing.offline.calibration.risk import Claim, Flags, Floats, Losses, best_
 
 TargetKind = Literal["quality", "error", "cost"]
 
-# No request is taken to cost more than so many times the dearest one seen: a bound on a mean needs one on its terms.
+# Upper bound of a request's cost, as a multiple of the highest cost seen: bounding a mean needs bounded terms.
 _DEAREST = 2.0
 _TOP_QUALITY = 2.0
 _TOP_COST = 100.0
-# A setting worth having saves a hundredth of always-large's cost.
+# A setting must save at least this share of always-large's cost.
 _LEAST_SAVING = 0.01
 # On the cascade_* sets halves of the labels cost 0.01 of always-large's less with this share than with an even one.
 _LOWEST_START = 0.8
@@ -38,7 +38,7 @@ _LOWEST_START = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a setting must keep. `level`: see the module's docstring for each kind."""
+    """The target a setting must keep. The module's docstring explains `level` for each kind."""
 
     kind: TargetKind
     level: float
@@ -46,7 +46,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Local starts where p_adequate >= `p_adequate` (None: as the policy has it); answers less sure are escalated."""
+    """Start cheap where p_adequate >= `p_adequate` (None: the policy's rule); escalate below `confidence_below`."""
 
     p_adequate: float | None
     confidence_below: float
@@ -54,10 +54,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a setting does, as shares of all requests; quality and cost as shares of always-large's.
+    """The figures of a setting, as shares of all requests; quality and cost as shares of always-large's.
 
-    `quality_at_least`, `error_at_most` and `cost_at_most` each hold for this setting by itself, at the confidence of
-    its row. `proven`: the target is kept, whichever proven setting is chosen.
+    `quality_at_least`, `error_at_most` and `cost_at_most` each hold for this setting alone, at the confidence of its
+    row. `proven`: the target is kept with the stated confidence, whichever proven setting is chosen.
     """
 
     setting: Setting
@@ -74,7 +74,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The setting to take of one start threshold, with its observed quality and cost; None where none is proven."""
+    """The best setting of one start threshold, with its observed quality and cost; None where none is proven."""
 
     p_adequate: float | None
     delta: float
@@ -85,11 +85,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`setting` is None when nothing that saves is proven; then `missing` says about how many labels more would do.
+    """The chosen setting. `setting` is None when none that saves is proven.
 
-    `missing` is None where no number would: at the rates observed, no setting that saves keeps the target. `curve` has
-    the settings of the chosen start threshold (of the lowest, if there is none), cheapest first, `starts` the best of
-    each.
+    `missing` is then the approximate number of further labels that would prove one; None where no number would: at the
+    rates observed, no setting that saves keeps the target. `curve` holds the settings of the chosen start threshold (of
+    the lowest, if there is none), cheapest first, `starts` the best of each start threshold.
     """
 
     target: Target
@@ -102,31 +102,31 @@ class Choice:
 
     @property
     def point(self) -> Point | None:
-        """The chosen setting's place on the curve."""
+        """The chosen setting's point on the curve."""
         return next((point for point in self.curve if point.setting == self.setting), None)
 
 
 def choose(cases: Cases, target: Target, delta: float) -> Choice:
-    """The setting to take, and the curve it was chosen from. `cases` must hold at least one."""
+    """Choose a setting and return it with its curve. `cases` must hold at least one."""
     cases = cases.shuffled()
     starts = tuple(_best(cases, target, start, share) for start, share in shares(cases, delta))
-    found = [best for best in starts if best.setting is not None]
-    chosen = min(found, key=partial(_preference, target)) if found else starts[0]
-    missing = None if found else _missing(cases, target, starts)
+    proven_starts = [best for best in starts if best.setting is not None]
+    chosen = min(proven_starts, key=partial(_preference, target)) if proven_starts else starts[0]
+    missing = None if proven_starts else _missing(cases, target, starts)
     curve = _curve(cases, target, chosen.p_adequate, chosen.delta)
     return Choice(target, delta, len(cases), chosen.setting, missing, curve, starts)
 
 
 def choose_setting(cases: Cases, target: Target, delta: float) -> Setting | None:
-    """What `choose` chooses, without the curve: for choosing many times over."""
+    """Return the setting of `choose` without its curve, for repeated use."""
     cases = cases.shuffled()
-    found = [_best(cases, target, start, share) for start, share in shares(cases, delta)]
-    found = [best for best in found if best.setting is not None]
-    return min(found, key=partial(_preference, target)).setting if found else None
+    starts = [_best(cases, target, start, share) for start, share in shares(cases, delta)]
+    proven_starts = [best for best in starts if best.setting is not None]
+    return min(proven_starts, key=partial(_preference, target)).setting if proven_starts else None
 
 
 def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
-    """Each start threshold with its part of delta, the lowest first."""
+    """Yield each start threshold with its part of delta, lowest first."""
     first, *others = sorted(cases.starts, key=lambda start: -1.0 if start is None else start)
     yield first, delta * _LOWEST_START if others else delta
     for start in others:
@@ -134,26 +134,26 @@ def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
 
 
 def claim_of(kind: TargetKind, table: CaseTable) -> Claim:
-    """The claim that each setting of the table keeps a level of this kind."""
+    """Return the claim that each setting of the table keeps a level of this kind."""
     if kind == "quality":
         return partial(_quality, table)
     return partial(_error if kind == "error" else _cost, table)
 
 
 def keeps(table: CaseTable, target: Target) -> Flags:
-    """Whether each setting keeps the target on these very cases, with no allowance for chance."""
+    """Return whether each setting keeps the target on these cases, without allowance for sampling error."""
     losses = claim_of(target.kind, table)(_level(table, target.level))
     return np.asarray(losses.values.mean(axis=0) <= 1e-12)
 
 
 def quality_of(table: CaseTable) -> Floats:
-    """How right the served answers are, as a share of always-large's; NaN where the large tier is never right."""
+    """Return how right the served answers are, as a share of always-large's; NaN where the large tier never is."""
     large = float(table.cases.large.mean())
     return np.asarray(table.served.mean(axis=0) / large if large else np.full(table.kept.shape[1], np.nan))
 
 
 def cost_of(table: CaseTable) -> Floats:
-    """The cost as a share of always-large's."""
+    """Return the cost as a share of always-large's."""
     return np.asarray(table.cost.mean(axis=0) / table.cases.large_cost.mean())
 
 
@@ -187,9 +187,10 @@ def _best(cases: Cases, target: Target, start: float | None, delta: float) -> Be
     passed = _passed(table, target, delta)
     quality, cost = quality_of(table), cost_of(table)
     useful = passed & (cost <= 1 - _LEAST_SAVING)
-    found = [Best(start, delta, Setting(start, THRESHOLDS[i]), float(quality[i]), float(cost[i])) for i in _at(useful)]
+    rows = _at(useful)
+    options = [Best(start, delta, Setting(start, THRESHOLDS[i]), float(quality[i]), float(cost[i])) for i in rows]
     nothing = Best(start, delta, None, 1.0, 1.0)
-    return min(found, key=partial(_preference, target)) if found else nothing
+    return min(options, key=partial(_preference, target)) if options else nothing
 
 
 def _at(flags: Flags) -> list[int]:
@@ -197,7 +198,7 @@ def _at(flags: Flags) -> list[int]:
 
 
 def _passed(table: CaseTable, target: Target, delta: float) -> Flags:
-    """Which settings are proven to keep the target: tested from the safe end, up to the first that fails."""
+    """Return which settings are proven to keep the target: tested from the safe end, up to the first that fails."""
     holds = proven(claim_of(target.kind, table)(_level(table, target.level)), delta)
     if target.kind == "cost":  # here the cheap end is the safe one
         return np.logical_and.accumulate(holds)
@@ -240,18 +241,18 @@ def _curve(cases: Cases, target: Target, start: float | None, delta: float) -> t
 
 
 def _missing(cases: Cases, target: Target, starts: Sequence[Best]) -> int | None:
-    """About how many labels more would prove a setting that saves; None if none keeps the target as it is observed."""
+    """Estimate how many further labels would prove a setting that saves; None if none keeps the target as observed."""
     needed = [count for best in starts if (count := _needed(cases, target, best)) is not None]
     if needed:
-        # The tests have just failed with so many; by however little, a few more would be no promise.
+        # The tests have just failed with this many labels; adding only a few would not reliably change that.
         return max(1, min(needed) - len(cases), len(cases) // 10)
-    # What is observed in fewer labels than it takes to prove anything at all says little of what more would show.
+    # With fewer labels than any proof needs, the observed rates are too uncertain to extrapolate.
     least = _least(cases, target, starts[0])
     return least - len(cases) if least is not None and least > len(cases) else None
 
 
 def _least(cases: Cases, target: Target, best: Best) -> int | None:
-    """How many labels prove the target of a setting that loses nothing; None of a cost, which no setting is without."""
+    """Return the labels that prove the target for a setting without losses; None for a cost target."""
     if target.kind == "cost":
         return None
     table = CaseTable(cases, cases.starts[best.p_adequate], np.zeros((len(cases), 1), bool))
@@ -259,7 +260,7 @@ def _least(cases: Cases, target: Target, best: Best) -> int | None:
 
 
 def _needed(cases: Cases, target: Target, best: Best) -> int | None:
-    """How many labels would carry the tests of this start threshold on to the first setting that saves something."""
+    """Return the labels with which this start threshold's tests would pass up to the first setting that saves."""
     table = cases.table(best.p_adequate, THRESHOLDS)
     losses = claim_of(target.kind, table)(_level(table, target.level))
     useful = cost_of(table) <= 1 - _LEAST_SAVING

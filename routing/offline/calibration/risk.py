@@ -1,12 +1,12 @@
-"""Is a mean at most nought? A test that errs with probability delta at most, for bounded values and any sample size.
+"""Test whether a mean is at most zero, with error probability at most delta, for bounded values and any sample size.
 
 For values between `low` and `high` it bets against the claim (Waudby-Smith and Ramdas 2024, "Estimating means of
 bounded random variables by betting"): a stake on each value, set by the values before it, makes a capital that grows
-only if the mean is below nought, and by Ville's inequality exceeds 1/delta with probability delta at most if it is not.
+only if the mean is below zero, and by Ville's inequality exceeds 1/delta with probability at most delta if it is not.
 It adapts to the variance, so it needs far fewer labels than Hoeffding's bound (Bates et al. 2021, RCPS). Where a value
 can only be one of the two bounds, the exact binomial tail is used, which is tighter still.
 
-The rows are independent draws, in an order that owes nothing to their values: shuffle before, not after looking.
+The rows must be independent draws in an order that does not depend on their values: shuffle them before looking.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# How much of its capital a bet may lose at once; between 0.5 and 0.9 it hardly matters (cascade_mmlu, 200-1,200 rows).
+# Share of the capital that one bet may lose; between 0.5 and 0.9 it hardly matters (cascade_mmlu, 200-1,200 rows).
 _MOST_AT_STAKE = 0.75
 _LASTING = 1 / 3
 _MOST_LABELS = 10_000_000
@@ -30,9 +30,9 @@ _BISECTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Per request and setting: `values` (requests, settings), each from `low` < 0 to `high` > 0, shape (settings,).
+    """Losses per request and setting: `values` (requests, settings), between `low` < 0 and `high` > 0, (settings,).
 
-    `binary`: a value can be nothing but `low` or `high`.
+    `binary`: a value is always either `low` or `high`.
     """
 
     values: Floats
@@ -42,25 +42,26 @@ class Losses:
 
 
 Claim = Callable[[Floats], Losses]
-"""From a level for each setting, shape (settings,), such as 95% of the large model's quality, to the losses whose mean
-is at most 0 just if it is kept."""
+"""Maps a level for each setting, shape (settings,), such as 95% of the large model's quality, to losses whose mean is
+at most 0 exactly if the level is kept."""
 
 
 def proven(losses: Losses, delta: float) -> Flags:
-    """Whether each setting's mean loss is at most 0, at confidence 1 - delta for each by itself, shape (settings,)."""
+    """Return whether each setting's mean loss is at most 0, each alone at confidence 1 - delta, shape (settings,)."""
     if losses.binary:
         return np.asarray(_binomial_tails(losses) <= delta)
     capital, enough = _log_capital(losses, delta), math.log(1 / delta)
-    # A lucky beginning would do for the bound. That all the labels must still show it, if less strongly, costs 0.01 to
-    # 0.02 of always-large's cost on the cascade_* sets, and nobody is told what the end has taken back.
+    # The bound allows stopping at a lucky beginning. All labels together must still support the claim, if less
+    # strongly: it costs 0.01 to 0.02 of always-large's cost on the cascade_* sets and avoids claims that the rest of
+    # the labels contradicts.
     lasting = (capital[-1] >= _LASTING * enough) & (losses.values.mean(axis=0) <= 0)
     return np.asarray((capital.max(axis=0) >= enough) & lasting)
 
 
 def best_level(claim: Claim, delta: float, sure: Floats, hopeless: float) -> Floats:
-    """For each setting, the level nearest to `hopeless` that is proven at confidence 1 - delta, shape (settings,).
+    """Return for each setting the level nearest to `hopeless` that is proven at confidence 1 - delta, (settings,).
 
-    What is proven at a level must be so at each one nearer to `sure`, which is what a setting has that proves nothing.
+    If a level is proven, each one nearer to `sure` must be so too; `sure` is returned where nothing is proven.
     """
     good, bad = sure.copy(), np.full(len(sure), hopeless)
     for _ in range(_BISECTIONS):
@@ -71,9 +72,9 @@ def best_level(claim: Claim, delta: float, sure: Floats, hopeless: float) -> Flo
 
 
 def labels_needed(losses: Losses, delta: float) -> int | None:
-    """About how many labels would prove the claim for the first setting, were its losses always as these are.
+    """Estimate how many labels like these would prove the claim for the first setting.
 
-    None if its mean is not below 0, or so near that ten million would not do.
+    None if its mean is not below 0, or so near that ten million would not suffice.
     """
     if losses.values[:, 0].mean() >= 0:
         return None
@@ -92,7 +93,7 @@ def labels_needed(losses: Losses, delta: float) -> int | None:
 
 
 def _log_capital(losses: Losses, delta: float) -> Floats:
-    """The log of the capital after each value, shape (requests, settings).
+    """Return the log of the capital after each value, shape (requests, settings).
 
     The stakes are those of the predictable empirical Bernstein bound.
     """
@@ -100,7 +101,7 @@ def _log_capital(losses: Losses, delta: float) -> Floats:
     values = losses.values / width
     count, settings = values.shape
     seen = np.arange(1, count + 1)[:, None]
-    # The middle of the range, counted as one value more, is what is assumed before there are any.
+    # Prior before the first value: the middle of the range, counted as one value more.
     mean = ((losses.low + losses.high) / (2 * width) + np.cumsum(values, axis=0)) / (seen + 1)
     variance = (0.25 + np.cumsum((values - mean) ** 2, axis=0)) / (seen + 1)
     before = np.vstack([np.full((1, settings), 0.25), variance[:-1]])
@@ -109,7 +110,7 @@ def _log_capital(losses: Losses, delta: float) -> Floats:
 
 
 def _binomial_tails(losses: Losses) -> Floats:
-    """P(as few losses as these, or fewer) were the mean just 0, shape (settings,)."""
+    """Return P(at most as many losses as these) if the mean were exactly 0, shape (settings,)."""
     rate = -losses.low / (losses.high - losses.low)
     count = len(losses.values)
     middle = (losses.low + losses.high) / 2
@@ -118,7 +119,7 @@ def _binomial_tails(losses: Losses) -> Floats:
 
 
 def _binomial_tail(most: int, count: int, rate: float) -> float:
-    """P(Binomial(count, rate) <= most)."""
+    """Return P(Binomial(count, rate) <= most)."""
     if rate >= 1:
         return float(most >= count)
     k = np.arange(most)
@@ -134,7 +135,7 @@ def _would_do(losses: Losses, count: int, delta: float) -> bool:
         return _binomial_tail(math.floor(count * share), count, -low / (high - low)) <= delta
     width = high - low
     scaled = values / width
-    # What is assumed before there are values weighs 1/n after n of them: on average so much over the way.
+    # The variance prior's weight is 1/n after n values: averaged over all of them, log(count) / count.
     variance = float(scaled.var()) + 0.25 * math.log(count) / count
     stake = min(math.sqrt(2 * math.log(1 / delta) / (count * variance)), _MOST_AT_STAKE * width / high)
     return count * float(np.log1p(-stake * scaled).mean()) >= math.log(1 / delta)

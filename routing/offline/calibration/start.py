@@ -1,4 +1,4 @@
-"""The start rule of a policy's cheapest tier, with its `p_adequate` threshold open. Pure."""
+"""Vary the `p_adequate` threshold in the start rule of a policy's cheapest tier. No I/O."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from policies.model import Policy
 from routing.offline.calibration.risk import Flags
 
 COMPARISON: Final = re.compile(r"\bp_adequate\s*>=?\s*(\d+(?:\.\d*)?|\.\d+)(?![\w.])")
-"""A threshold as rules write it; group 1 is the number."""
+"""Matches a threshold in a rule; group 1 is the number."""
 
 START_THRESHOLDS: Final = (0.0, 0.3, 0.5, 0.7, 0.9)
-"""Start thresholds to choose from, with the policy's own. Each one more leaves less certainty to the others."""
+"""Start thresholds to choose from, besides the policy's own. Each further one leaves less confidence to the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRules:
-    """The policy's start rules. `threshold` is what the cheapest tier's compares p_adequate with.
+    """The policy's start rules. `threshold` is the number that the cheapest tier's rule compares p_adequate with.
 
-    It is None where that rule has no such comparison, or several: then the rules are taken as they are.
+    It is None where that rule has no such comparison, or several: then the rules are used unchanged.
     """
 
     policy: Policy
@@ -32,24 +32,24 @@ class StartRules:
 
     @classmethod
     def of(cls, policy: Policy) -> StartRules:
-        """The start rules of `policy`."""
+        """Read the start rules of `policy`."""
         rule = policy.route.start.get(policy.tiers[0])
-        found = COMPARISON.findall(rule.source) if rule and policy.route.classifier != "none" else []
-        alone = rule is not None and len(found) == 1 and rule.source.count("p_adequate") == 1
-        return cls(policy, float(found[0]) if alone else None)
+        matches = COMPARISON.findall(rule.source) if rule and policy.route.classifier != "none" else []
+        alone = rule is not None and len(matches) == 1 and rule.source.count("p_adequate") == 1
+        return cls(policy, float(matches[0]) if alone else None)
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
-        """The start thresholds to choose from; only None where there is none to set."""
+        """The start thresholds to choose from; only None where the rule has none to vary."""
         return (None,) if self.threshold is None else tuple(sorted({*START_THRESHOLDS, self.threshold}))
 
     def rule(self, threshold: float | None) -> Expression:
-        """The cheapest tier's rule with that threshold."""
+        """Return the cheapest tier's rule with that threshold."""
         written = self.policy.route.start[self.policy.tiers[0]]
         return written if threshold is None else Expression.parse(with_threshold(written.source, threshold))
 
     def start_cheapest(self, requests: Sequence[Values], threshold: float | None) -> Flags:
-        """Which of the requests, by what rules may ask of them, start at the cheapest tier, shape (requests,)."""
+        """Return which requests, given by their rule values, start at the cheapest tier, shape (requests,)."""
         cheapest = self.policy.tiers[0]
         if cheapest not in self.policy.route.start:
             return np.zeros(len(requests), bool)
@@ -59,5 +59,5 @@ class StartRules:
 
 
 def with_threshold(rule: str, threshold: float) -> str:
-    """The rule's text with another number where it compares p_adequate."""
+    """Return the rule's text with another number where it compares p_adequate."""
     return COMPARISON.sub(lambda match: match[0][: match.start(1) - match.start()] + f"{threshold:g}", rule)

@@ -1,1 +1,1 @@
-"""What a router is worth on labelled prompts: curves, figures with intervals, and the baselines to beat."""
+"""Evaluate a router on labelled prompts: curves, figures with intervals, and baselines."""

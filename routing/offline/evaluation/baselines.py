@@ -1,4 +1,4 @@
-"""The methods that any router must beat."""
+"""Define the baselines that any router must beat."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from routing.offline.evaluation.parts import NEVER_HELD, Folds, numbered
 
 
 def bounds(outcomes: Outcomes) -> tuple[Method, Method]:
-    """Random, and the oracle, which knows where the large model gains."""
+    """Return the random method, and the oracle, which ranks by the true gain of the large model."""
     gain = outcomes.large - outcomes.small
     return Method("random", np.zeros(len(gain))), Method("oracle", gain)
 
 
 def by_length(examples: Sequence[Example]) -> Method:
-    """The longer the prompt, the rather to the large model."""
+    """Return the method that sends the longest prompts to the large model first."""
     return Method("length", np.array([float(len(example.prompt)) for example in examples]))
 
 
 def by_table(examples: Sequence[Example], outcomes: Outcomes, fold: Folds) -> Floats:
-    """The group's mean gain among the prompts of the other folds, and its P(small right): shape (prompts, 2).
+    """Return each prompt's group mean, over the other folds, of the gain and of P(small right): shape (prompts, 2).
 
-    The gain is told by how far it lies from the mean of all those prompts: tables of different folds are then on one
-    scale, and a group that none of them has scores 0, with the P(small right) of them all. What is never held is 0.
+    The gain is relative to the mean of all those prompts: values of different folds are then on one scale, and a group
+    that the other folds lack scores 0, with their overall P(small right). Prompts that are never held out get 0.
     """
     groups = [(example.dataset, example.group) for example in examples]
     table = np.zeros((len(groups), 2))
@@ -43,5 +43,5 @@ def _deviation(groups: Sequence[Hashable], values: Floats, seen: NDArray[np.bool
     index = numbered(groups)
     count = np.bincount(index[seen], minlength=index.max() + 1)
     total = np.bincount(index[seen], weights=values[seen] - values[seen].mean(), minlength=index.max() + 1)
-    # Groups that are equally far from the mean must not be told apart by the last bit of a sum.
+    # Rounding keeps groups that are equally far from the mean equal: sums may differ in the last bit.
     return np.asarray(np.round(total / np.maximum(count, 1), 12)[index])

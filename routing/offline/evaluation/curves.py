@@ -1,8 +1,8 @@
-"""The cost-quality curve: what is gained as ever more prompts go to the large model, in the order of a score.
+"""Compute cost-quality curves: the gain as ever more prompts go to the large model, in the order of a score.
 
-Prompts of equal score are taken in random order and the curve is what that gains on average: a straight line over them.
-So a constant score is exactly random, and a score that is coarse is worth what it can tell apart and no more. Every
-figure takes weights, one row for each resample, and gives a value for each: a bootstrap is one call.
+Prompts of equal score are taken in random order and the curve shows the average gain: a straight line over them. So a
+constant score equals random, and a coarse score gets no credit for an arbitrary order. Every function takes weights,
+one row for each resample, and returns a value for each row: a bootstrap is one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Items in descending order of a score, those of equal score in one block; made once, used for every resample."""
+    """Items in descending order of a score, equal scores in one block; computed once, used for every resample."""
 
     order: NDArray[np.intp]
     starts: NDArray[np.intp] | None
@@ -26,23 +26,23 @@ class Blocks:
 
     @classmethod
     def of(cls, score: Floats) -> Blocks:
-        """The blocks of these scores, shape (items,)."""
+        """Return the blocks of these scores, shape (items,)."""
         order = np.argsort(-score, kind="stable")
         ordered = score[order]
         starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
         return cls(order, None if len(starts) == len(order) else starts)
 
     def total(self, values: Floats) -> Floats:
-        """The sum of `values` (resamples, items) over each block: shape (resamples, blocks)."""
+        """Return the sum of `values` (resamples, items) over each block: shape (resamples, blocks)."""
         ordered = values[:, self.order]
         return ordered if self.starts is None else np.add.reduceat(ordered, self.starts, axis=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Gain against calls, for each resample: shapes (resamples, blocks); `d_` is a block's own part of the sum.
+    """Cumulative gain against calls for each resample: shapes (resamples, blocks); `d_` values are each block's own.
 
-    `calls` counts prompts that go to the large model, `gain` how many more are right for it than with none of them.
+    `calls` counts prompts that go to the large model, `gain` the additional right answers relative to sending none.
     """
 
     d_calls: Floats
@@ -52,19 +52,19 @@ class Curve:
 
     @classmethod
     def of(cls, blocks: Blocks, gain: Floats, weights: Floats) -> Curve:
-        """The curve of items worth `gain` (items,) each, counted `weights` (resamples, items) times."""
+        """Compute the curve of items with this `gain` (items,), each counted `weights` (resamples, items) times."""
         d_calls, d_gain = blocks.total(weights), blocks.total(weights * gain)
         return cls(d_calls, d_gain, np.cumsum(d_calls, axis=1), np.cumsum(d_gain, axis=1))
 
     def recovered(self) -> Floats:
-        """APGR (RouteLLM, Ong et al. 2024), for each resample: the share of the whole gain that is recovered, averaged
-        over every share of large calls. NaN where there is nothing to gain."""
+        """Return APGR (RouteLLM, Ong et al. 2024) for each resample: the mean over all shares of large calls of the
+        share of the whole gain that is recovered. NaN where there is nothing to gain."""
         area = (self.d_calls * (self.gain - self.d_gain / 2)).sum(axis=1)
         gap = np.where(self.gain[:, -1] > 0, self.gain[:, -1], np.nan)
         return np.asarray(area / (self.calls[:, -1] * gap))
 
     def calls_for(self, gain: Floats) -> Reached:
-        """Where each resample's curve first reaches its `gain`, shape (resamples,)."""
+        """Return where each resample's curve first reaches its `gain`, shape (resamples,)."""
         reached = self.gain >= gain[:, None]
         block = reached.argmax(axis=1)
         rows = np.arange(len(gain))
@@ -77,14 +77,14 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A point on each resample's curve: `part` (0..1, NaN for never) of the way through `block`; or the very start."""
+    """A point on each resample's curve: the share `part` (0..1, NaN for never) of `block`; `at_once` for the start."""
 
     block: NDArray[np.intp]
     part: Floats
     at_once: NDArray[np.bool_]
 
     def sum_of(self, d_values: Floats) -> Floats:
-        """What blocks' values (resamples, blocks) add up to at that point."""
+        """Return the sum of the blocks' values (resamples, blocks) up to that point."""
         rows = np.arange(len(self.block))
         own = d_values[rows, self.block]
         before = np.cumsum(d_values, axis=1)[rows, self.block] - own
@@ -92,16 +92,16 @@ class Reached:
 
 
 def heights(curve: Curve, shares: Floats) -> Floats:
-    """The gain at these shares of large calls, for each resample: shape (resamples, shares)."""
+    """Return the gain at these shares of large calls for each resample: shape (resamples, shares)."""
     rows = zip(curve.calls, curve.gain, strict=True)
     return np.array([np.interp(shares * x[-1], np.append(0.0, x), np.append(0.0, y)) for x, y in rows])
 
 
 def calibration_errors(blocks: Blocks, error: Floats, weights: Floats) -> Floats:
-    """Expected calibration error in ten bins of equal count, for each resample.
+    """Return the expected calibration error in ten bins of equal count for each resample.
 
-    `blocks` orders the probabilities, `error` (items,) is each one minus what came true. Where a bin ends among equal
-    probabilities, each counts in part.
+    `blocks` orders the probabilities; `error` (items,) is each probability minus the outcome. Where a bin ends among
+    equal probabilities, each counts in part.
     """
     count = np.cumsum(blocks.total(weights), axis=1)
     total = np.cumsum(blocks.total(weights * error), axis=1)

@@ -1,17 +1,17 @@
-"""What a method is worth on labelled prompts, each figure with a bootstrap interval over the prompts.
+"""Compute the figures of routing methods on labelled prompts, with bootstrap intervals over the prompts.
 
     apgr             share of the gap between the two models that is recovered, averaged over every share of large calls
-    cpt50, cpt80     the least share of large calls that recovers half, four fifths of the gap
-    calls95, calls99 the least share of large calls that reaches 95%, 99% of the large model's accuracy
-    ece              how far a stated P(small model right) is from what came true, in ten bins of equal count
-    dollars          per 1,000 requests, at calls95; always_small and always_large cost what they cost
-    saved            the share of always_large's dollars that this leaves
+    cpt50, cpt80     the minimum share of large calls that recovers half, four fifths of the gap
+    calls95, calls99 the minimum share of large calls that reaches 95%, 99% of the large model's accuracy
+    ece              expected calibration error of P(small model right), in ten bins of equal count
+    dollars          US dollars per 1,000 requests, at calls95; for always_small and always_large, of all requests
+    saved            the share of always_large's dollars that is saved at calls95
     accuracy         of always_small and always_large
-    ours_minus       how far the apgr of ours is above each baseline's, on the same resamples
+    ours_minus       the apgr of `ours` minus each baseline's, on the same resamples
 
 A figure that does not apply to a method (no probability stated, no costs given, no gap to recover, a target that it
-never reaches) is left out. The fits are not made again for each resample: an interval says how far the figure depends
-on which prompts were asked, not on which were learned from.
+never reaches) is left out. The fits are not repeated for each resample: an interval shows how far the figure depends
+on the tested prompts, not how far on the training prompts.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ ALWAYS_LARGE = "always_large"
 OURS = "ours"
 RESAMPLES = 1000
 SHARES = np.linspace(0, 1, 101)
-"""The shares of large calls at which a drawn curve has points."""
+"""Shares of large calls at which a drawn curve has points."""
 
 _BASELINES = frozenset({"groups", "length", "raw_logprob"})
 _CHUNK = 50  # resamples at a time: a few megabytes for thousands of prompts
 
 OnResample = Callable[[int, int], None]
-"""Called with how many resamples are done and how many there are."""
+"""Called with the number of resamples done and of all resamples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, and the central 95% of its bootstrap distribution."""
+    """A figure and the central 95% of its bootstrap distribution."""
 
     value: float
     lo: float
@@ -60,7 +60,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of each prompt, shape (prompts,): how right both models were, and what they cost, if known."""
+    """The result of each prompt, shape (prompts,): how right both models were, and their costs in US dollars."""
 
     small: Floats
     large: Floats
@@ -69,7 +69,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Outcomes:
-        """Costs count only where every answer of both models has one."""
+        """Read the outcomes. Costs are set only if every answer of both models has one."""
         costs = [(example.answers[0].cost_usd, example.answers[-1].cost_usd) for example in examples]
         known = np.array([(a, b) for a, b in costs if a is not None and b is not None])
         complete = len(known) == len(examples) > 0
@@ -83,22 +83,22 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to choose: the highest `score` (prompts,) goes to the large model first. `p_small` is P(small is right)."""
+    """A routing method: the highest `score` (prompts,) goes to the large model first. `p_small` is P(small right)."""
 
     name: str
     score: Floats
     p_small: Floats | None = None
 
     def take(self, rows: NDArray[np.intp]) -> Method:
-        """The same, of these prompts alone."""
+        """Return the method for these prompts only."""
         return Method(self.name, self.score[rows], None if self.p_small is None else self.p_small[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What was tested at once: the prompts (indices into the outcomes), and each method's scores of them.
+    """One test: its prompts (indices into the outcomes) and each method's scores of them.
 
-    `cascade`: the small model is always asked first, and paid.
+    `cascade`: the small model is always called first, and paid for.
     """
 
     rows: NDArray[np.intp]
@@ -117,13 +117,13 @@ class Drawn:
 
 
 Figures = dict[str, dict[str, Interval]]
-"""By figure, then by method."""
+"""Figure name, then method name, to interval."""
 
 _Values = dict[tuple[str, str], Floats]
 
 
 def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_resample: OnResample) -> Figures:
-    """Every figure of every method. Of several draws (each with the same methods) it is the mean over them."""
+    """Compute every figure of every method. Several draws (each with the same methods) are averaged."""
     point = _mean_over(outcomes, draws, np.ones((1, len(outcomes.small))))
     resampled: dict[tuple[str, str], list[Floats]] = {key: [] for key in point}
     for weights in _resamples(len(outcomes.small), seed, on_resample):
@@ -131,19 +131,19 @@ def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_resample: O
             values = _mean_over(outcomes, draws, weights)
         for key, value in values.items():
             resampled[key].append(value)
-    found: Figures = {}
+    intervals: Figures = {}
     for (figure, method), value in point.items():
         if np.isfinite(value[0]):
-            found.setdefault(figure, {})[method] = interval(
+            intervals.setdefault(figure, {})[method] = interval(
                 float(value[0]), np.concatenate(resampled[figure, method]), biased=figure == "ece"
             )
-    return found
+    return intervals
 
 
 def interval(value: float, resampled: Floats, *, biased: bool = False) -> Interval:
-    """The central 95% of `resampled` (resamples,), widened to hold the figure itself.
+    """Return the central 95% of `resampled` (resamples,), widened to include the figure itself.
 
-    `biased`: resampling raises the figure, as it does any mean distance, so its distribution is first moved back.
+    `biased`: resampling raises the figure, as it does any mean distance, so the distribution is first shifted back.
     """
     finite = resampled[np.isfinite(resampled)]
     if not len(finite):
@@ -155,13 +155,13 @@ def interval(value: float, resampled: Floats, *, biased: bool = False) -> Interv
 
 
 def share(held: Floats, seed: int) -> Interval:
-    """The mean of `held` (items,), with its interval."""
+    """Return the mean of `held` (items,) with its interval."""
     counts = np.concatenate([weights @ held for weights in _resamples(len(held), seed)])
     return interval(float(held.mean()), counts / len(held))
 
 
 def draw_curves(outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> dict[str, Drawn]:
-    """The curve of each method, for a picture; of several draws, their mean."""
+    """Return the curve of each method; several draws are averaged."""
     once = np.ones((1, len(outcomes.small)))
     drawn = {}
     for number, method in enumerate(draws[0].methods):
@@ -173,11 +173,11 @@ def draw_curves(outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> dict[st
 
 
 def _silent(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 def _resamples(count: int, seed: int, on_resample: OnResample = _silent) -> Iterator[Floats]:
-    """How often each of `count` prompts is in each resample, shape (resamples, count), a part of them at a time."""
+    """Yield each prompt's number of occurrences in each resample, shape (resamples, count), in chunks of resamples."""
     generator = np.random.default_rng(seed)
     for start in range(0, RESAMPLES, _CHUNK):
         on_resample(start, RESAMPLES)
@@ -200,7 +200,7 @@ def _mean_over(outcomes: Outcomes, draws: Sequence[Draw], weights: Floats) -> _V
 
 
 def _values(outcomes: Outcomes, draw: Draw, weights: Floats) -> _Values:
-    """Every figure of every method, for each row of `weights` (resamples, prompts); NaN where it does not apply."""
+    """Return every figure of every method for each row of `weights` (resamples, prompts); NaN where undefined."""
     values = _fixed(outcomes, weights)
     for method in draw.methods:
         for figure, value in _of_method(outcomes, method, draw.cascade, weights).items():
@@ -212,7 +212,7 @@ def _values(outcomes: Outcomes, draw: Draw, weights: Floats) -> _Values:
 
 
 def _fixed(outcomes: Outcomes, weights: Floats) -> _Values:
-    """The figures of asking one model always."""
+    """Return the figures of always calling one model."""
     total = weights.sum(axis=1)
     small, large = weights @ outcomes.small / total, weights @ outcomes.large / total
     everything = np.ones(len(weights))
@@ -254,23 +254,23 @@ def _of_method(outcomes: Outcomes, method: Method, cascade: bool, weights: Float
 
 
 def _accuracies(outcomes: Outcomes, draws: Sequence[Draw], number: int, weights: Floats) -> Floats:
-    """The accuracy at SHARES of the draws' method of that number, shape (resamples, shares)."""
-    found = []
+    """Return the accuracy at SHARES of the draws' method of that number, shape (resamples, shares)."""
+    accuracies = []
     for draw in draws:
         here, counted = _taken(outcomes, draw), weights[:, draw.rows]
         curve = Curve.of(Blocks.of(draw.methods[number].score), here.large - here.small, counted)
-        found.append((heights(curve, SHARES) + (counted @ here.small)[:, None]) / counted.sum(axis=1)[:, None])
-    return np.asarray(np.mean(found, axis=0))
+        accuracies.append((heights(curve, SHARES) + (counted @ here.small)[:, None]) / counted.sum(axis=1)[:, None])
+    return np.asarray(np.mean(accuracies, axis=0))
 
 
 def _dollars_along(outcomes: Outcomes, draws: Sequence[Draw], number: int) -> Floats | None:
-    """Dollars per 1,000 requests at SHARES."""
-    found = []
+    """Return US dollars per 1,000 requests at SHARES; None if costs are unknown."""
+    dollars = []
     for draw in draws:
         here = _taken(outcomes, draw)
         if here.small_cost is None or here.large_cost is None:
             return None
         more = here.large_cost if draw.cascade else here.large_cost - here.small_cost
         curve = Curve.of(Blocks.of(draw.methods[number].score), more, np.ones((1, len(more))))
-        found.append(1000 * (heights(curve, SHARES)[0] + here.small_cost.sum()) / len(more))
-    return np.asarray(np.mean(found, axis=0))
+        dollars.append(1000 * (heights(curve, SHARES)[0] + here.small_cost.sum()) / len(more))
+    return np.asarray(np.mean(dollars, axis=0))

@@ -1,4 +1,4 @@
-"""How well a router ranks prompts, and how true its probabilities are.
+"""Measure how well a router ranks prompts, and how well its probabilities are calibrated.
 
 APGR (RouteLLM, Ong et al. 2024): send the prompts to the large model in order of a score, and take the share of the
 gap between the small and the large model that is recovered, averaged over every share of large calls. Random is 0.5.
@@ -21,7 +21,7 @@ __all__ = ("Floats", "apgr", "calibration_error", "folds_of", "measure")
 
 
 def apgr(score: Floats, small: Floats, large: Floats) -> float:
-    """The APGR of sending the highest `score` to the large model first; `small` and `large` (0..1) say who was right.
+    """Return the APGR of sending the highest `score` to the large model first; `small`, `large` (0..1) are correctness.
 
     Prompts of equal score are taken in random order. NaN when the large model is no better than the small one: there is
     no gap to recover.
@@ -30,17 +30,17 @@ def apgr(score: Floats, small: Floats, large: Floats) -> float:
 
 
 def calibration_error(probability: Floats, correct: Floats) -> float:
-    """Expected calibration error in ten bins of equal count: the mean distance of what was said from what was so."""
+    """Return the expected calibration error: mean distance of probability and outcome, in ten bins of equal count."""
     once = np.ones((1, len(probability)))
     return float(calibration_errors(Blocks.of(probability), probability - correct, once)[0])
 
 
 def measure(examples: Sequence[Example], probability: Floats, fold: Folds) -> dict[str, Any]:
-    """Figures over everything ("all") and for each data set, as JSON values; `tierline eval route` gives the same.
+    """Return the figures over all prompts ("all") and for each data set as JSON values, as `tierline eval route` does.
 
-    `probability` (examples, tiers), cheapest first, holds for each example what a fit without its fold said of each
-    tier being right. An APGR is of all folds' scores pooled, as one classifier would have to rank them; there is none
-    where the large model is no better than the small one. Of tiers between the two, accuracy and ECE are listed.
+    `probability` (examples, tiers), cheapest first, is P(right) of each tier by a fit without the example's fold. APGR
+    pools the scores of all folds, as one classifier would have to rank them; it is left out where the large model is no
+    better than the small one. Of tiers between the two, accuracy and ECE are listed.
     """
     outcomes = Outcomes.of(examples)
     methods = (

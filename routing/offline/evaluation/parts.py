@@ -1,4 +1,4 @@
-"""What is fitted on which prompts, and tested on which others."""
+"""Split prompts into those that are fitted on and those that are tested."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from routing.offline.dataset import DataError, Example
 
 Folds = NDArray[np.int64]
-"""For each prompt, the number of the part it is held out in."""
+"""For each prompt, the number of the fold in which it is held out."""
 
 NEVER_HELD = -1
-"""The number of prompts that are only ever fitted on."""
+"""Fold number of prompts that are only fitted on."""
 
 MOST_PARTS = 10
 
@@ -28,34 +28,34 @@ class Round:
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """Which of `rows` are tested."""
+        """Mask of the `rows` that are tested."""
         return np.asarray(self.fold != NEVER_HELD)
 
 
 def folds_of(count: int, folds: int, seed: int) -> Folds:
-    """A fold number for each of `count` prompts: shuffled by the seed, equal in size to one."""
+    """Return a fold number for each of `count` prompts: shuffled by the seed, sizes differing by at most one."""
     numbers: Folds = np.arange(count, dtype=np.int64) % folds
     return np.random.default_rng(seed).permutation(numbers)
 
 
 def by_prompt(count: int, folds: int, seed: int) -> Folds:
-    """Folds of single prompts. Raises DataError when there are fewer prompts than folds."""
+    """Return folds of single prompts. Raises DataError when there are fewer prompts than folds."""
     if count < folds:
         raise DataError(f"{count} prompts cannot be held out in {folds} folds; give more prompts, or a smaller --folds")
     return folds_of(count, folds, seed)
 
 
 def by_group(examples: Sequence[Example], seed: int) -> Folds:
-    """A part for each group, or MOST_PARTS parts of whole groups, about equal in size. Raises DataError for one group.
+    """Return folds of whole groups: one each, at most MOST_PARTS of about equal size. Raises DataError for one group.
 
-    Groups are shuffled by the seed, then dealt out largest first, each to the smallest part so far.
+    Groups are shuffled by the seed, then assigned largest first, each to the smallest fold so far.
     """
     names = [(example.dataset, example.group) for example in examples]
     index = numbered(names)
     sizes = np.bincount(index)
     if len(sizes) < 2:
         raise DataError(
-            f"every prompt is of one group ({names[0][1]}), so none can be left out; leave --group-out away, "
+            f"every prompt is of one group ({names[0][1]}), so none can be left out; omit --group-out, "
             "or give files with more groups"
         )
     shuffled = np.random.default_rng(seed).permutation(len(sizes))
@@ -68,12 +68,12 @@ def by_group(examples: Sequence[Example], seed: int) -> Folds:
 
 
 def whole(fold: Folds) -> list[Round]:
-    """One round, in which every fit sees all labels of the other folds."""
+    """Return one round, in which every fit uses all labels of the other folds."""
     return [Round(np.arange(len(fold)), fold)]
 
 
 def with_few_labels(fold: Folds, labels: int, seed: int) -> list[Round]:
-    """A round for each fold, fitted to `labels` random prompts of the others. Raises DataError for want of them."""
+    """Return a round per fold, fitted to `labels` random prompts of the others. Raises DataError if too few."""
     generator = np.random.default_rng(seed)
     rounds = []
     for number in np.unique(fold[fold != NEVER_HELD]):
@@ -83,7 +83,7 @@ def with_few_labels(fold: Folds, labels: int, seed: int) -> list[Round]:
 
 
 def calibrations(count: int, labels: int, draws: int, seed: int) -> list[Round]:
-    """Rounds that are each fitted to `labels` random prompts of `count`, and tested on all the rest of them."""
+    """Return rounds that are each fitted to `labels` random prompts of `count`, and tested on all the rest."""
     generator = np.random.default_rng(seed)
     everything = np.arange(count)
     rounds = []
@@ -94,9 +94,9 @@ def calibrations(count: int, labels: int, draws: int, seed: int) -> list[Round]:
 
 
 def numbered(names: Sequence[Hashable]) -> NDArray[np.intp]:
-    """For each name, the number of its first appearance."""
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return np.array([known[name] for name in names])
+    """Return for each name the number of its first appearance."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names])
 
 
 def _some(rows: NDArray[np.intp], labels: int, generator: np.random.Generator) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""The cost-quality curve as a picture. Needs matplotlib (the `train` extra)."""
+"""Draw the cost-quality curve as a PNG. Needs matplotlib (the `train` extra)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TITLE_CHARS = 96
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """How a method's line looks, and at which share of large calls it is named."""
+    """The style of a method's line, and the share of large calls at which its name is written."""
 
     colour: str
     width: float
     dashes: Literal["-", "--", ":"]
     named_at: float
     offset: tuple[float, float] = (6, -9)
-    """Of the name from the line, in points."""
+    """Offset of the name from the line, in points."""
 
 
 _STYLES = {
@@ -44,9 +44,9 @@ _STYLES = {
 
 
 def draw_picture(path: Path, title: str, outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> None:
-    """Writes a PNG: accuracy against the share of large calls, or against dollars where the data gives costs.
+    """Write a PNG: accuracy against the share of large calls, or against dollars where the data gives costs.
 
-    The band is the central 95% of our curve's bootstrap distribution. Raises OSError.
+    The band is the central 95% of the bootstrap distribution of `ours`. Raises OSError.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -87,29 +87,29 @@ def _line(axes: Axes, name: str, drawn: Drawn, dollars: bool) -> None:
 
 
 def _ends(axes: Axes, outcomes: Outcomes, rows: NDArray[np.intp], dollars: bool) -> None:
-    """What always asking one model gives: a line across for the large one's accuracy and for 95% of it."""
+    """Mark always calling one model: horizontal lines at the large one's accuracy and at 95% of it, dots for cost."""
     small, large = 100 * float(outcomes.small[rows].mean()), 100 * float(outcomes.large[rows].mean())
-    for height, said in ((large, "large model"), (0.95 * large, "95% of it")):
+    for height, text in ((large, "large model"), (0.95 * large, "95% of it")):
         axes.axhline(height, color=_FAINT, linewidth=0.8, alpha=0.6, zorder=1)
-        _note(axes, said, (1.0, height), (4, 0), ("axes fraction", "data"))
+        _note(axes, text, (1.0, height), (4, 0), ("axes fraction", "data"))
     if dollars and outcomes.large_cost is not None and outcomes.small_cost is not None:
-        for cost, height, said, offset in (
+        for cost, height, text, offset in (
             (outcomes.small_cost, small, "always small", (4, -11)),
             (outcomes.large_cost, large, "always large", (-4, 11)),
         ):
             at = (1000 * float(cost[rows].mean()), height)
             axes.plot(*at, "o", color=_INK, markersize=5, zorder=6)
-            _note(axes, said, at, offset, "data")
+            _note(axes, text, at, offset, "data")
 
 
-def _note(axes: Axes, said: str, at: tuple[float, float], offset: tuple[float, float], coords: Any) -> None:
+def _note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], coords: Any) -> None:
     side = "left" if offset[0] > 0 else "right"
     where: dict[str, Any] = {"xytext": offset, "textcoords": "offset points", "ha": side, "va": "center"}
-    axes.annotate(said, at, xycoords=coords, color=_INK, fontsize=9, zorder=6, path_effects=_halo(), **where)
+    axes.annotate(text, at, xycoords=coords, color=_INK, fontsize=9, zorder=6, path_effects=_halo(), **where)
 
 
 def _halo() -> list[Any]:
-    """What keeps a name readable where it lies over a line."""
+    """Return a white outline that keeps a name readable where it lies over a line."""
     from matplotlib.patheffects import withStroke
 
     return [withStroke(linewidth=4, foreground="white")]
@@ -117,8 +117,8 @@ def _halo() -> list[Any]:
 
 def _frame(axes: Axes, title: str, dollars: bool) -> None:
     axes.set_title(textwrap.fill(title, _TITLE_CHARS), loc="left", fontsize=11, color=_INK, pad=22)
-    said = "band: central 95% of the bootstrap distribution of ours"
-    axes.annotate(said, (0, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", color=_FAINT)
+    caption = "band: central 95% of the bootstrap distribution of ours"
+    axes.annotate(caption, (0, 1), xycoords="axes fraction", xytext=(0, 8), textcoords="offset points", color=_FAINT)
     axes.set_xlabel("dollars per 1,000 requests" if dollars else "share of calls to the large model, %", color=_INK)
     axes.set_ylabel("accuracy, %", color=_INK)
     axes.grid(color="#e7e9ee", linewidth=0.7)

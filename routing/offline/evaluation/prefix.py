@@ -1,4 +1,4 @@
-"""Answers as far as a streaming cascade sees them when it decides: their first tokens."""
+"""Cut answers to their first tokens: what a streaming cascade has seen when it decides."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import replace
 from routing.offline.dataset import DataError, Example, LabelledAnswer
 
 PREFIXES = (8, 16, 24, 48)
-"""The numbers of tokens that are looked at."""
+"""Numbers of tokens that are evaluated."""
 
 
 def after(examples: Sequence[Example], tokens: int) -> list[Example]:
-    """The same prompts, each small answer cut off after so many tokens; a shorter one is there whole.
+    """Return the same prompts, each small answer cut to `tokens` tokens; a shorter one stays whole.
 
     Raises DataError when an answer has no log-probabilities of its tokens.
     """
@@ -21,7 +21,7 @@ def after(examples: Sequence[Example], tokens: int) -> list[Example]:
     if without:
         raise DataError(
             f"{without} of {len(examples)} rows have no logprobs for the small model, which --prefix needs; "
-            "leave it away, or collect them with `tierline collect`"
+            "omit it, or collect them with `tierline collect`"
         )
     return [replace(one, answers=(_cut(one.answers[0], tokens), *one.answers[1:])) for one in examples]
 
@@ -32,7 +32,7 @@ def _cut(answer: LabelledAnswer, tokens: int) -> LabelledAnswer:
     seen = answer.logprobs[:tokens]
     alternatives = None if answer.top_logprobs is None else answer.top_logprobs[:tokens]
     mean = math.fsum(seen) / tokens
-    # How it ended, how long it got and all it said are not known yet.
+    # A prefix does not show how the answer ends, its length or its full text.
     return replace(
         answer,
         confidence=mean,

@@ -1,1 +1,1 @@
-"""Fits what `routing` serves: heads and their artefacts. Needs scikit-learn (the `train` extra); serving does not."""
+"""Fit the heads that `routing` serves and write their artefacts. Needs scikit-learn (the `train` extra)."""

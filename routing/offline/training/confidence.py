@@ -1,11 +1,11 @@
-"""What a confidence head is worth on labelled prompts: it is fitted to some and judges others.
+"""Evaluate confidence heads on labelled prompts: fit one to some of them and judge the others.
 
-What is ranked by is the expected gain of asking the large model, P(large right) - P(small right), given the small
-answer's evidence and the prompt's vector. Each data set is a kind of task of its own, for a log-probability means
-another thing in each. Three rules keep the order from falling behind that of the raw log-probability:
-  - within a task, what learned heads add to it is weighed by how surely it helps (`routing.offline.training.gain`);
-  - few labels give probabilities, and leave the order as it is;
-  - so do answers from outside of what was fitted: vectors far from the task's, or evidence beyond its range.
+Answers are ranked by the expected gain of calling the large model, P(large right) - P(small right), given the small
+answer's evidence and the prompt's vector. Each data set is a kind of task of its own, because the same log-probability
+means different things in each. Three rules keep the ranking from being worse than that of the raw log-probability:
+  - within a task, what learned heads add is weighted by how reliably it helps (`routing.offline.training.gain`);
+  - with few labels, only the probabilities change, not the ranking;
+  - nor does it for answers outside the fitted data: vectors far from the task's, or evidence beyond its range.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from routing.offline.training.gain import (
 
 __all__ = ["JudgedPair", "cross_validate", "fit_and_judge"]
 
-_ORDER_LABELS = 300  # fewer of a task leave its order alone
-_PRESENT = 0.7  # of the answers that look most like a task, the share within its domain without which it is absent
+_ORDER_LABELS = 300  # minimum labels of a task for a ranking of its own
+_PRESENT = 0.7  # a task counts as present if this share of the answers most like it lies within its domain
 _TASK_SCALE = 0.7
 _LOGPROB_SCALE = 5.0
-_LEVEL_LABELS = 30.0  # a task's mean gain is drawn to the others' as if by so many labels
+_LEVEL_LABELS = 30.0  # a task's mean gain is shrunk towards the overall mean as if by so many labels
 
 
 def cross_validate(
     examples: Sequence[Example], vectors: NDArray[Any], fold: NDArray[np.int64], on_progress: OnProgress
 ) -> JudgedPair:
-    """Each answer as judged by a fit without its fold.
+    """Judge each answer by a fit without its fold.
 
-    `vectors` (n, dimension) are the prompts' unit vectors, `fold` (n,) one number for each part that is held out at
-    once. Gains of different fits are not on one scale, so each is replaced by its rank among the gains that its own fit
-    gives to all n examples; no label of the fold has a part in that. Raises DataError where an answer of the small
-    model has no log-probability, TrainingUnavailable.
+    `vectors` (n, dimension) are the prompts' unit vectors, `fold` (n,) the number of the part in which each is held
+    out. Gains of different fits are not on one scale, so each is replaced by its rank among the gains that its own fit
+    gives to all n examples, which uses no label of the fold. Raises DataError where an answer of the small model has no
+    log-probability, and TrainingUnavailable.
     """
     table = GainTable.of(examples, vectors)
     p_right, gain = np.zeros(len(fold)), np.zeros(len(fold))
@@ -70,20 +70,20 @@ def fit_and_judge(
     test_examples: Sequence[Example],
     test_vectors: NDArray[Any],
 ) -> JudgedPair:
-    """The test examples as judged by a fit to the others, whose answers may be few or of other data sets.
+    """Judge the test examples by a fit to the others, whose answers may be few or of other data sets.
 
-    Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError, TrainingUnavailable.
+    Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError or TrainingUnavailable.
     """
     return _fitted(GainTable.of(fit_examples, fit_vectors)).judge(GainTable.of(test_examples, test_vectors))
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """All that was fitted: by task where labels are enough, and for everything the log-probability alone."""
+    """The complete fit: heads for each task with enough labels, and for all others the log-probability alone."""
 
     names: tuple[str, ...]
     likeness: Floats
-    """Shape (dimension, tasks): a prompt is of the task whose column has the largest product with its vector."""
+    """Shape (dimension, tasks): a prompt belongs to the task whose column has the largest product with its vector."""
     scale: Scale
     plain: Floats
     level: float
@@ -94,7 +94,7 @@ class _Fit:
     def of(cls, table: GainTable) -> _Fit:
         names = tuple(dict.fromkeys(table.task))
         own = {name: np.flatnonzero([task == name for task in table.task]) for name in names}
-        # Tasks are told apart by how their prompts are put, which a ridge fit sees and a centroid hides.
+        # Tasks differ in how their prompts are worded; a ridge fit detects that, a centroid averages it out.
         member = np.stack([np.isin(np.arange(len(table.task)), rows) for rows in own.values()], axis=1) - 1 / len(names)
         gram = table.vectors.T @ table.vectors + np.eye(table.vectors.shape[1])
         likeness = np.asarray(np.linalg.solve(gram, table.vectors.T @ member), np.float64)
@@ -110,7 +110,7 @@ class _Fit:
         return cls(names, likeness, unfitted.scale, plain, level, unfitted.line, tasks)
 
     def _plain_inputs(self, table: GainTable) -> Floats:
-        """The log-probability, and which task the prompt looks most like."""
+        """Return the log-probability, one-hot columns of the likeliest task, and their products."""
         logprob = self.scale(table.evidence)[:, :1] * _LOGPROB_SCALE
         if len(self.names) < 2:
             return logprob
@@ -128,16 +128,16 @@ class _Fit:
             like = np.flatnonzero(nearest == self.names.index(name))
             rows = like[task.knows(table.take(like))]
             if len(rows) < _PRESENT * len(like):
-                # Most of what looks like the task is not: another one has its look, and its order is not this one's.
+                # Most answers that look like the task lie outside its domain, so they belong to some other task.
                 continue
             judged = task.judge(table.take(rows))
             p_right[rows], gain[rows] = judged.p_right, judged.gain
-        # Ties of the line are broken as the log-probability would.
+        # Ties in the line's value are broken by the log-probability.
         return JudgedPair(p_right, gain - 1e-6 * share_below(np.sort(table.logprob), table.logprob))
 
 
 def _fitted(table: GainTable) -> _Fit:
-    # On one thread sums are always made in one order; and the matrices are small enough that it is faster, too.
+    # On one thread sums are always computed in the same order, and for such small matrices it is also faster.
     try:
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
     except ImportError:

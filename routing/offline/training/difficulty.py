@@ -1,8 +1,8 @@
-"""Fits the difficulty classifier on labelled prompts, and measures it on prompts it was not fitted on.
+"""Fit the difficulty classifier to labelled prompts, and measure it on held-out prompts.
 
-Each data set is a kind of task with heads of its own (`difficulty_heads`). Their probabilities are true as they come
-(ECE 0.02 on routellm_mmlu, 5-fold): correcting scale and offset by Platt's method made them no truer, and ranked worse
-(APGR 0.672 for 0.676).
+Each data set is a kind of task with heads of its own (`difficulty_heads`). Their probabilities are well calibrated
+without correction (ECE 0.02 on routellm_mmlu, 5-fold): Platt scaling did not improve them, and ranked worse (APGR 0.672
+against 0.676).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from routing.offline.training.difficulty_heads import Heads, fit, fit_general
 from routing.offline.training.domain import Domain
 from routing.offline.training.table import OnProgress, TrainingTable, tabulate
 
-_FEWEST = 10  # of each label, so that every fold has some
-_SHORTEST = 0.01  # the share of training texts that are shorter than what the domain admits
+_FEWEST = 10  # right and wrong answers of each model at least, so that every fold has some
+_SHORTEST = 0.01  # share of training texts that are shorter than the domain's minimum
 
 
 class TrainingUnavailable(RuntimeError):
@@ -39,13 +39,12 @@ class TrainingUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that decides the outcome besides the data and the encoder.
+    """The training parameters: everything besides data and encoder that determines the outcome.
 
-    The domain is `centroids` balls whose radius leaves `outside` of the training texts out, cut to the range of their
-    counts. `small_accuracy` is how often the cheap tier really in use is right on such prompts, where it is another
-    model than the one of the labels: the cheap head keeps its order and is moved to that mean. `bare_questions` fits
-    multiple-choice prompts without their choices too, as people ask: nearer to traffic, at 0.007 of APGR on
-    routellm_mmlu itself.
+    The domain consists of `centroids` balls whose radius leaves out the share `outside` of the training texts, cut to
+    the range of their counts. `small_accuracy` is how often the cheap tier in use is right on such prompts, if it is
+    not the labelled model: the cheap head keeps its ranking and is shifted to that mean. `bare_questions` also fits
+    multiple-choice prompts without their choices, which resemble real traffic, at 0.007 of APGR on routellm_mmlu.
     """
 
     seed: int = 0
@@ -58,7 +57,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """An artefact not yet written: its numbers by tensor name, and what was measured, as JSON values."""
+    """An artefact that is not written yet: its numbers by tensor name, and its measurements as JSON values."""
 
     embedder: str
     tiers: int
@@ -67,7 +66,7 @@ class Trained:
 
 
 def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress) -> Trained:
-    """The classifier these examples make. Equal inputs give equal numbers. Raises TrainingUnavailable, DataError."""
+    """Train the classifier. Equal inputs give equal numbers. Raises TrainingUnavailable or DataError."""
     with _one_thread():
         _check(examples)
         table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
@@ -77,9 +76,9 @@ def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_pr
 def cross_validate(
     examples: Sequence[Example], embedder: Embedder, recipe: Recipe, fold: NDArray[np.int64], on_progress: OnProgress
 ) -> Floats:
-    """P(right) of each tier, shape (examples, tiers), by fits to all examples but those of the same `fold`.
+    """Return P(right) of each tier, shape (examples, tiers), by fits to all examples but those of the same `fold`.
 
-    A negative fold is fitted on and never held out; its examples get 0. Raises TrainingUnavailable, DataError.
+    A negative fold is used for fitting and never held out; its examples get 0. Raises TrainingUnavailable or DataError.
     """
     with _one_thread():
         table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
@@ -88,7 +87,7 @@ def cross_validate(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """On one thread sums are always made in one order; and the matrices are small enough that it is faster, too."""
+    """Limit BLAS to one thread: sums are always computed in the same order, and small matrices are faster, too."""
     try:
         import sklearn  # noqa: F401
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -126,7 +125,7 @@ def _trained(
 
 
 def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
-    """The heads as the artefact keeps them: a row (of the words, a column) for each logit of each kind of task."""
+    """Yield the heads in the artefact's layout: a row (for words, a column) for each logit of each kind of task."""
     known = np.flatnonzero(heads.rarity)
     yield known.astype(np.int32)
     yield heads.rarity[known].astype(np.float32)
@@ -137,7 +136,7 @@ def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
 
 
 def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> Floats:
-    """For each prompt that is held out, P(right) as served by what is fitted without it, shape (prompts, tiers)."""
+    """Return P(right) of each held-out prompt as it would be served by a fit without it, shape (prompts, tiers)."""
     probabilities = np.zeros((table.prompts, table.tiers))
     numbers = np.unique(fold[fold >= 0])
     for done, number in enumerate(numbers):
@@ -154,7 +153,7 @@ def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, 
 
 
 def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
-    """Writes the artefact and its data sheet (`sheet`, with the metrics and the SHA-256 added); returns the SHA-256.
+    """Write the artefact and its data sheet (`sheet` plus the metrics and the SHA-256); return the SHA-256.
 
     Raises OSError.
     """

@@ -1,7 +1,7 @@
-"""The domain of a fit: which texts are like those it was fitted to, by their vectors and by their counts.
+"""Fit the domain of a classifier: which texts resemble its training texts, by their vectors and by their counts.
 
-Vectors alone do not tell. ARC's prompts, with worked examples in front, have the vectors of MMLU's questions and six
-times their choices; heads fitted to MMLU were sure of them and wrong (APGR 0.40, ECE 0.87).
+Vectors alone do not suffice. ARC's prompts, with worked examples in front, have the vectors of MMLU's questions and six
+times their choices; heads fitted to MMLU were confident on them and wrong (APGR 0.40, ECE 0.87).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from routing.difficulty.text_statistics import CountRange
 from routing.offline.evaluation.metrics import Floats
 from routing.offline.training.table import TrainingTable
 
-_RAREST = 0.001  # the share of texts below the range of a count, and above it
+_RAREST = 0.001  # share of texts below the range of a count, and above it
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Unit `centroids` (k, dimension) of the fitted texts, the least cosine with the nearest, and the counts' range."""
+    """Unit `centroids` (k, dimension) of the training texts, the minimum cosine with the nearest, the counts' range."""
 
     centroids: Floats
     min_similarity: float
@@ -29,15 +29,15 @@ class Domain:
 
     @classmethod
     def of(cls, table: TrainingTable, chosen: NDArray[np.bool_], centroids: int, outside: float, seed: int) -> Domain:
-        """The domain of the chosen prompts, with and without their choices: `outside` of them lie far by vector."""
+        """Fit the domain of the chosen prompts, with and without choices; the share `outside` lies far by vector."""
         rows = np.flatnonzero(chosen[table.owner])
         centres, similarity = _balls(table.vectors[rows], centroids, outside, seed)
         return cls(centres, similarity, _range(table.counts[rows]))
 
     def seen(self, table: TrainingTable) -> tuple[TrainingTable, NDArray[np.bool_]]:
-        """The table as serving has the heads see it, and which of its texts lie in the domain, shape (texts,).
+        """Return the table with counts as serving transforms them, and a mask of the texts in the domain, (texts,).
 
-        Heads are fitted to the counts as they are: fitted to these, they rank routellm_mmlu at 0.675 for 0.679.
+        Heads are fitted to the raw counts: fitted to these, they rank routellm_mmlu at 0.675 instead of 0.679.
         """
         counts, far = self.count_range.heard(table.counts)
         near = (table.vectors @ self.centroids.T).max(axis=1) >= self.min_similarity
@@ -45,18 +45,18 @@ class Domain:
 
 
 def _range(counts: Floats) -> CountRange:
-    """What all but the rarest texts have; each end is some text's count, so that few texts keep all of theirs."""
+    """Return the range of all but the rarest texts; each end is a text's own count, so few texts keep all of theirs."""
     low = np.quantile(counts, _RAREST, axis=0, method="lower")
     high = np.quantile(counts, 1 - _RAREST, axis=0, method="higher")
     return CountRange.between(low, high, counts.mean(axis=0))
 
 
 def _balls(vectors: Floats, centroids: int, outside: float, seed: int) -> tuple[Floats, float]:
-    """Unit centroids of the texts, and the least cosine with the nearest that counts as near."""
+    """Return unit centroids of the texts, and the minimum cosine with the nearest that counts as near."""
     from sklearn.cluster import KMeans
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct texts than centroids is no trouble here
+        warnings.simplefilter("ignore")  # there may be fewer distinct texts than centroids
         clusters = min(centroids, len(vectors))
         fitted = KMeans(clusters, n_init=1, max_iter=50, random_state=seed).fit(vectors)
     centres: Floats = fitted.cluster_centers_

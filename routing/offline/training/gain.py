@@ -1,9 +1,9 @@
-"""What asking the large model is expected to gain on one kind of task, given the small model's answer.
+"""Fit the expected gain of calling the large model on one kind of task, given the small model's answer.
 
-The gain is a falling line in the rank of the log-probability, plus what logistic heads over the evidence and the
-prompt's vector predict beyond that line. How far they are trusted is decided on answers that they were not fitted to:
-the least-squares weight of what they add, less what chance alone would give it (James and Stein's positive part). Where
-they do no better than chance the order is exactly that of the raw log-probability.
+The gain is a decreasing line in the rank of the log-probability, plus a correction by logistic heads over the evidence
+and the prompt's vector. The correction's weight is decided on held-out answers: the least-squares weight, less what
+chance alone would give it (James and Stein's positive part). Where the heads do no better than chance the ranking is
+exactly that of the raw log-probability.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 _INNER_FOLDS = 5
-# How loosely each input is held by the regularisation; by 5-fold APGR of six pairs of models on three data sets. What
-# the small answer's evidence says of the large model is held tightly: it is next to nothing, and costs the ranking.
+# Scales of the inputs, which set how weakly each is regularised; by 5-fold APGR of six pairs of models on three data
+# sets. The small answer's evidence says next to nothing of the large model and costs ranking: it is held tightly.
 _VECTOR_SCALE = 0.4
 _LARGE_EVIDENCE_SCALE = 0.1
-_SOFT = 1e-3  # log-probabilities nearer to 0 are alike
-_LEAST_SLOPE = 0.05  # a surer answer is never thought worse, whatever few labels say
-_FAR = 0.02  # the share of a task's own prompts that are too far from its others
+_SOFT = 1e-3  # log-probabilities nearer to 0 count as equal
+_LEAST_SLOPE = 0.05  # keeps the gain decreasing in the log-probability, whatever few labels suggest
+_FAR = 0.02  # share of a task's own prompts that are too far from its others
 _NEIGHBOURS = 5
-_KNOWN = 2000  # prompts that others are compared with, at most: enough to tell, and bounded memory
+_KNOWN = 2000  # prompts to compare others with, at most: sufficient, and it bounds the memory
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedPair:
-    """For each answer of the small model, in order: how likely it is right, and by what prompts are ranked.
+    """For each answer of the small model, in order: P(right), and the score that prompts are ranked by.
 
-    `p_right` (n,) is calibrated. `gain` (n,) has an order only: the highest go to the large model first.
+    `p_right` (n,) is calibrated. `gain` (n,) is ordinal: the highest go to the large model first.
     """
 
     p_right: Floats
@@ -45,7 +45,7 @@ class JudgedPair:
 
 @dataclass(frozen=True, slots=True)
 class GainTable:
-    """Examples as numbers, one row each. `evidence` (n, 4) starts with the softened log-probability."""
+    """Examples as arrays, one row each. `evidence` (n, 4) starts with the softened log-probability."""
 
     logprob: Floats
     evidence: Floats
@@ -56,8 +56,8 @@ class GainTable:
 
     @classmethod
     def of(cls, examples: Sequence[Example], vectors: NDArray[Any]) -> GainTable:
-        known = [example.answers[0].confidence for example in examples]
-        logprob = np.array([np.nan if value is None else value for value in known], np.float64)
+        confidences = [example.answers[0].confidence for example in examples]
+        logprob = np.array([np.nan if value is None else value for value in confidences], np.float64)
         if not np.isfinite(logprob).all():
             raise DataError(
                 f"{int((~np.isfinite(logprob)).sum())} of {len(examples)} answers of the small model have no "
@@ -94,7 +94,7 @@ class GainTable:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Standardises columns as those it was made from; what did not vary there is 0."""
+    """Standardises columns by the mean and deviation of its training columns; constant columns become 0."""
 
     mean: Floats
     factor: Floats
@@ -111,7 +111,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class GainLine:
-    """The gain as a falling line in the share of a task's answers whose log-probability is lower."""
+    """The gain as a decreasing line in the share of a task's answers whose log-probability is lower."""
 
     logprobs: Floats
     slope: float
@@ -149,14 +149,14 @@ class _Heads:
         return np.hstack([evidence, vectors]), np.hstack([evidence * _LARGE_EVIDENCE_SCALE, vectors])
 
     def __call__(self, table: GainTable) -> tuple[Floats, Floats]:
-        """P(small right), P(large right)."""
+        """Return P(small right) and P(large right)."""
         small, large = self._inputs(table)
         return applied(self.small, small), applied(self.large, large)
 
 
 @dataclass(frozen=True, slots=True)
 class GainTask:
-    """What was fitted to one task with labels enough: its line, its heads, and how far they are trusted."""
+    """The fit of one task with enough labels: its line, its heads, and the weight of the heads' correction."""
 
     level: float
     line: GainLine
@@ -166,7 +166,7 @@ class GainTask:
     low: Floats
     high: Floats
     nearest: Floats
-    """The vectors of (some of) the task's prompts."""
+    """Vectors of the task's prompts, at most _KNOWN of them."""
     near: float
 
     @classmethod
@@ -199,7 +199,7 @@ class GainTask:
 
 
 def _trust(table: GainTable) -> float:
-    """How far the heads are to be trusted beyond the line, 0..1, by how much that helps on held-out parts."""
+    """Return the weight, 0..1, of the heads' correction to the line, by how much it helps on held-out parts."""
     fold = np.random.default_rng(0).permutation(np.arange(len(table.logprob)) % _INNER_FOLDS)
     beyond, left = np.zeros(len(fold)), np.zeros(len(fold))
     for number in range(_INNER_FOLDS):
@@ -208,7 +208,7 @@ def _trust(table: GainTable) -> float:
         small, large = heads(held)
         own = line(held.logprob)
         difference = large - small - own
-        # Means are a level's business, and a fold's own would answer for those left out of the fit.
+        # Only differences within the fold count: its mean belongs to the level, and would leak the held-out labels.
         beyond[fold == number] = difference - difference.mean()
         left[fold == number] = held.gain - own - (held.gain - own).mean()
     power = float(beyond @ beyond)
@@ -220,7 +220,7 @@ def _trust(table: GainTable) -> float:
 
 
 def logistic(inputs: Floats, right: Floats) -> Floats:
-    """Coefficients, the intercept last, of shares of right answers. One label only gives its smoothed log-odds."""
+    """Fit shares of right answers; return the coefficients, intercept last. One class only gives smoothed log-odds."""
     from sklearn.linear_model import LogisticRegression
 
     if len(right) == 0:
@@ -242,13 +242,13 @@ def applied(coefficients: Floats, inputs: Floats) -> Floats:
 
 
 def share_below(ordered: Floats, values: Floats) -> Floats:
-    """For each value the share of the ordered ones below it, equal ones by half; between two, the line through them."""
+    """Return for each value the share of the ordered ones below it, equal ones counting half."""
     left, right = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
     return np.asarray((left + right) / (2.0 * max(len(ordered), 1)))
 
 
 def _nearness(vectors: Floats, others: Floats, *, itself: bool) -> Floats:
-    """The mean cosine with the nearest few of the others; `itself`: each is among them, and does not count."""
+    """Return the mean cosine with the nearest few of the others; with `itself`, each one's own vector is excluded."""
     cosines = vectors @ others.T
     if itself:
         np.fill_diagonal(cosines, -1.0)

@@ -1,9 +1,9 @@
-"""The scorers of one part of an answer: fitted to labelled answers, best first, the last over the raw value alone.
+"""Fit the scorers of one part of an answer, best first; the last one uses the raw value alone.
 
-The last never falls in the mean log-probability. Before it, with labels enough, come ridge logistic scorers over all
-features of the tokens and of their alternatives: each only if it beats the last on held-out answers by more than chance
-might. Probabilities are corrected on held-out answers: by Platt's two numbers, or by isotonic regression where it does
-better.
+The last one never decreases in the mean log-probability. Before it, if there are enough labels, come ridge logistic
+scorers over all features of the tokens and of their alternatives: each only if it beats the simpler one on held-out
+answers by more than chance. Probabilities are calibrated on held-out answers: by Platt scaling (two numbers), or by
+isotonic regression where that does better.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, Logist
 from routing.offline.evaluation.metrics import Floats, folds_of
 
 FEW_LABELS = 200
-"""Up to so many labelled answers the order stays that of the raw log-probability."""
+"""Up to this many labelled answers the ranking stays that of the raw log-probability."""
 
 _FOLDS = 5
 _ISOTONIC_LABELS = 150
 _STRENGTHS = (0.003, 0.01, 0.03, 0.1)
 _LEAST_SLOPE = 1e-3
-_SURE = 1e-3  # no probability of an answer is nearer to 0 or 1
+_SURE = 1e-3  # probabilities are kept at least this far from 0 and 1
 
 Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ScorerPart:
-    """One part of every answer that has it: features by answer, and how right each was (0..1)."""
+    """One part of every answer that has it: features by answer, and how right each answer was (0..1)."""
 
     name: str
     values: tuple[Values, ...]
     right: Floats
     raw: str = "mean"
-    """The feature in whose order the last scorer keeps the answers."""
+    """The feature that the last scorer ranks by."""
 
     def take(self, rows: NDArray[np.intp]) -> ScorerPart:
         return replace(self, values=tuple(self.values[row] for row in rows.tolist()), right=self.right[rows])
@@ -50,7 +50,7 @@ class ScorerPart:
 
 
 def scorers_of(part: ScorerPart, seed: int) -> list[LogisticScorer]:
-    """The scorers of a part, in the order in which serving tries them. Needs scikit-learn."""
+    """Fit the scorers of a part, in the order in which serving tries them. Needs scikit-learn."""
     plain = _plain(part, seed)
     if len(part.right) <= FEW_LABELS:
         return [plain]
@@ -62,7 +62,7 @@ def scorers_of(part: ScorerPart, seed: int) -> list[LogisticScorer]:
             scorer, logits = _learned(part, names, fold)
             own = log_losses(1.0 / (1.0 + np.exp(-logits)), part.right)
             better = losses - own
-            # Better, by more than chance alone might make it, than what needs less.
+            # It must beat the simpler scorer by more than one standard error.
             if better.mean() > better.std() / np.sqrt(len(better)):
                 learned.insert(0, _calibrated(scorer, logits, part.right, seed))
                 losses = own
@@ -70,7 +70,7 @@ def scorers_of(part: ScorerPart, seed: int) -> list[LogisticScorer]:
 
 
 def _plain(part: ScorerPart, seed: int) -> LogisticScorer:
-    """Over the raw value alone, and never falling in it."""
+    """Fit a scorer over the raw value alone that never decreases in it."""
     scorer = _logistic(part, (part.raw,), 100.0)
     if scorer.weights[0] < _LEAST_SLOPE:
         share = (part.right.sum() + 1.0) / (len(part.right) + 2.0)
@@ -79,7 +79,7 @@ def _plain(part: ScorerPart, seed: int) -> LogisticScorer:
 
 
 def _learned(part: ScorerPart, names: Sequence[str], fold: NDArray[np.int64]) -> tuple[LogisticScorer, Floats]:
-    """A ridge logistic scorer of the best strength, rescaled as its held-out logits ask for, and those logits."""
+    """Fit a ridge logistic scorer of the best strength; return it and its held-out logits."""
     candidates = []
     for strength in _STRENGTHS:
         logits = np.zeros(len(fold))
@@ -96,7 +96,7 @@ def _learned(part: ScorerPart, names: Sequence[str], fold: NDArray[np.int64]) ->
 def _calibrated(
     scorer: LogisticScorer, logits: Floats, right: Floats, seed: int, *, rescale: bool = True
 ) -> LogisticScorer:
-    """The scorer with its probabilities made true on these logits, of answers it was not fitted to if `rescale`."""
+    """Calibrate the scorer on these logits; with `rescale` they are of held-out answers and its weights change too."""
     if rescale:
         slope, offset = _platt(logits, right)
         weights = tuple(weight * slope for weight in scorer.weights)
@@ -116,7 +116,7 @@ def _calibrated(
 
 
 def _logistic(part: ScorerPart, names: Sequence[str], strength: float) -> LogisticScorer:
-    """A logistic model of these features, its inverse regularisation against the mean loss."""
+    """Fit a logistic model of these features; `strength` is the inverse regularisation relative to the mean loss."""
     columns = part.columns(names)
     centre, deviation = columns.mean(axis=0), columns.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, 1.0)
@@ -129,7 +129,7 @@ def _logistic(part: ScorerPart, names: Sequence[str], strength: float) -> Logist
 
 
 def _fit(inputs: Floats, right: Floats, strength: float) -> tuple[Floats, float]:
-    """Weights and bias of a logistic regression on shares of right answers, which count for both labels."""
+    """Return weights and bias of a logistic regression on shares of right answers, which count for both classes."""
     from sklearn.linear_model import LogisticRegression
 
     labels = np.repeat([1, 0], len(right))
@@ -143,7 +143,7 @@ def _fit(inputs: Floats, right: Floats, strength: float) -> tuple[Floats, float]
 
 
 def _platt(logits: Floats, right: Floats) -> tuple[float, float]:
-    """The scale (0 at least) and the offset that make these logits true."""
+    """Return the scale (at least 0) and the offset of Platt scaling."""
     weights, offset = _fit(logits[:, None], right, 100.0)
     if weights[0] > 0:
         return float(weights[0]), offset
@@ -161,13 +161,13 @@ def _isotonic(logits: Floats, right: Floats) -> tuple[tuple[float, float], ...]:
 
 
 def _out_of_fold(part: ScorerPart, fold: NDArray[np.int64], fit: Callable[[ScorerPart], LogisticScorer]) -> Floats:
-    """For each answer the probability by a scorer fitted without its fold."""
-    said = np.zeros(len(fold))
+    """Return each answer's probability by a scorer fitted without its fold."""
+    predicted = np.zeros(len(fold))
     for number in np.unique(fold):
         scorer = fit(part.take(np.flatnonzero(fold != number)))
         for row in np.flatnonzero(fold == number):
-            said[row] = scorer.p_right(part.values[row])
-    return said
+            predicted[row] = scorer.p_right(part.values[row])
+    return predicted
 
 
 def _logits(scorer: LogisticScorer, part: ScorerPart) -> Floats:
@@ -175,7 +175,7 @@ def _logits(scorer: LogisticScorer, part: ScorerPart) -> Floats:
     return np.asarray(columns @ np.array(scorer.weights) + scorer.bias)
 
 
-def log_losses(said: Floats, right: Floats) -> Floats:
-    """The log-loss of each answer."""
-    p = np.clip(said, _SURE, 1.0 - _SURE)
+def log_losses(predicted: Floats, right: Floats) -> Floats:
+    """Return the log-loss of each answer."""
+    p = np.clip(predicted, _SURE, 1.0 - _SURE)
     return np.asarray(-(right * np.log(p) + (1.0 - right) * np.log(1.0 - p)))

@@ -1,4 +1,4 @@
-"""Labelled prompts as numbers: what the difficulty classifier is fitted to."""
+"""Turn labelled prompts into arrays: the training data of the difficulty classifier."""
 
 from __future__ import annotations
 
@@ -22,39 +22,43 @@ if TYPE_CHECKING:
 _BATCH = 64
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with a stage's name, how much of it is done and how much there is."""
+"""Called with a stage's name, the steps done and the steps in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTable:
-    """Texts as numbers, one row each. Rows from `prompts` on are questions without their choices; `owner` is whose."""
+    """Texts as arrays, one row each.
+
+    The first `prompts` rows are prompts; the others are questions without their choices. `owner` gives each row's
+    prompt.
+    """
 
     vectors: Floats
     counts: Floats
     terms: csr_matrix
-    """Shape (texts, BUCKETS): 1 + log(how often the text says what is in the bucket)."""
+    """Shape (texts, BUCKETS): 1 + log(frequency of the bucket's terms in the text)."""
     chars: NDArray[np.int64]
     owner: NDArray[np.int64]
     labels: Floats
-    """Shape (prompts, tiers): how right each tier was, cheapest first."""
+    """Shape (prompts, tiers): how right each tier was, 0..1, cheapest first."""
     task: NDArray[np.int64]
-    """Each prompt's kind of task: its data set's number."""
+    """Each prompt's kind of task: the index of its data set."""
 
     @property
     def prompts(self) -> int:
-        """How many of the texts are prompts with labels of their own."""
+        """Number of texts that are prompts with labels of their own."""
         return len(self.labels)
 
     @property
     def tiers(self) -> int:
-        """How many tiers the labels are of."""
+        """Number of tiers that are labelled."""
         return int(self.labels.shape[1])
 
 
 def tabulate(
     examples: Sequence[Example], embedder: Embedder, bare_questions: bool, on_progress: OnProgress
 ) -> TrainingTable:
-    """The table of these examples, all labelled for the same number of tiers."""
+    """Return the table of these examples, all labelled for the same number of tiers."""
     texts = [example.prompt for example in examples]
     owner = list(range(len(examples)))
     for index, example in enumerate(examples if bare_questions else ()):
@@ -78,7 +82,7 @@ def _embedded(texts: Sequence[str], embedder: Embedder, on_progress: OnProgress)
 
 
 def _read(texts: Sequence[str]) -> tuple[Floats, csr_matrix]:
-    """The counts and the terms of prompts, as the gateway would see each in a request of its own."""
+    """Return the counts and terms of prompts, each as the gateway would read it in a request of its own."""
     from scipy.sparse import csr_matrix
 
     counts: list[NDArray[Any]] = []
