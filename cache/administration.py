@@ -1,13 +1,13 @@
-"""What people do with a cache: look what is there, show an entry, purge a surface, a tag or an entry.
+"""Administer a cache: list its scopes, show an entry, purge a surface, a tag or an entry.
 
-It works on the store alone, so a command does it as well as a gateway. Nothing here is on the path of a request. When
-a purge returns, no worker gives what it names to a request that comes from then on:
+It uses the store alone, so a command can do it as well as a gateway. Nothing here is on the path of a request. When a
+purge returns, no worker serves what it names to a request that arrives afterwards:
 
-    surface   one number is raised; when a second is over no worker asks for the old keys, and their room is freed
-    tag       each scope's version of it moves: at once every entry drawn from it is a miss
-    entry     it goes, and with it every copy that a semantic hit made of it; an index forgets it at the next lookup
+    surface   its generation is raised; after one second no worker reads the old keys, and their memory is freed
+    tag       its version in each scope changes: every entry with the tag is a miss at once
+    entry     it is deleted with every copy that a semantic hit made of it; an index drops it at the next lookup
 
-What is asked for from then on is kept as ever.
+Requests that arrive afterwards are cached as usual.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ScopeStats:
-    """What one scope holds. `current` is False for one that a purge has left behind."""
+    """The size of one scope. `current` is False for a scope of an older generation, left behind by a purge."""
 
     scope: Scope
     entries: int
@@ -45,7 +45,7 @@ class ScopeStats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry and where it lies. `key` is its key in the store, `copies` are other keys that its answer is under."""
+    """An entry and its place. `key` is its key in the store, `copies` are digests of other keys with its answer."""
 
     scope: Scope
     key: str
@@ -55,13 +55,13 @@ class Found:
 
     @property
     def id(self) -> str:
-        """As it is in headers and traces."""
+        """Its id in headers and traces."""
         return id_of(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What a purge reached: so many scopes, and the entries and bytes that it freed at once."""
+    """The reach of a purge: the number of scopes, and the entries and bytes that it freed at once."""
 
     scopes: int
     entries: int = 0
@@ -69,9 +69,9 @@ class Purged:
 
 
 class Administration:
-    """See the module's docstring. Every method raises StoreUnavailable. `clock` is the wall clock, in seconds.
+    """Lists, shows and purges entries. Every method raises StoreUnavailable. `clock` is the wall clock in seconds.
 
-    `seen_s`: after how long every worker has seen a purge, or takes no part in the cache.
+    `seen_s`: seconds after which every worker has either read a purge or stopped using the cache.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Administration:
         self._seen_s = seen_s
 
     async def scopes(self, surface: str | None = None, owners: Collection[str] | None = None) -> list[Listed]:
-        """The scopes that may hold something, of this surface and these owners where they are named."""
+        """Return the scopes that may hold entries, limited to this surface and these owners if given."""
         (reply,) = await self._ask(registry.read())
         return [
             one
@@ -91,57 +91,57 @@ class Administration:
         ]
 
     async def stats(self) -> list[ScopeStats]:
-        """What each scope holds, by surface and owner. Expired entries count until the scope is next written to."""
+        """Return each scope's size, by surface and owner. Expired entries count until the scope is next written to."""
         listed = await self.scopes()
         (reply,) = await self._ask(generations.read())
         raised = generations.parsed(reply)
-        found = []
+        stats = []
         for some in _batches(listed, _AT_ONCE):
             replies = await self._ask(*(command for one in some for command in shelf.measured(one.scope.prefix)))
             for one, count, size in zip(some, replies[::2], replies[1::2], strict=True):
                 scope, entries = one.scope, max(0, int(count) - 1)
                 if entries:
-                    found.append(ScopeStats(scope, entries, int(size or 0), _is_current(scope, raised)))
-        return found
+                    stats.append(ScopeStats(scope, entries, int(size or 0), _is_current(scope, raised)))
+        return stats
 
     async def find(self, entry_id: str, within: Sequence[Listed] | None = None) -> Found | None:
-        """The entry whose id begins so, 12 or more hex digits, in any scope or in these; None where there is none."""
+        """Return the entry whose id starts with `entry_id`, 12 or more hex digits; None if these scopes have none."""
         for one in await self.scopes() if within is None else within:
-            found: Placed | None = None
+            match: Placed | None = None
             copies = []
             async for placed in self._placed(one.scope):
                 if placed.digest.startswith(entry_id):
-                    found = placed
+                    match = placed
                 elif placed.origin and placed.origin.startswith(entry_id):
                     copies.append(placed.digest)
-            if found is not None and (read := await self._read(one.scope, found, tuple(copies))):
+            if match is not None and (read := await self._read(one.scope, match, tuple(copies))):
                 return read
         return None
 
     async def remove(
         self, entry_id: str, within: Sequence[Listed] | None = None, created_at: float | None = None
     ) -> Found | None:
-        """Removes an entry with its copies, and where it is a copy itself, what it was copied from; what it was.
+        """Delete an entry with its copies and, if it is a copy itself, the original; return it, or None.
 
-        Where `created_at` says which answer is meant, another one that has taken its place stays.
+        If `created_at` is given, an entry of another time of creation is a different answer and stays.
         """
-        found = await self.find(entry_id, within)
-        if found is None or created_at not in (None, found.entry.created_at):
+        entry = await self.find(entry_id, within)
+        if entry is None or created_at not in (None, entry.entry.created_at):
             return None
-        digests = [found.key.rpartition(ENTRY)[2], *found.copies]
-        if origin := found.entry.origin:
+        digests = [entry.key.rpartition(ENTRY)[2], *entry.copies]
+        if origin := entry.entry.origin:
             digests += [
                 placed.digest
-                async for placed in self._placed(found.scope)
+                async for placed in self._placed(entry.scope)
                 if origin in (placed.digest, placed.origin) and placed.digest not in digests
             ]
-        await self._ask(shelf.drop(found.scope.prefix, digests))
-        return found
+        await self._ask(shelf.drop(entry.scope.prefix, digests))
+        return entry
 
     async def purge_surface(self, surface: str, owner: str | None = None) -> Purged:
-        """Makes every entry of a surface unreachable, for one owner or for all, and frees their room; takes a second.
+        """Make every entry of a surface unreachable, for one owner or for all, and free their memory; takes a second.
 
-        An answer that is being made goes too; one that a worker keeps when it has seen the purge stays.
+        Answers in progress are purged too, except those whose worker has read the purge before it stores them.
         """
         await self._ask(generations.raised(surface, owner))
         await asyncio.sleep(self._seen_s)
@@ -158,14 +158,14 @@ class Administration:
         return Purged(len(reached), entries, size)
 
     async def purge_tag(self, tag: str, surface: str | None = None, owner: str | None = None) -> Purged:
-        """Makes every entry drawn from a source a miss, those being written now too. Their room is freed in time."""
+        """Make every entry with the tag a miss, including those being written. Their memory is freed later."""
         reached = await self.scopes(surface, None if owner is None else {owner})
         for some in _batches(reached, _AT_ONCE):
             await self._ask(*(tags.purged(one.scope.prefix, tag) for one in some))
         return Purged(len(reached))
 
     async def tidy(self) -> None:
-        """Takes scopes off the list that can hold nothing any more, and their tags out of the store."""
+        """Remove scopes that cannot hold entries any more from the list, and their tags from the store."""
         now = self._clock()
         for some in _batches([one.scope for one in await self.scopes() if one.until < now], _AT_ONCE):
             gone = (Command((b"DEL", tags.table_of(scope.prefix).encode())) for scope in some)
@@ -196,12 +196,12 @@ class Administration:
 
 
 def id_of(key: str) -> str:
-    """The id of the entry under a key, as it is in headers and traces."""
+    """Return the id, in headers and traces, of the entry under a key."""
     return key.rpartition(":")[2][:ID_CHARS]
 
 
 def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:
-    """Whether no purge has left the scope behind."""
+    """Return whether the scope is of the present generation."""
     return scope.generation == generations.of(raised, scope.owner, scope.surface)
 
 

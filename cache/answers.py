@@ -1,8 +1,8 @@
-"""Which answers may be kept? Rules on the answer itself, no sockets: how it came about is the gateway's to judge.
+"""Decide which answers may be cached, by rules on the answer itself; the gateway judges how it was produced.
 
-An answer is kept when nobody who asks the same would rather have been asked for it again: every choice that was asked
-for is there and ended by `stop`, says something, refuses nothing, was cut by no filter, and calls no tool (unless the
-policy keeps calls); and the clients' own types would take it, since a replay cannot be tried a second time.
+An answer may be cached if a client that asks the same would not prefer a new one: every requested choice is there and
+ended by `stop`, has text, is no refusal, was not cut by a content filter, and calls no tool (unless the policy stores
+tool calls). It must also conform to the clients' types, because a replay cannot be retried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 
 
 def why_not_kept(completion: Mapping[str, Any], choices_asked: int = 1, *, tool_calls: bool = False) -> str:
-    """Why an answer must not be kept, or ''. With `tool_calls`, whole calls of tools are an answer too."""
+    """Return why an answer must not be cached, or ''. With `tool_calls`, complete tool calls may be cached too."""
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         return "no_choices"
@@ -37,7 +37,7 @@ def why_not_kept(completion: Mapping[str, Any], choices_asked: int = 1, *, tool_
 
 
 def _is_plain(completion: Mapping[str, Any]) -> bool:
-    """Whether what the clients' types promise around the choices is of its type, where it is there."""
+    """Return whether the fields around the choices, where present, have the types that clients expect."""
     return (
         completion.get("object") in (None, "chat.completion")
         and all(isinstance(completion.get(name), str | NoneType) for name in _TEXTS)
@@ -83,7 +83,7 @@ def _why_not_this(choice: Any, place: int, tool_calls: bool) -> str:
 
 
 def _why_not_these(calls: Any) -> str:
-    """Why calls of tools must not be kept: each needs an id, a name and arguments that are a JSON object."""
+    """Return why tool calls must not be cached, or '': each needs an id, a name and a JSON object as arguments."""
     return "" if isinstance(calls, list) and all(map(_is_call, calls)) else "malformed"
 
 
@@ -102,7 +102,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _filtered(results: Any) -> bool:
-    """Whether a provider's filter took something out (`content_filter_results` of Azure, of a choice or the prompt)."""
+    """Return whether a provider's filter removed something (Azure's `content_filter_results`, of choice or prompt)."""
     if isinstance(results, list):
         return any(_filtered(one.get("content_filter_results")) for one in results if isinstance(one, Mapping))
     if not isinstance(results, Mapping):

@@ -1,12 +1,12 @@
-"""Entries and index records as bytes. Never pickle: what is read back may be anything, and is checked first.
+"""Encode entries and index records as bytes. Input is validated before use, and never unpickled.
 
     magic (3) | version (1) | crc32 of the rest (4) | length of the meta (4) | meta, a JSON array | payload
 
-The full key is inside an entry and compared on reading (it holds the tenant's scope), so a value that lies under the
-wrong key, for whatever reason, is not served. So are the times, so that a lost TTL does not keep an entry alive.
+The entry contains its full key (which includes the tenant's scope) and compares it on reading, so a value under the
+wrong key, for whatever reason, is not served. It also contains its times, so that a lost TTL does not prolong it.
 
 An answer of 4 KiB or more is deflated at level 1 where that helps: it then takes half the room, and a hit 14 us more
-(4 KiB of English; 43 us for 16 KiB, at 2.2 to 1). Shorter ones, nearly all, are read as they lie.
+(4 KiB of English; 43 us for 16 KiB, at 2.2 to 1). Shorter ones, nearly all, are stored uncompressed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _RECORD_FIELDS = 4
 _DEFLATE_FROM = 4 << 10
 _WORTH = 0.9
 _LARGEST = 64 << 20
-"""Bytes that a payload may say it inflates to: far above any entry, far below what would hurt."""
+"""Maximum bytes that a payload may inflate to: far above any entry, and small enough for memory."""
 
 
 class CorruptEntry(Exception):
-    """The bytes are not what was written, or not written by us, or not for this key."""
+    """The bytes are damaged, in another format, or belong to another key."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """One line of the index's stream: where an entry is, what it answers, and its vector as little-endian float32."""
+    """One line of the index's stream: an entry's key, its question, and the vector as little-endian float32."""
 
     partition: str
     key: str
@@ -48,7 +48,7 @@ class IndexRecord:
 
 
 def encode(key: str, entry: CacheEntry) -> bytes:
-    """The bytes to keep under `key`."""
+    """Return the bytes to store under `key`."""
     length, payload = _deflated(entry.body)
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
@@ -59,7 +59,7 @@ def encode(key: str, entry: CacheEntry) -> bytes:
 
 
 def decode(key: str, data: bytes) -> CacheEntry:
-    """The entry in the bytes found under `key`; raises CorruptEntry."""
+    """Decode the bytes read from `key`. Raises CorruptEntry."""
     meta, payload = _unframe(_ENTRY, data, _ENTRY_FIELDS)
     if meta[0] != key:
         raise CorruptEntry("key")
@@ -73,19 +73,19 @@ def decode(key: str, data: bytes) -> CacheEntry:
 
 
 def encode_record(record: IndexRecord) -> bytes:
-    """The bytes to append to the index's stream."""
+    """Return the bytes to append to the index's stream."""
     return _frame(_RECORD, (record.partition, record.key, record.question, record.expires_at), record.vector)
 
 
 def decode_record(data: bytes) -> IndexRecord:
-    """The record in one line of the stream; raises CorruptEntry."""
+    """Decode one line of the stream. Raises CorruptEntry."""
     meta, vector = _unframe(_RECORD, data, _RECORD_FIELDS)
     partition, key, question, expires_at = meta
     return IndexRecord(partition, key, question, expires_at, vector)
 
 
 def _deflated(body: bytes) -> tuple[int, bytes]:
-    """The length to inflate to and the deflated body, or 0 and the body as it is."""
+    """Return the inflated length and the deflated body, or 0 and the unchanged body."""
     if len(body) >= _DEFLATE_FROM:
         deflated = zlib.compress(body, 1)
         if len(deflated) < _WORTH * len(body):
@@ -94,7 +94,7 @@ def _deflated(body: bytes) -> tuple[int, bytes]:
 
 
 def _inflated(payload: bytes, length: int) -> bytes:
-    """The body; no more than it was said to be is ever made of it."""
+    """Return the inflated body; never inflates to more than `length` bytes. Raises CorruptEntry."""
     if not 0 < length <= _LARGEST:
         raise CorruptEntry("length")
     inflating = zlib.decompressobj()
@@ -116,8 +116,8 @@ def _frame(magic: bytes, meta: tuple[Any, ...], payload: bytes) -> bytes:
 def _unframe(magic: bytes, data: bytes, fields: int) -> tuple[list[Any], bytes]:
     if len(data) < _HEAD.size:
         raise CorruptEntry("short")
-    found, version, checksum, length = _HEAD.unpack_from(data)
-    if found != magic or version != _VERSION:
+    actual, version, checksum, length = _HEAD.unpack_from(data)
+    if actual != magic or version != _VERSION:
         raise CorruptEntry("foreign")
     rest = data[_HEAD.size :]
     if zlib.crc32(rest) != checksum:

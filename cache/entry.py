@@ -1,4 +1,4 @@
-"""What the cache keeps, and what it gives back: an entry is not a hit."""
+"""Define what the cache stores and what a lookup returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["exact", "semantic"]
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """A finished answer, offered for keeping. `completion` is what a client that asked for no stream would get."""
+    """A finished answer to be stored. `completion` is the response to a client that does not stream."""
 
     completion: Mapping[str, Any]
     tier: str
@@ -22,16 +22,15 @@ class StoredAnswer:
     cost_usd: float | None = None
     ttft_s: float | None = None
     tokens_per_s: float | None = None
-    """How fast it came, where it was streamed: what a paced replay goes by."""
+    """Speed of a streamed answer, in tokens per second: a paced replay has the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """A kept answer. `body` is the completion as JSON; times are seconds since 1970; `question` is what it answers.
+    """A stored answer. `body` is the completion as JSON; times are seconds since 1970; `question` is its user text.
 
-    `similarity` is set where the answer was another question's, and a semantic hit put it under this key too; `score`
-    is then that hit's, and `origin` that other entry's id. `tags` name the sources it was drawn from, each with the
-    version it then had.
+    `similarity` is set on a copy that a semantic hit stored under another question's key; `score` is then that hit's
+    and `origin` the id of the original entry. `tags` are the sources of the answer, each with its version at the time.
     """
 
     body: bytes
@@ -57,7 +56,7 @@ class CacheEntry:
 class Hit:
     """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans.
 
-    `score`: how surely another question's answer was right for this one; None for an answer to this very question.
+    `score`: confidence that another question's answer fits this one; None for an answer to exactly this request.
     """
 
     kind: Kind
@@ -70,8 +69,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """How one lookup ended. `reason` says why there is no hit; `neighbour` (an entry id), `question` (its text, which a
-    span may not show), `similarity` and `score` are the nearest entry's; a score is None where a veto spoke.
+    """The result of one lookup. `reason` says why there is no hit.
+
+    `neighbour` (an entry id), `question` (its text, which must not be put on spans), `similarity` and `score` are those
+    of the nearest entry; `score` is None where a veto applied.
     """
 
     outcome: Outcome
@@ -85,7 +86,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class WriteOutcome:
-    """Whether an answer was kept, and if not, why not."""
+    """Whether an answer was stored, and if not, why not."""
 
     stored: bool
     reason: str = ""

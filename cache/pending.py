@@ -1,7 +1,7 @@
-"""Answers that have ended and are not in the store yet. Until they are, they answer equal requests of this worker.
+"""Hold answers that are finished but not stored yet, so that equal requests of this worker get them.
 
-Whoever makes an answer adds it before its last byte is sent, and takes it out when the write has come to its end, good
-or bad: an answer that the store did not take is not served again.
+The producer of an answer adds it before its last byte is sent, and removes it when the write has succeeded or failed:
+an answer that the store rejected is not served again.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ log = logging.getLogger("tierline.cache")
 
 MOST: Final = 4_096
 LONGEST_S: Final = 2.0
-"""A write takes a few hundredths of a second. Whatever becomes of it, nothing is served from here for longer."""
+"""Maximum time in seconds that an answer is served from here; a write takes a few hundredths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry to come. `contested`: the one that is stored may be a stronger tier's, and then stays."""
+    """A pending entry. `contested`: the stored one may be of a stronger tier, which then has priority."""
 
     entry: CacheEntry
     contested: bool
 
 
 class Pending:
-    """One worker's, by key. `clock` is monotonic, in seconds; of more than `most` the oldest go."""
+    """One worker's pending answers by key. `clock` is monotonic, in seconds; above `most` the oldest are dropped."""
 
     def __init__(
         self, store: Store, keeper: WritePlanner, *, clock: Callable[[], float] = time.monotonic, most: int = MOST
@@ -50,23 +50,23 @@ class Pending:
         return key in self._added
 
     def add(self, keeping: PendingWrite) -> None:
-        """Takes an answer that has ended and is on its way to the store."""
+        """Add a finished answer that is about to be stored."""
         keys = keeping.plan.keys
         if keys is None or keeping.plan.policy.exact is None or self._store.state().status == "unconfigured":
             return
-        self._added.pop(keys.key, None)  # the latest stands last
+        self._added.pop(keys.key, None)  # moves the key to the end of the insertion order
         self._added[keys.key] = (keeping, self._clock() + LONGEST_S)
         if len(self._added) > self._most:
             del self._added[next(iter(self._added))]
 
     def done(self, keeping: PendingWrite) -> None:
-        """Lets go of an answer: the store has it, or never will. A later one under the same key stays."""
+        """Remove an answer that was stored or has failed. A later one under the same key stays."""
         keys = keeping.plan.keys
         if keys is not None and (added := self._added.get(keys.key)) is not None and added[0] is keeping:
             del self._added[keys.key]
 
     def get(self, key: str) -> Waiting | None:
-        """The answer under this key; None where none is waiting, or none that may be kept."""
+        """Return the answer pending under this key; None if there is none, or it may not be cached."""
         added = self._added.get(key)
         if added is None:
             return None
@@ -76,8 +76,8 @@ class Pending:
                 keep = keeping.keep()
                 entry = None if keep is None else self._keeper.entry(keep)
             except Exception:
-                # An answer is a stranger's JSON: what is odd about it is the write's to tell.
-                log.debug("an answer on its way to the store could not be put together", exc_info=True)
+                # The answer is unvalidated JSON from a backend; the write itself reports what is wrong with it.
+                log.debug("a pending answer could not be converted to a cache entry", exc_info=True)
             else:
                 if keep is not None and isinstance(entry, CacheEntry):
                     return Waiting(entry, keep.contested)

@@ -1,7 +1,7 @@
-"""One entry, stored or on its way to the store: may it be served to this request, or how does the lookup end?
+"""Read one entry, stored or pending, and decide whether it may be served to this request.
 
-It may be gone, garbage, out of date, of the wrong tier, or drawn from a source that has changed since: each is a miss,
-with its reason. A store that does not answer is an outcome too; nothing here raises for it.
+An entry that is absent, corrupt, expired, of a disallowed tier, or drawn from a source that has changed is a miss with
+a reason. A store that does not answer is an outcome too: nothing here raises for it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cache.store.base import Command, Store, StoreUnavailable
 from cache.write import longest_ttl
 
 Read = Callable[[str], Awaitable[bytes | None]]
-"""What lies under a key of the store; raises StoreUnavailable."""
+"""Returns the value of a key in the store, or None. Raises StoreUnavailable."""
 _NO_VERSIONS: Final[tags.Versions] = ()
 _ABSENT: Final = Lookup("miss", reason="absent")
 _OUTCOMES: Final[Mapping[str, Outcome]] = {"timeout": "timeout", "open": "open"}
 
 
 class EntryReader:
-    """Reads them. `clock` is the wall clock; `later` does something small off the request's path."""
+    """Reads entries. `clock` is the wall clock in seconds; `later` runs a small task off the request's path."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class EntryReader:
     async def under(
         self, plan: CachePlan, key: str, ttl_s: float, allowed_tiers: Set[str] | None, read: Read | None = None
     ) -> CacheEntry | Lookup:
-        """The entry under `key` when it may be served, else how the lookup ends.
+        """Return the entry under `key` if it may be served, else the lookup's result.
 
-        An answer that waits for the store goes before what is stored, unless that is a stronger tier's.
+        A pending answer takes precedence over the stored one, unless the stored one is of a stronger tier.
         """
         versions, stored = _NO_VERSIONS, _ABSENT
         waiting = self._pending.get(key)
@@ -58,22 +58,22 @@ class EntryReader:
                     data = await (read or self._store.get)(key)
                 else:
                     data, versions = await self.versions(plan, key)
-                waiting = self._pending.get(key)  # one may have come meanwhile
-                found = await self._servable(plan, key, self._decoded(key, data), versions, ttl_s, allowed_tiers)
+                waiting = self._pending.get(key)  # one may have been added meanwhile
+                result = await self._servable(plan, key, self._decoded(key, data), versions, ttl_s, allowed_tiers)
                 if waiting is None:
-                    return found
-                if isinstance(found, Lookup):
-                    stored = found
-                elif plan.outranks(found.tier, waiting.entry.tier):
-                    return found
+                    return result
+                if isinstance(result, Lookup):
+                    stored = result
+                elif plan.outranks(result.tier, waiting.entry.tier):
+                    return result
             elif plan.tags is not None:
                 _, versions = await self.versions(plan)
         except StoreUnavailable as error:
             if error.reason == "wrong_type":
                 return self._corrupt(key)
             return unanswered(error)
-        found = await self._servable(plan, key, waiting.entry, versions, ttl_s, allowed_tiers)
-        return found if isinstance(found, CacheEntry) or stored is _ABSENT else stored
+        result = await self._servable(plan, key, waiting.entry, versions, ttl_s, allowed_tiers)
+        return result if isinstance(result, CacheEntry) or stored is _ABSENT else stored
 
     def _decoded(self, key: str, data: bytes | None) -> CacheEntry | Lookup:
         if data is None:
@@ -92,7 +92,7 @@ class EntryReader:
         ttl_s: float,
         allowed_tiers: Set[str] | None,
     ) -> CacheEntry | Lookup:
-        """The entry if this request may have it, else why not; of a lookup that has ended, its end."""
+        """Return the entry if this request may have it, else a miss with the reason; a Lookup is returned unchanged."""
         if isinstance(entry, Lookup):
             return entry
         now, demands = self._clock(), plan.demands
@@ -108,9 +108,9 @@ class EntryReader:
         return entry
 
     async def versions(self, plan: CachePlan, key: str = "") -> tuple[bytes | None, tags.Versions]:
-        """What lies under `key`, if one is given, and the versions of the request's tags, in one round trip.
+        """Return the value of `key`, if one is given, and the versions of the request's tags, in one round trip.
 
-        A scope that has tags is listed before any model is asked: who purges a tag in this very moment must find it.
+        A scope with tags is registered before any model is called, so that a concurrent tag purge includes it.
         """
         if plan.tags is None or plan.scope is None:
             return None, _NO_VERSIONS
@@ -124,7 +124,7 @@ class EntryReader:
         return replies[-2] if key else None, plan.tags.seen(replies[-1])
 
     async def _source_changed(self, key: str, entry: CacheEntry, versions: tags.Versions) -> Lookup | None:
-        """The miss that an entry is whose tags have moved since; None when none has."""
+        """Return a miss if a tag of the entry was purged after it was made (or the store fails); None if none was."""
         changed = tags.moved(entry.tags, versions)
         if changed is None:
             names = [name for name, _ in entry.tags]
@@ -141,5 +141,5 @@ class EntryReader:
 
 
 def unanswered(error: StoreUnavailable) -> Lookup:
-    """How a lookup ends that the store does not answer."""
+    """Return the result of a lookup that the store did not answer."""
     return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)

@@ -1,12 +1,12 @@
-"""The cache, as the gateway's pipeline uses it: plan once, look up exactly, look up by meaning, write afterwards.
+"""Offer the cache to the gateway's pipeline: plan once, look up exactly, look up by meaning, write afterwards.
 
     plan      pure: may this request be answered from the cache, and under which keys?
-    exact     one GET, or none where the answer waits for the store (`cache.pending`). No embedding, no model.
-    semantic  the nearest kept questions of the same partition -> score -> guards -> one GET
-    write     one round trip: the entry, and what makes its question findable
+    exact     one GET, or none if the answer is pending (`cache.pending`). No embedding, no model.
+    semantic  the nearest stored questions of the same partition -> score -> guards -> one GET
+    write     one round trip: the entry, and the index record that makes its question findable
 
-Nothing here raises for what a store, an entry or a vector may do to us: those are outcomes. A lookup waits for the
-store no longer than its client does (20 ms), and not at all once its breaker is open.
+No failure of the store, no corrupt entry and no bad vector raises here: they are outcomes. A lookup waits for the store
+no longer than the store client's limit (20 ms), and not at all while its breaker is open.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_TEAMS: Mapping[str, str] = {}
 
 
 class ResponseCache:
-    """See the module's docstring. `clock` is the wall clock, in seconds since 1970. `start` it, and close it."""
+    """The response cache. `clock` is the wall clock in seconds since 1970. Call `start` before use, `aclose` after."""
 
     def __init__(
         self,
@@ -72,10 +72,11 @@ class ResponseCache:
         audits: Audits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`longest_question`: how many characters of a text its vector is certain to cover. `teams`: see `Scopes`.
+        """Create a cache for vectors of this encoder.
 
-        `caps` bound each scope, `largest` is the most bytes of one answer. Without a `verifier` the guards decide;
-        without `audits` every surface keeps the threshold it starts from. Policies may ask the `cross_encoder`.
+        `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
+        to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards decide;
+        without `audits` every surface keeps its initial threshold. Policies may use the `cross_encoder`.
         """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
@@ -94,7 +95,7 @@ class ResponseCache:
         self._upkeep: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Finds out which index the store can carry, and begins to keep up with it."""
+        """Determine which index the store supports, and start the background tasks."""
         await self._generations.refresh()
         await self.index.start()
         self._upkeep = [
@@ -105,7 +106,7 @@ class ResponseCache:
             self._upkeep.append(asyncio.create_task(self.audits.run(), name="cache-audits"))
 
     async def aclose(self) -> None:
-        """Closes the index, and waits for what is still being written. The store is the caller's to close."""
+        """Close the index and wait for pending writes. The caller closes the store."""
         for task in self._upkeep:
             task.cancel()
         if self.audits is not None:
@@ -128,18 +129,18 @@ class ResponseCache:
         demands: Demands = NO_DEMANDS,
         tags: Sequence[str] = (),
     ) -> CachePlan:
-        """What may be done for one checked request. `model`, when given, counts in the keys instead of the body's.
+        """Return what the cache may do for one checked request. `model`, if given, replaces the body's in the keys.
 
-        `read` False is a client's no-cache, `write` False its no-store; `tags` name what its answer is drawn from.
+        `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer.
         """
         return self._planner.plan(
             body, policy, tenant, facts, model=model, read=read, write=write, demands=demands, tags=tags
         )
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None, read: Read | None = None) -> Lookup:
-        """The answer to this very request. One of a tier that is not in `allowed_tiers` is a miss.
+        """Return the answer to exactly this request. One of a tier that is not in `allowed_tiers` is a miss.
 
-        `read` stands for the store's own GET, where something else is to be done in the same round trip.
+        `read` replaces the store's GET, so that another command can share the round trip.
         """
         exact = plan.policy.exact
         if plan.keys is None or not plan.read or exact is None:
@@ -147,10 +148,10 @@ class ResponseCache:
                 with contextlib.suppress(StoreUnavailable):
                     await self._entries.versions(plan)
             return Lookup("bypass", reason=plan.reason or ("policy" if plan.read else "no-cache"))
-        found = await self._entries.under(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
-        if isinstance(found, Lookup):
-            return found
-        return Lookup("hit", self._hit("exact", plan.keys.key, found, score=found.score))
+        entry = await self._entries.under(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
+        if isinstance(entry, Lookup):
+            return entry
+        return Lookup("hit", self._hit("exact", plan.keys.key, entry, score=entry.score))
 
     async def semantic(
         self,
@@ -161,10 +162,10 @@ class ResponseCache:
         needed: bool = False,
         left_s: float = math.inf,
     ) -> Lookup:
-        """The answer to another question that means the same. `vector` is this question's, of unit length.
+        """Return the answer to another question with the same meaning. `vector` is this question's, of norm 1.
 
-        Where it is not `needed`, chance may have it that the request is answered afresh all the same, and compared.
-        `left_s`: what is left of its time; a cross-encoder draws on it.
+        Unless `needed`, a sampled request is answered by a model all the same, to compare the two answers. `left_s` is
+        the time left for the request in seconds; a cross-encoder may use it.
         """
         why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
         semantic, keys = plan.policy.semantic, plan.keys
@@ -182,26 +183,26 @@ class ResponseCache:
             return missed(refused, near, verdict)
         if near.similarity < plan.demands.min_similarity:
             return missed("min-similarity", near, verdict)
-        found = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
-        if isinstance(found, CacheEntry) and found.question != near.question:
-            found = Lookup("miss", reason="index_disagrees")
-        if isinstance(found, Lookup):
-            if found.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
+        entry = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
+        if isinstance(entry, CacheEntry) and entry.question != near.question:
+            entry = Lookup("miss", reason="index_disagrees")
+        if isinstance(entry, Lookup):
+            if entry.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            return beside(near, verdict, found)
+            return beside(near, verdict, entry)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
-            # Otherwise the exact key may hold a better answer, which this request alone would not have.
-            self._later(self._back_fill(plan, near, verdict.score, found, semantic.ttl))
-        hit = self._hit("semantic", near.key, found, near.similarity, verdict.score)
+            # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
+            self._later(self._back_fill(plan, near, verdict.score, entry, semantic.ttl))
+        hit = self._hit("semantic", near.key, entry, near.similarity, verdict.score)
         return beside(near, verdict, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: StoredAnswer, vector: Vector | None = None) -> WriteOutcome:
-        """Keeps a good answer; with its question's `vector`, it is found by meaning too. Call it after the reply."""
+        """Store a good answer, with its question's `vector` also in the index. Call it after the reply is sent."""
         return (await self.write_all([CacheWrite(plan, answer, vector)]))[0]
 
     async def write_all(self, keeps: Sequence[CacheWrite]) -> list[WriteOutcome]:
-        """Keeps several answers in one round trip; the outcome of each, in order."""
+        """Store several answers in one round trip; return the outcome of each, in order."""
         prepared = [
             PlannedWrite(refused="weaker") if keep.contested and await self._outranked(keep) else self._prepared(keep)
             for keep in keeps
@@ -216,23 +217,23 @@ class ResponseCache:
         return [WriteOutcome(not reason, reason) for reason in reasons]
 
     async def _outranked(self, keep: CacheWrite) -> bool:
-        """Whether a stronger tier's answer is stored still."""
+        """Return whether a stronger tier's answer is still stored under the key."""
         if keep.plan.keys is None:
             return False
         plan = replace(keep.plan, demands=NO_DEMANDS, tags=None)
-        found = await self._entries.under(plan, keep.plan.keys.key, math.inf, None)
-        return isinstance(found, CacheEntry) and keep.plan.outranks(found.tier, keep.answer.tier)
+        entry = await self._entries.under(plan, keep.plan.keys.key, math.inf, None)
+        return isinstance(entry, CacheEntry) and keep.plan.outranks(entry.tier, keep.answer.tier)
 
     def _prepared(self, keep: CacheWrite) -> PlannedWrite:
         try:
             return self._keeper.prepared(keep)
         except Exception:
-            # An answer is a stranger's JSON. What is odd about one of a batch must not cost the others their place.
+            # The answer is unvalidated JSON from a backend: one malformed answer must not prevent the others' writes.
             log.exception("an answer could not be prepared for the cache")
             return PlannedWrite(refused="malformed")
 
     async def _applied(self, prepared: Sequence[PlannedWrite]) -> str:
-        """Carries out the writes, then makes them findable here; the reason if the store did not."""
+        """Execute the writes and add the records to this worker's index; return the store's failure reason, or ''."""
         operations = [operation for one in prepared for operation in one.operations]
         if not operations:
             return ""
@@ -242,7 +243,7 @@ class ResponseCache:
             if error.reason != "index":
                 self._keeper.registry.forget()
                 return error.reason
-            # The answers are kept, and found exactly.
+            # The answers are stored and exact lookups find them; only the index failed.
             self.index.refused(str(error))
             return ""
         for one in prepared:
@@ -251,7 +252,7 @@ class ResponseCache:
         return ""
 
     async def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:
-        """Puts a semantic hit under the exact key too, for the time it has left: a hit never makes an entry younger."""
+        """Store a semantic hit under the exact key too, for its remaining lifetime: a copy never lives longer."""
         expires_at = min(entry.expires_at, entry.created_at + ttl_s)
         left = expires_at - self._clock()
         if left > 0:
@@ -267,18 +268,18 @@ class ResponseCache:
             await self._store.apply(self._keeper.shelved(plan, copy, left))
 
     async def wrong(self, entry_id: str, tenant: str, surface: str, created_at: float | None = None) -> Found | None:
-        """Takes an entry out of service that a tenant of this surface was wrongly given; what it was, if still there.
+        """Delete an entry that was wrongly served to a tenant of this surface; return it, or None if it is gone.
 
-        With it go its copies, and what it was copied from. One of another `created_at` is another answer by now, and
-        stays. Raises StoreUnavailable.
+        Its copies, and the original if it is a copy, are deleted too. An entry of another `created_at` is a different
+        answer and stays. Raises StoreUnavailable.
         """
         within = await self.administration.scopes(surface, self._planner.scopes.owners(tenant))
         return await self.administration.remove(entry_id, within, created_at)
 
     def complain(self, policy: Policy, tenant: str, request_id: str, score: float) -> None:
-        """Takes in that another question's answer was wrong, that a tenant's request got at this score.
+        """Record a tenant's complaint that a semantic hit with this score was wrong.
 
-        Said again of the same request, it changes nothing.
+        Repeated complaints about the same request have no effect.
         """
         semantic = policy.cache.semantic
         surface = None if semantic is None else self._candidates.learned(policy.surface, semantic)
@@ -294,7 +295,7 @@ class ResponseCache:
                 await self.administration.tidy()
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
-        """Does something small for the store off the request's path; dropped when too much is waiting."""
+        """Run a small store task off the request's path; it is dropped when too many are waiting."""
         if len(self._chores) >= _MAX_CHORES:
             chore.close()
             return

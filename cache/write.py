@@ -1,4 +1,4 @@
-"""What keeping an answer takes: whether it may be kept, and then the entry and what the index adds to it. Pure."""
+"""Plan the storing of an answer: whether it may be stored, its entry, and its index operations. No I/O."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from policies.caching import CachePolicy
 
 @dataclass(slots=True)
 class CacheWrite:
-    """An answer to keep, under the plan of the request it answers, with the vector of its question if there is one."""
+    """An answer to store, with the plan of its request and, if there is one, the vector of its question."""
 
     plan: CachePlan
     answer: StoredAnswer
     vector: Vector | None = None
     contested: bool = False
-    """The request passed over what is stored, so a better answer may be there."""
+    """The request bypassed the stored entry, so a better answer may be stored already."""
     fault: str = ""
-    """What the caller found wrong with the whole answer; such a one is not kept."""
+    """A fault of the answer found by the caller; a faulty answer is not stored."""
     lease: str = ""
-    """The key of the lease under which it was made: with the answer written, it is not needed any more."""
+    """Key of the lease under which it was produced; it is deleted with the write."""
     made: CacheEntry | str | None = None
-    """Filled in by `WritePlanner.entry`."""
+    """Result of `WritePlanner.entry`, once it was called."""
 
 
 class PendingWrite:
-    """An answer that has ended and is to be kept. `keep` puts it together once, for the write or for a request that
-    asks the same before it is written.
+    """A finished answer that is to be stored. `keep` builds the write once, for storing or for an equal request that
+    arrives before it is stored.
     """
 
     __slots__ = ("_keep", "_make", "plan")
 
     def __init__(self, plan: CachePlan, make: Callable[[], CacheWrite | None]) -> None:
-        """`make` returns None for an answer that turned out not to be worth keeping; it may raise."""
+        """Take the function that builds the write. It returns None for an answer not worth storing, and may raise."""
         self.plan = plan
         self._make: Callable[[], CacheWrite | None] | None = make
         self._keep: CacheWrite | None = None
 
     def keep(self) -> CacheWrite | None:
-        """What `make` gives, the same at every call. Not to be called before the answer has ended."""
+        """Return the result of `make`, computed once. Call it only after the answer has ended."""
         if self._make is not None:
             self._keep = self._make()
             self._make = None
@@ -61,7 +61,7 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWrite:
-    """What one answer takes: `operations` for the store, `record` for this worker's index; or why it is `refused`."""
+    """The write of one answer: `operations` for the store, `record` for this worker's index; or why it is `refused`."""
 
     operations: tuple[Operation, ...] = ()
     record: IndexRecord | None = None
@@ -69,9 +69,9 @@ class PlannedWrite:
 
 
 class WritePlanner:
-    """Prepares answers for the store. `operations` are what the index has to make a record findable.
+    """Turns answers into store operations. `operations` returns those that add a record to the index.
 
-    `caps` bound each scope, `largest` is the most bytes of one answer.
+    `caps` bound each scope; `largest` is the maximum number of bytes of one answer.
     """
 
     def __init__(
@@ -90,25 +90,25 @@ class WritePlanner:
         self._clock = clock
 
     def usable(self, vector: Vector) -> bool:
-        """Whether a vector is one of this index's, and points somewhere."""
-        # What is not a number, or no end of one, shows in the product.
+        """Return whether a vector has this index's dimension, is finite and not zero."""
+        # NaN and infinity show in the scalar product.
         return vector.shape == (self._dimension,) and 0.0 < float(vector @ vector) < math.inf
 
     def entry(self, keep: CacheWrite) -> CacheEntry | str:
-        """The entry that this answer makes, the same at every call, or why it is not kept."""
+        """Return the entry for this answer, or why it is not stored; computed once."""
         if keep.made is None:
             keep.made = self._made(keep)
         return keep.made
 
     def _made(self, keep: CacheWrite) -> CacheEntry | str:
-        """The entry, to live as long as any cache may serve it."""
+        """Build the entry, with the longest lifetime that any of the caches allows."""
         plan, answer = keep.plan, keep.answer
         reason = plan.reason or ("" if plan.write else "no-store") or keep.fault
         reason = reason or answers.why_not_kept(
             answer.completion, plan.body.get("n") or 1, tool_calls=plan.policy.store_tool_calls
         )
         if not reason and plan.tags is not None and plan.tags.versions is None:
-            # What it was drawn from may have changed since the model was asked: nobody can tell.
+            # Without the versions nobody can tell whether a source has changed since the model was called.
             reason = "tags"
         if reason or plan.keys is None:
             return reason or "policy"
@@ -130,7 +130,7 @@ class WritePlanner:
             confidence=answer.confidence,
             created_at=now,
             expires_at=now + ttl,
-            question=(plan.keys.question or "")[:LONGEST_QUESTION],  # a longer one is never looked for by its meaning
+            question=(plan.keys.question or "")[:LONGEST_QUESTION],  # longer ones are not looked up semantically
             cost_usd=answer.cost_usd,
             ttft_s=answer.ttft_s,
             tokens_per_s=answer.tokens_per_s,
@@ -138,11 +138,11 @@ class WritePlanner:
         )
 
     def _findable(self, keep: CacheWrite) -> bool:
-        """Whether the answer is to be found by its question's vector too."""
+        """Return whether the answer is to be added to the index too."""
         return keep.vector is not None and self.usable(keep.vector) and not keep.plan.why_not_semantic()
 
     def prepared(self, keep: CacheWrite) -> PlannedWrite:
-        """What it takes to keep this answer, and with a vector to make it findable too; or why it is not kept."""
+        """Return the operations that store this answer and, with a vector, index it; or why it is refused."""
         entry, plan = self.entry(keep), keep.plan
         if isinstance(entry, str):
             return PlannedWrite(refused=entry)
@@ -155,9 +155,9 @@ class WritePlanner:
         return PlannedWrite((*kept, *self._operations(record)), record)
 
     def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:
-        """What it takes to put an entry under the exact key of a plan that has keys, for so many seconds.
+        """Return the operations that store an entry under the plan's exact key for `left_s` seconds.
 
-        The `lease` under which it was made goes with that.
+        They also delete the `lease` under which it was produced. Empty for a plan without keys.
         """
         if plan.keys is None or plan.scope is None:
             return ()
@@ -167,5 +167,5 @@ class WritePlanner:
 
 
 def longest_ttl(policy: CachePolicy) -> float:
-    """Seconds that an entry may live under this policy."""
+    """Return the maximum lifetime of an entry under this policy in seconds."""
     return max(policy.exact.ttl if policy.exact else 0.0, policy.semantic.ttl if policy.semantic else 0.0)

@@ -1,1 +1,1 @@
-"""Let equal requests that are under way share one answer, across workers and replicas."""
+"""Share one answer among equal concurrent requests, across workers and replicas."""

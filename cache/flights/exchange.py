@@ -1,11 +1,10 @@
-"""Flights across workers and replicas: who makes the answer has the lease, the others read along by way of the store.
+"""Share flights across workers and replicas: the producer of an answer holds a lease, the others read via the store.
 
-    leases           who may make an answer: `cache.flights.leases`
-    asking           who does not get the lease asks for the answer on a stream that all workers hear (`ASKING`)
-    flight's stream  only then does the maker publish it: what came so far, then the rest (`cache.flights.stream`)
+    leases           the right to produce an answer: `cache.flights.leases`
+    asking           a worker without the lease requests the answer on a stream that all workers read (`ASKING`)
+    flight's stream  only then does the producer publish it: the part so far, then the rest (`cache.flights.stream`)
 
-A flight that nobody else asks for is never published. Whatever goes wrong with the store, each worker makes its own
-answer.
+A flight that no other worker requests is never published. If the store fails, each worker produces its own answer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _PAGE: Final = 64
 
 
 class FlightExchange:
-    """One worker's part. `pack` and `unpack` take errors to bytes and back; `start` it, and close it."""
+    """One worker's side of the exchange. `pack` and `unpack` convert errors to bytes and back. Start and close it."""
 
     def __init__(
         self, store: Store, pack: Callable[[Exception | None], bytes], unpack: Callable[[bytes], Exception]
@@ -46,12 +45,12 @@ class FlightExchange:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begins to hear what others ask for."""
+        """Start to read other workers' requests."""
         if self._store.state().status != "unconfigured":
             self._hearing = asyncio.create_task(self._hear(), name="tierline.flights")
 
     async def aclose(self) -> None:
-        """Stops, and gives up what is still held."""
+        """Stop, and release the leases that are still held."""
         tasks = [*self._leaving, *(publisher.task for publisher in self._publishing.values())]
         tasks += [self._hearing] if self._hearing is not None else []
         for task in tasks:
@@ -61,28 +60,28 @@ class FlightExchange:
 
     @property
     def works(self) -> bool:
-        """Whether the store does."""
+        """Whether the store is available."""
         return self._store.state().status == "ok"
 
     def lease_of(self, flight: Flight) -> str:
-        """The key of a landed flight's lease, for the write of its answer to take away.
+        """Return the key of a landed flight's lease, so that the write of its answer deletes it.
 
-        '' where there is none, or where others still read the flight by it: without its lease they give it up for lost.
+        '' if there is none, or while others read the flight: without its lease they would consider it lost.
         """
         return "" if flight.ident in self._publishing else self.leases.key_of(flight)
 
     def release(self, flight: Flight) -> None:
-        """Gives up a landed flight's lease, once the last of it is published."""
+        """Release a landed flight's lease, once all of the flight is published."""
         publisher = self._publishing.get(flight.ident)
         if publisher is None:
             self.leases.release(flight)
         else:
             publisher.task.add_done_callback(lambda _: self.leases.release(flight))
 
-    # --- the follower's side ------------------------------------------------------------------------------------------
+    # --- follower: reads another worker's flight ----------------------------------------------------------------------
 
     async def relay(self, flight: Flight, theirs: Lease) -> None:
-        """Feeds `flight` from the flight of another worker, to its landing. To be cancelled when nobody reads it."""
+        """Copy another worker's flight into `flight` until it lands. Cancel it when it has no readers left."""
         flight.remote = True
         ident = theirs.holder.partition(b":")[0]
         landing = Landing("lost")
@@ -105,7 +104,7 @@ class FlightExchange:
         while True:
             try:
                 if time.monotonic() - asked_at >= ASK_AGAIN_S:
-                    # It may not have heard; if it has, it learns that somebody still reads.
+                    # Repeated: the first request may be lost, and the producer must know that this worker still reads.
                     await self._ask(b"+", ident, flight)
                     asked_at = time.monotonic()
                 entries = await self._store.after(stream, last_id, _PAGE, round(patience_s * 1000))
@@ -133,7 +132,7 @@ class FlightExchange:
         with contextlib.suppress(StoreUnavailable):
             await self._ask(b"-", ident, flight)
 
-    # --- the maker's side ---------------------------------------------------------------------------------------------
+    # --- producer: publishes its flights on request -------------------------------------------------------------------
 
     async def _hear(self) -> None:
         last_id: str | None = None

@@ -1,8 +1,8 @@
-"""Leases: the right to make an answer, one worker's among all that share a store.
+"""Manage leases: the right to produce an answer, held by one worker among all that share a store.
 
-A lease is a key beside the entry's own, `<key>:l`, with its holder's name for as long as it lives: it is renewed, and a
-killed holder's is soon gone. As a rule it costs no round trip of its own: it is taken by the look into the cache that
-finds nothing, and given up by the write of the answer.
+A lease is a key beside the entry's own, `<key>:l`, with the name of its holder and a short lifetime that the holder
+renews, so a killed holder's lease soon expires. Usually it needs no round trip of its own: the cache lookup that misses
+takes it, and the write of the answer releases it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from cache.flights.single_flight import Flight
 from cache.store.base import Claim, Store, StoreUnavailable
 
 LEASE_S: Final = 3.0
-"""How long the followers of a killed worker wait at most, before one of them takes over."""
+"""Lifetime in seconds: the maximum time that a killed worker's followers wait before one of them takes over."""
 _RENEW_S: Final = 1.0
 _RELEASE_S: Final = 0.005
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 ASK_AGAIN: Final = frozenset({"busy", "timeout"})
-"""Reasons for which a look that has failed may be followed by a claim: in a burst it matters most who makes the answer.
-"""
+"""Reasons for a failed look after which a claim is worth trying: in a burst, one producer matters most."""
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to make an answer, held by `holder`."""
+    """The right to produce an answer, held by `holder`."""
 
     key: str
     holder: bytes
@@ -38,7 +37,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What came of a claim: the `lease`, or the name of the flight elsewhere (`theirs`); `written`: look once more."""
+    """The result of a claim: the `lease`, or another worker's (`theirs`); `written`: the answer exists, look again."""
 
     lease: Lease | None
     theirs: Lease | None = None
@@ -46,7 +45,7 @@ class Claimed:
 
 
 NO_LEASE: Final = Claimed(None)
-"""Nobody to ask: everybody makes its own answer."""
+"""No store to ask: every worker produces its own answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class _Held:
 
 
 class Leases:
-    """One worker's. Close it."""
+    """The leases of one worker. Close it after use."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -66,31 +65,31 @@ class Leases:
         self._chores: set[asyncio.Task[None]] = set()
 
     def flight_of(self, ident: str) -> Flight | None:
-        """The flight of that name, if it has a lease here."""
+        """Return the flight of that name if it has a lease here."""
         held = self._held.get(ident)
         return None if held is None else held.flight
 
     async def look(self, flight: Flight, key: str) -> bytes | Claimed:
-        """What lies under `key`; where nothing does, the right to make this flight's answer, or who has it.
+        """Return the value of `key`; without one, the right to produce this flight's answer, or its holder.
 
-        Raises StoreUnavailable. After one of `ASK_AGAIN` the lease may be held: `claim` it, or `abandon` it.
+        Raises StoreUnavailable. After one of the reasons in `ASK_AGAIN` the lease may be held: `claim` or `abandon` it.
         """
         lease = _lease_of(flight)
         try:
-            found = await self._store.look(key, lease.key, lease.holder, LEASE_S)
+            seen = await self._store.look(key, lease.key, lease.holder, LEASE_S)
         except asyncio.CancelledError:
-            self._give_up(lease)  # it may have come through
+            self._give_up(lease)  # the command may have been executed
             raise
         except StoreUnavailable as error:
             if error.reason not in _NOT_ASKED | ASK_AGAIN:
                 self._give_up(lease)
             raise
-        if found.value is not None:
-            return found.value
-        return NO_LEASE if found.holder is None else self._claimed(flight, lease, found.holder, written=False)
+        if seen.value is not None:
+            return seen.value
+        return NO_LEASE if seen.holder is None else self._claimed(flight, lease, seen.holder, written=False)
 
     async def claim(self, flight: Flight, written_under: str) -> Claimed:
-        """Asks for the right to make this flight's answer; without a store to ask, everybody has it."""
+        """Claim the right to produce this flight's answer; if the store is unavailable, every worker has it."""
         lease = _lease_of(flight)
         try:
             claim = await self._asked(lease, written_under)
@@ -102,7 +101,7 @@ class Leases:
         return self._claimed(flight, lease, claim.holder, written=claim.written)
 
     async def _asked(self, lease: Lease, written_under: str) -> Claim:
-        """The claim. In a burst every connection may be in use for a moment, and that is when it matters most."""
+        """Send the claim, and retry while all connections are in use, which happens in the bursts that need it most."""
         for pause_s in _BUSY_S:
             try:
                 return await self._store.claim(lease.key, lease.holder, LEASE_S, written_under)
@@ -114,7 +113,7 @@ class Leases:
 
     def _claimed(self, flight: Flight, lease: Lease, holder: bytes, *, written: bool) -> Claimed:
         if holder != lease.holder:
-            # Of its own flights a worker knows more than the store: this request could not join, or it has just ended.
+            # The worker knows its own flights better than the store: this one was not joinable, or has just ended.
             ours = holder.partition(b"-")[0] == lease.holder.partition(b"-")[0]
             return Claimed(None, None if ours else Lease(lease.key, holder))
         self._held[flight.ident] = _Held(flight, lease)
@@ -123,26 +122,26 @@ class Leases:
         return Claimed(lease, written=written)
 
     def key_of(self, flight: Flight) -> str:
-        """The key of a flight's lease, '' if it has none: it may be deleted together with the write of its answer."""
+        """Return the key of a flight's lease, '' if it has none: the write of its answer may delete it."""
         held = self._held.get(flight.ident)
         return "" if held is None else held.lease.key
 
     def gone(self, flight: Flight) -> None:
-        """Hears that this was done."""
+        """Record that the lease was deleted in the store."""
         self._held.pop(flight.ident, None)
 
     def abandon(self, flight: Flight) -> None:
-        """Gives up what a look that failed may have taken."""
+        """Release the lease that a failed look may have taken."""
         self._give_up(_lease_of(flight))
 
     def release(self, flight: Flight) -> None:
-        """Gives up a flight's lease, if it has one; the next request makes its own answer."""
+        """Release a flight's lease, if it has one; the next request then produces its own answer."""
         held = self._held.pop(flight.ident, None)
         if held is not None:
             self._give_up(held.lease)
 
     async def aclose(self) -> None:
-        """Gives up what is still held."""
+        """Release all leases that are still held."""
         if self._renewal is not None:
             self._renewal.cancel()
         for task in self._chores:
@@ -153,7 +152,7 @@ class Leases:
         await self._release_all()
 
     def _renew(self) -> None:
-        """All of them at once, each second: those that are young too, for there are few at any moment."""
+        """Renew all leases each second, new ones too: there are few at any moment."""
         self._renewal = None
         if self._held:
             self._renewal = asyncio.get_running_loop().call_later(_RENEW_S, self._renew)
@@ -184,7 +183,7 @@ class Leases:
 
 
 def can_serve(theirs: Lease, deadline: float) -> bool:
-    """Whether a request with this deadline, in `time.monotonic()` seconds, may join the flight elsewhere."""
+    """Return whether a request with this deadline, in `time.monotonic()` seconds, may join another worker's flight."""
     _, _, terms = theirs.holder.partition(b":")
     until, _, roomy = terms.partition(b":")
     if roomy == b"1":
@@ -194,7 +193,7 @@ def can_serve(theirs: Lease, deadline: float) -> bool:
 
 
 def _lease_of(flight: Flight) -> Lease:
-    """The same at every asking: the clocks it is made from do not agree to the millisecond."""
+    """Return a flight's lease, computed once: the two clocks behind it differ by milliseconds between calls."""
     lease: Lease | None = flight.memo.get("lease")
     if lease is None:
         until = time.time() + flight.deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""Single flight: equal requests that come while one of them is being answered share its answer. No I/O here.
+"""Single flight: concurrent equal requests share one answer. No I/O here.
 
 flight         an answer under way: what came so far, and how it ended
 subscription   one reader's place in it. Each reads at its own pace, and leaves when it likes
@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 MOST_BYTES: Final = 1 << 20
-"""A flight that has carried more takes no further readers, and forgets what all that it has have read."""
+"""Size above which a flight accepts no further readers, and discards the events that all its readers have read."""
 _AHEAD_BYTES: Final = 64 << 10
-"""So far an answer's maker runs ahead of the quickest reader: a lone slow one slows it, as it would without us."""
+"""Maximum bytes that the producer may be ahead of the fastest reader: a single slow client slows it as usual."""
 _BATCH: Final = 32
 
 End = Literal["done", "broken", "failed", "found", "lost", "abandoned"]
 WORKER: Final = secrets.token_hex(6)
-"""What the names of this process's flights begin with."""
+"""Prefix of the names of this process's flights."""
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What is known of an answer when it begins. `stream`: it comes as events of a stream, not as one body."""
+    """What is known of an answer when it begins. `stream`: it consists of stream events, not of one body."""
 
     request_id: str
     stream: bool
@@ -47,9 +47,9 @@ class AnswerHead:
 class Landing:
     """How a flight ended.
 
-    done        the whole answer is there                  broken     it began, and broke off; `word` says by what
-    failed      there is none, because of `error`          found      it was kept already: `found`
-    lost        who made it is gone; ask again             abandoned  everybody had left
+    done        the whole answer is available              broken     it began and broke off; `word` is the reason
+    failed      there is none, because of `error`          found      it was cached already: `found`
+    lost        its producer is gone; try again            abandoned  all readers had left
     """
 
     end: End
@@ -61,8 +61,8 @@ class Landing:
 class Flight:
     """One answer and its readers. `deadline` is in `time.monotonic()` seconds.
 
-    `roomy`: it has the surface's whole deadline, not the lesser one of a hurried client, so anybody may join.
-    `first_due`: until when, on the same clock, its maker tries to have a first token; None where nobody asked for one.
+    `roomy`: it has the surface's full deadline, not a client's shorter one, so any request may join. `first_due`: time,
+    on the same clock, until which its producer tries to have a first token; None if no client requested one.
     """
 
     def __init__(
@@ -76,36 +76,36 @@ class Flight:
     ) -> None:
         self.key = key
         self.ident = f"{WORKER}-{next(_numbers)}"
-        """Its name among all flights of all workers."""
+        """Its name, unique among all workers."""
         self.deadline = deadline
         self.roomy = roomy
         self.first_due = first_due
         self.head: AnswerHead | None = None
         self.landing: Landing | None = None
         self.departed = False
-        """From here on its deadline is fixed."""
+        """Whether its deadline is fixed: it has started."""
         self.remote = False
-        """Another worker makes the answer."""
+        """Whether another worker produces the answer."""
         self.left_as = ""
-        """The word of the last who left it before its end."""
+        """The reason given by the last reader that left before its end."""
         self.on_empty: Callable[[], None] = _nothing
         """Called once, when the last reader leaves before the landing."""
         self.memo: dict[str, Any] = {}
-        """What readers made of the whole answer, once for all of them."""
+        """Values computed from the whole answer once for all readers."""
         self._most_bytes = most_bytes
         self._events: list[bytes] = []
-        self._base = 0  # the number of the first event that is still here
+        self._base = 0  # number of the first event that is still stored
         self._bytes = 0
         self._subscriptions: set[Subscription] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
-        self._furthest = 0  # the number of the first event that no reader has taken yet
-        self._ahead = 0  # how many bytes lie from there on
+        self._furthest = 0  # number of the first event that no reader has taken yet
+        self._ahead = 0  # bytes from that event on
         self._paced = True
 
     @property
     def full(self) -> bool:
-        """Whether what came first may not be here any more."""
+        """Whether the first events may have been discarded."""
         return self._bytes > self._most_bytes
 
     @property
@@ -113,8 +113,10 @@ class Flight:
         return len(self._subscriptions)
 
     def takes(self, deadline: float, first_due: float | None = None) -> bool:
-        """Whether a request may join: it must not be cut off sooner than it would be alone, nor, where it has asked for
-        its first token by some time, wait for one that nobody hurries for.
+        """Return whether a request may join.
+
+        It must not be cut off earlier than it would be alone; and if it requires its first token by some time, the
+        flight's producer must aim for that time or an earlier one.
         """
         if self.full or (self.landing is not None and self.landing.end != "done"):
             return False
@@ -123,22 +125,22 @@ class Flight:
         return not self.departed or self.roomy or deadline <= self.deadline
 
     def subscribe(self, deadline: float = 0.0) -> Subscription:
-        """A subscription for one more reader, at the answer's beginning."""
+        """Add a reader at the answer's beginning."""
         if not self.departed:
             self.deadline = max(self.deadline, deadline)
         subscription = Subscription(self)
         self._subscriptions.add(subscription)
         return subscription
 
-    # --- who makes the answer -------------------------------------------------------------------------------------
+    # --- producer -------------------------------------------------------------------------------------------------
 
     def begin(self, head: AnswerHead) -> None:
-        """The answer begins."""
+        """Begin the answer."""
         self.head = head
         self._wake()
 
     def add(self, event: bytes) -> None:
-        """The next part of it: one event, or the body."""
+        """Append the next part: one event, or the body."""
         size = len(event)
         self._events.append(event)
         self._bytes += size
@@ -148,22 +150,22 @@ class Flight:
         self._wake()
 
     async def room(self) -> None:
-        """Waits while even the quickest reader is far behind."""
+        """Wait while even the fastest reader is far behind."""
         while self._paced and self._ahead > _AHEAD_BYTES and self.landing is None:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     def land(self, landing: Landing) -> None:
-        """Ends it, once; a second landing changes nothing."""
+        """End the flight; further calls have no effect."""
         if self.landing is None:
             self.landing = landing
             self.on_empty = _nothing
             self._wake()
 
-    # --- who reads it ---------------------------------------------------------------------------------------------
+    # --- readers --------------------------------------------------------------------------------------------------
 
     def events(self) -> list[bytes]:
-        """Everything since the beginning; for a reader that has read nothing yet, and so has kept all of it here."""
+        """Return all events; only for a reader that has taken none yet, which keeps them from being discarded."""
         return self._events
 
     def _forget(self) -> None:
@@ -191,7 +193,7 @@ class Flight:
                 future.set_result(None)
 
     def _unpace(self) -> None:
-        """Somebody waits for the whole answer, so its maker has nobody to wait for."""
+        """Stop slowing the producer: a reader waits for the whole answer."""
         self._paced = False
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
@@ -201,39 +203,39 @@ class Flight:
             return
         self._subscriptions.discard(subscription)
         if self._subscriptions and subscription.read >= self._furthest:
-            self._unpace()  # the pace was this one's; the others are not to hold up who comes next
+            self._unpace()  # it was the fastest reader; slower ones must not slow the producer for later readers
         if not self._subscriptions and self.landing is None:
             self.left_as = word
             self.on_empty()
 
 
 class Subscription:
-    """One reader's place in a flight. Whoever has one leaves it, however it ends."""
+    """One reader's position in a flight. Its owner must call `leave`, however it ends."""
 
     __slots__ = ("_future", "_nudged", "flight", "read")
 
     def __init__(self, flight: Flight) -> None:
         self.flight = flight
         self.read = 0
-        """How many events it has taken."""
+        """Number of events taken."""
         self._future: asyncio.Future[None] | None = None
         self._nudged = False
 
     async def begun(self) -> bool:
-        """Waits for the answer's beginning; False when the flight has landed without one, or after a `nudge`."""
+        """Wait for the answer's beginning; False when the flight has landed without one, or after a `nudge`."""
         flight = self.flight
         while flight.head is None and flight.landing is None and not self._nudged:
             await self._change()
         return flight.head is not None and not self._nudged
 
     def take(self) -> list[bytes]:
-        """The next events that are here, a few at most; empty when all of them have been taken."""
+        """Return the next events, a few at most; empty when all so far have been taken."""
         events = self.flight._after(self.read)
         self.read += len(events)
         return events
 
     async def more(self) -> bool:
-        """Waits for more to take; False when there is none and will be none, or after a `nudge`."""
+        """Wait for more events; False when there will be none, or after a `nudge`."""
         flight = self.flight
         while self.read >= flight._count():
             if flight.landing is not None or self._nudged:
@@ -242,20 +244,20 @@ class Subscription:
         return not self._nudged
 
     async def landed(self) -> Landing | None:
-        """Waits for the end, keeping everything in the flight; None after a `nudge`."""
+        """Wait for the end, while the flight stores all events; None after a `nudge`."""
         self.flight._unpace()
         while self.flight.landing is None and not self._nudged:
             await self._change()
         return self.flight.landing
 
     def nudge(self) -> None:
-        """Has this reader stop waiting: its own time is up."""
+        """Stop this reader's waiting: its own time is up."""
         self._nudged = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     def leave(self, word: str = "") -> None:
-        """Gives the subscription up; safe to call twice. `word` says why, should it be the last."""
+        """Give the position up; safe to call twice. `word` is the reason if it is the last reader."""
         self.flight._leave(self, word)
 
     async def _change(self) -> None:
@@ -274,16 +276,16 @@ class Flights:
         return len(self._under_way)
 
     def joinable(self, key: str, deadline: float, first_due: float | None = None) -> Flight | None:
-        """The flight that a request with this key and these times can join."""
+        """Return the flight that a request with this key and these times can join; None without one."""
         flight = self._under_way.get(key)
         return flight if flight is not None and flight.takes(deadline, first_due) else None
 
     def launch(self, flight: Flight) -> None:
-        """Those who come now will find this one; one that could not take them goes on unseen."""
+        """Register a flight for later requests; one that they could not join continues unregistered."""
         self._under_way[flight.key] = flight
 
     def forget(self, flight: Flight) -> None:
-        """Nobody else joins it."""
+        """Unregister a flight, so that no other request joins it."""
         if self._under_way.get(flight.key) is flight:
             del self._under_way[flight.key]
 

@@ -1,7 +1,7 @@
-"""The stream by which one worker's flight reaches others: written by its publisher, read into a copy of the flight.
+"""Carry one worker's flight to others on a stream: its publisher writes it, and a copy of the flight is read from it.
 
-Its entries: `h` and the head, then `e<number>:` and events, joined (each ends with a blank line, and has none within)
-or `b` and the body, then `z` and how it ended.
+Entries: `h` and the head, then `e<number>:` and the joined events (each ends with a blank line and contains none), or
+`b` and the body, then `z` and how it ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cache.flights.single_flight import AnswerHead, Flight, Landing, Subscriptio
 from cache.store.base import Store, StoreUnavailable
 
 ASK_AGAIN_S: Final = 1.0
-"""How often whoever reads along says so."""
+"""Interval in seconds at which a reading worker repeats its request."""
 SILENCE_S: Final = 1.0
-"""How long the store may not answer, in a burst or for good, before a flight by way of it is given up."""
+"""Maximum seconds without a reply of the store before a flight read through it is given up."""
 BATCH_S: Final = 0.02
 _KEPT_S: Final = 5.0
 _INTEREST_S: Final = 2.5
@@ -28,29 +28,29 @@ _BREAK: Final = b"\n\n"
 
 
 class Publisher:
-    """Publishes one flight while any other worker wants it; a reader of it like any other."""
+    """Publishes one flight while any other worker requests it; itself a reader of the flight."""
 
     def __init__(self, store: Store, pack: Callable[[Exception | None], bytes], flight: Flight) -> None:
         self._store = store
         self._pack = pack
         self._flight = flight
         self._wanted: dict[str, float] = {}
-        # The subscription is taken now: whoever reads here may leave before the task has begun.
+        # Subscribe now: the flight's only other reader may leave before the task has begun.
         self.task = asyncio.create_task(self._run(flight.subscribe()), name="tierline.flights.publish")
 
     def wanted(self, who: str) -> None:
-        """A worker's flight reads along, or still does."""
+        """Add a subscriber, or note that it still reads."""
         self._wanted[who] = time.monotonic()
 
     def gone(self, who: str) -> None:
-        """It does so no more."""
+        """Remove a subscriber."""
         if self._wanted.pop(who, None) is not None and not self._wanted:
             self.task.cancel()
 
     async def _run(self, subscription: Subscription) -> None:
         try:
             if subscription.flight.full:
-                # It is too late to begin at the beginning, and nobody shall wait for that.
+                # The first events are discarded, so readers are told at once instead of waiting.
                 lost = self._end(Landing("lost"))
                 await self._store.publish(stream_of(self._flight.key, self._flight.ident), [lost], _KEPT_S)
                 return
@@ -83,7 +83,7 @@ class Publisher:
             await self._news(subscription, began=began)
 
     async def _deliver(self, stream: str, frames: Sequence[bytes]) -> None:
-        """Publishes, if need be once more: entries that come twice are recognised by their numbers."""
+        """Publish, with retries: entries that arrive twice are recognised by their numbers."""
         until = time.monotonic() + SILENCE_S
         while True:
             try:
@@ -98,7 +98,7 @@ class Publisher:
         return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))
 
     async def _news(self, subscription: Subscription, *, began: bool) -> None:
-        """Waits for more, and then a moment for more of it, or until it is time to see whether anybody still reads."""
+        """Wait for events, then a moment for more of them; return at the latest when subscribers must be checked."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_AGAIN_S):
                 await (subscription.more() if began else subscription.begun())
@@ -111,7 +111,7 @@ class Publisher:
 
 
 class Copy:
-    """A flight's copy in another worker, fed with the stream's entries."""
+    """A copy of another worker's flight, fed with the stream's entries."""
 
     def __init__(self, flight: Flight, unpack: Callable[[bytes], Exception]) -> None:
         self._flight = flight
@@ -119,7 +119,7 @@ class Copy:
         self._count = 0
 
     def take(self, frame: bytes) -> Landing | None:
-        """One entry; the landing, once it is there. What makes no sense is a flight lost."""
+        """Process one entry; return the landing when it arrives. A malformed entry counts as a lost flight."""
         try:
             return self._take(frame)
         except (ValueError, TypeError):
@@ -159,5 +159,5 @@ class Copy:
 
 
 def stream_of(key: str, ident: str) -> str:
-    """The name of a flight's stream."""
+    """Return the name of a flight's stream."""
     return f"{key}:f:{ident}"

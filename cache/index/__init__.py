@@ -1,9 +1,9 @@
-"""The semantic index: which kept questions are nearest to this one, within one partition. See `cache.index.base`.
+"""Find the stored questions nearest to a new one within one partition; the interface is `cache.index.base`.
 
 vector_sets    Redis 8: one vector set per partition, in the store
 query_engine   Redis with the query engine: one index of all partitions, by tag, in the store
-replica        any server: the vectors in each worker, fed by a stream of the store
-probe          which of them, as the server has it
+replica        any server: the vectors in each worker, fed by a stream in the store
+probe          chooses one of them by what the server supports
 """
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector

@@ -1,8 +1,8 @@
-"""What every semantic index does, wherever its vectors lie.
+"""Define the interface of every semantic index.
 
-An index finds the kept questions nearest to one, within one partition, and never looks into another. Only similarity
-is decided here: whether a neighbour's answer may be served is the guards' question, and whether it still exists the
-store's, so an index may know entries that are gone, and may lack one that is there: both end as a miss.
+An index finds the stored questions nearest to a given one within one partition, and never searches another. It only
+ranks by similarity: the guards decide whether a neighbour's answer may be served, and the store knows whether it still
+exists. So an index may list deleted entries and lack existing ones: both end as a miss.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cache.store.base import IndexOperation
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "query_engine", "replica"]
 Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
-"""What a deployment may ask for: one kind, or the best that its server can carry."""
+"""What a deployment may configure: one kind, or the best that its server supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A kept question: the key of its entry, its text, and the cosine of its vector and the one looked for."""
+    """A stored question: the key of its entry, its text, and the cosine of its vector and the query's."""
 
     key: str
     question: str
@@ -33,9 +33,9 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """What `/readyz` says of the index. `kind` is None while there is none; `reason` is why it is not well, or ''.
+    """The index's state in `/readyz`. `kind` is None while there is none; `reason` is the fault, or ''.
 
-    `entries` counts what this index can find; None where the store would have to be walked to know.
+    `entries` is the number of questions it can find; None where counting would require a scan of the store.
     """
 
     kind: IndexKind | None
@@ -44,30 +44,30 @@ class IndexState:
 
 
 class SemanticIndex(Protocol):
-    """Vectors are unit length, of the index's dimension. What asks the store raises StoreUnavailable, and no more."""
+    """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """The `k` nearest, nearest first. Where none is similar `at_least` so, the nearest alone may do."""
+        """Return the `k` nearest, nearest first. Where none reaches `at_least`, it may return the nearest only."""
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
-        """What makes a record findable, for the round trip that writes its entry; it replaces one of the same key."""
+        """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""
 
     def kept(self, record: IndexRecord) -> None:
-        """Hears that those operations were carried out."""
+        """Learn that those operations were executed."""
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """Drops a neighbour whose entry is gone."""
+        """Remove a neighbour whose entry is gone."""
 
     async def start(self) -> None:
-        """Makes ready for searches, as far as the store allows now."""
+        """Prepare for searches, as far as the store allows now."""
 
     async def aclose(self) -> None:
-        """Ends what `start` began."""
+        """Stop what `start` began."""
 
     def state(self) -> IndexState:
-        """How it is."""
+        """Return the index's state."""
 
 
 def scope_in(partition: str) -> str:
-    """What the names of all partitions of one scope begin with, and the keys of its entries: up to its hash tag."""
+    """Return the common prefix of the names of a scope's partitions and of its entries' keys: up to the hash tag."""
     return partition[: partition.find("}") + 1] or partition

@@ -1,9 +1,8 @@
-"""Which index the server can carry: asked at start, every few seconds since, and whenever the server refuses one.
+"""Choose the index that the server supports: probed at start, every few seconds, and when the server refuses one.
 
-A server may change behind its address (an upgrade, a failover), and COMMAND INFO for two names costs it nothing. With
-`auto` vector sets come first, then the query engine, then the replica's own index, for which any server will do. A
-kind that is asked for by name is used or none is. Trouble with an index costs the semantic cache alone: the exact one
-goes on.
+The server behind an address may change (an upgrade, a failover), and COMMAND INFO for two names is cheap. With `auto`
+vector sets come first, then the query engine, then the replica index, which works with any server. An explicitly chosen
+kind is used or none is. A fault of the index affects only the semantic cache: the exact one continues.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _TOLD_FOR_S = 60.0
 
 
 class ChosenIndex:
-    """The SemanticIndex of a deployment. Before the first answer to a probe it is the replica's, which always works.
+    """The SemanticIndex of a deployment. Until the first probe succeeds it is the replica index, which always works.
 
-    `name` is that of the vectors; it is part of the names of all that is kept.
+    `name` identifies the vectors; it is part of the names of everything stored.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class ChosenIndex:
         entries: int = 100_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`entries`: how many a replica holds at most, and a partition in the store."""
+        """Take the store, and `entries`: the maximum number in a replica, or in one partition in the store."""
         self._store = store
         self._name = name
         self._dimension = dimension
@@ -61,11 +60,11 @@ class ChosenIndex:
 
     @property
     def usable(self) -> bool:
-        """Whether there is an index to ask; not where the server cannot carry the kind that was chosen by name."""
+        """Whether there is an index to search; False where the server lacks the explicitly chosen kind."""
         return self._kind is not None or self._choice in ("auto", "replica")
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """See SemanticIndex."""
+        """Return the nearest neighbours; see SemanticIndex."""
         if not self.usable:
             return []
         try:
@@ -76,55 +75,55 @@ class ChosenIndex:
             raise
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
-        """See SemanticIndex."""
+        """Return the operations that add a record; see SemanticIndex."""
         return self._current.operations(record) if self.usable else ()
 
     def kept(self, record: IndexRecord) -> None:
-        """See SemanticIndex."""
+        """Learn that a record was written; see SemanticIndex."""
         if self.usable:
             self._current.kept(record)
 
     def refused(self, why: str) -> None:
-        """Hears that the server refused an operation of this index: it is probed anew."""
+        """Record that the server refused an operation of this index, and probe again."""
         self._refusal, self._refused_at = why, time.monotonic()
         self._doubted.set()
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """See SemanticIndex."""
+        """Remove a neighbour; see SemanticIndex."""
         await self._current.forget(partition, neighbour)
 
     async def start(self) -> None:
-        """Probes, for as long as the store may take, and goes on probing."""
+        """Probe once, waiting for the store, and continue to probe in the background."""
         await self._look()
         self._watcher = asyncio.create_task(self._watch(), name="cache-index-probe")
 
     async def aclose(self) -> None:
-        """Stops probing, and closes the index."""
+        """Stop probing, and close the index."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         await self._current.aclose()
 
     def state(self) -> IndexState:
-        """See SemanticIndex."""
+        """Return the index's state, or a recent refusal; see SemanticIndex."""
         if self._kind is None:
             return IndexState(None, reason=self._why_none)
-        told = self._refusal if time.monotonic() - self._refused_at < _TOLD_FOR_S else ""
+        refusal = self._refusal if time.monotonic() - self._refused_at < _TOLD_FOR_S else ""
         now = self._current.state()
-        return IndexState(now.kind, now.entries, now.reason or told)
+        return IndexState(now.kind, now.entries, now.reason or refusal)
 
     async def _watch(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY_S if self._kind else _LOOK_AGAIN_S):
                     await self._doubted.wait()
-                    # One refusal brings a look at once, many bring no more than the usual few.
+                    # A single refusal causes one probe soon; many refusals cause no more than the periodic ones.
                     await asyncio.sleep(_LOOK_AGAIN_S)
             self._doubted.clear()
             await self._look()
 
     async def _look(self) -> None:
-        """Takes the index that the server can carry now; what there was stays while it does not answer."""
+        """Switch to the index that the server supports now; keep the present one while it does not answer."""
         try:
             kind = await carried(self._store, self._choice)
             if kind is not None:
@@ -156,7 +155,7 @@ class ChosenIndex:
 
 
 async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
-    """The kind of index that a deployment with this choice has on this store; None where it can have none.
+    """Return the kind of index for this choice on this store; None where the server does not support it.
 
     Raises StoreUnavailable.
     """
@@ -167,7 +166,7 @@ async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
     except StoreUnavailable as error:
         if error.reason != "index":
             raise
-        has = frozenset()  # it will not say: then it is not to be relied on
+            has = frozenset()  # COMMAND INFO is refused, so no kind can be relied on
     able = [kind for kind, command in _NEEDS if command in has and choice in ("auto", kind)]
     if able:
         return able[0]

@@ -1,8 +1,8 @@
-"""The index in the query engine (FT.*, in Redis Stack, Redis 8 with its modules, and what speaks like them).
+"""Index with the query engine (FT.*, in Redis Stack, in Redis 8 with its modules, and in compatible servers).
 
-Each record is a hash that the engine indexes by itself: its partition as a tag, its vector in one HNSW graph for all.
-The engine searches by vector within a tag (a hybrid query), and where few documents have the tag it compares them all,
-so a small partition is searched exactly. Hashes expire as keys do.
+Each record is a hash that the engine indexes: its partition as a tag, its vector in one HNSW graph for all partitions.
+The engine searches by vector within a tag (a hybrid query). Where few documents have the tag it compares them all, so a
+small partition is searched exactly. Hashes expire like keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUESTION = b"question"
 
 
 class QueryEngineIndex:
-    """See above. `name` names the index, and begins the keys of its hashes. `clock` is the wall clock, in seconds."""
+    """The index. `name` is its name and the prefix of its hashes' keys. `clock` is the wall clock, in seconds."""
 
     def __init__(self, store: Store, name: str, dimension: int, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -29,7 +29,7 @@ class QueryEngineIndex:
         self._clock = clock
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """See SemanticIndex."""
+        """Return the nearest neighbours; see SemanticIndex."""
         data = vector.astype("<f4").tobytes()
         query = DocumentQuery(self._index.name, _tag(partition), data, k, (_KEY, _QUESTION))
         return [
@@ -39,7 +39,7 @@ class QueryEngineIndex:
         ]
 
     def operations(self, record: IndexRecord) -> tuple[IndexDocument, ...]:
-        """See SemanticIndex."""
+        """Return the operation that adds a record; see SemanticIndex."""
         fields = (
             (PARTITION, _tag(record.partition).encode()),
             (VECTOR, record.vector),
@@ -49,28 +49,28 @@ class QueryEngineIndex:
         return (IndexDocument(self._document(record.key), fields, record.expires_at - self._clock()),)
 
     def kept(self, record: IndexRecord) -> None:
-        """Nothing is held here."""
+        """Do nothing: the record is in the store only."""
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """See SemanticIndex."""
+        """Remove a neighbour; see SemanticIndex."""
         await self._store.delete(self._document(neighbour.key))
 
     async def start(self) -> None:
-        """Sees to it that the engine has the index."""
+        """Create the index in the engine if it is missing."""
         await self._store.define(self._index)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
     def state(self) -> IndexState:
-        """See SemanticIndex."""
+        """Return the index's state; see SemanticIndex."""
         return IndexState("query_engine")
 
     def _document(self, key: str) -> str:
-        """In the slot of the entry: its hash tag is in its key."""
+        """Return a record's key: it contains the entry's hash tag, and so is in the entry's slot."""
         return self._index.prefix + key
 
 
 def _tag(partition: str) -> str:
-    """Hex, which needs no escaping in a query."""
+    """Hash a partition to hex, which needs no escaping in a query."""
     return blake2b(partition.encode(), digest_size=16).hexdigest()

@@ -1,8 +1,8 @@
-"""The index in each worker: works with any server, and a search is no round trip.
+"""Keep the index in each worker: it works with any server, and a search needs no round trip.
 
-Who keeps an answer appends its vector to a stream in the store, in the same round trip; every worker follows that
-stream, from its beginning at start, and goes on where it was after an outage. What the stream has cut off by then is
-missing here: it was older than all that it still holds.
+The worker that stores an answer appends its vector to a stream in the store, in the same round trip. Every worker reads
+that stream, from its beginning at start, and resumes after an outage. What was trimmed from the stream by then is
+missing here; it was older than everything the stream still holds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cache.index.rows import Rows
 from cache.store.base import Append, Store, StoreUnavailable
 
 _PAGE = 50
-"""Records taken at once: decoding and adding them holds the event loop for about a millisecond."""
+"""Records added at once: decoding and adding them holds the event loop for about a millisecond."""
 _BLOCK_MS = 5_000
 _RETRY_S = (0.1, 5.0)
 _SWEEP_S = 60.0
 
 
 class _Share:
-    """What one scope has: its partitions, longest unused first, and the rows in all of them."""
+    """One scope's partitions, least recently used first, and the number of rows in all of them."""
 
     __slots__ = ("count", "partitions")
 
@@ -40,12 +40,13 @@ class _Share:
 
 
 class ReplicaIndex:
-    """See above. It holds `total` rows at most, `per_partition` in one.
+    """The index in this worker, with at most `total` rows, and `per_partition` in one partition.
 
-    When it is full, a scope with more than its equal share makes room for itself, in its partition longest unused; only
-    for one with less does the scope longest unused give up a row. So nobody crowds the others out, neither by asking
-    much nor by asking under many system prompts, each of which is a partition. Rows go that expire first.
-    `clock` is the wall clock, in seconds. A record of another dimension, with a NaN, or that is garbage is left out.
+    When it is full, a scope with more than an equal share replaces rows of its own, in its least recently used
+    partition; for one with less, the least recently used scope gives up a row. So no tenant crowds out the others,
+    neither with many requests nor with many system prompts, each of which is a partition. Rows that expire first are
+    removed first. `clock` is the wall clock, in seconds. A record of another dimension, with a NaN, or that is corrupt
+    is ignored.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ReplicaIndex:
         total: int = 100_000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without a `store` it knows what is added to it, and no more."""
+        """Create an index; without a `store` it holds only what is added to it."""
         self.total = total
         self.following = False
         self._lost = False
@@ -76,11 +77,11 @@ class ReplicaIndex:
         return self._count
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """See SemanticIndex."""
+        """Return the nearest neighbours; see SemanticIndex."""
         return self.search(partition, vector, k, at_least)
 
     def search(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """`nearest`, for who has no event loop."""
+        """Return the nearest neighbours, like `nearest`, for callers without an event loop."""
         scope = scope_in(partition)
         share = self._shares.get(scope)
         rows = None if share is None else share.partitions.get(partition)
@@ -89,21 +90,21 @@ class ReplicaIndex:
         self._shares.move_to_end(scope)
         share.partitions.move_to_end(partition)
         before = len(rows)
-        found = rows.nearest(vector, k, at_least, self._clock())
+        neighbours = rows.nearest(vector, k, at_least, self._clock())
         self._grown(share, len(rows) - before)
-        return found
+        return neighbours
 
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
-        """A line for the stream, with the vector as float16: half the memory, and a cosine right to 1e-4."""
+        """Return a stream entry, its vector as float16: half the memory, and a cosine accurate to 1e-4."""
         half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
         return (Append(self._stream, encode_record(replace(record, vector=half)), self.total),)
 
     def kept(self, record: IndexRecord) -> None:
-        """What this worker wrote it finds at once, before the stream brings it."""
+        """Add a record written by this worker at once, before it arrives on the stream."""
         self.add(record)
 
     def add(self, record: IndexRecord) -> None:
-        """Makes a record findable here; one with the same key is replaced. Its vector is float32 or float16."""
+        """Add a record; one with the same key is replaced. Its vector is float32 or float16."""
         now = self._clock()
         vector = self._vector(record.vector)
         if record.expires_at <= now or vector is None:
@@ -123,7 +124,7 @@ class ReplicaIndex:
             self._sweep(now)
 
     def _has(self, record: IndexRecord) -> bool:
-        """Whether it is here: of what the stream brings, that is what this worker has written itself."""
+        """Return whether the record is here already: this worker has written it itself."""
         share = self._shares.get(scope_in(record.partition))
         rows = None if share is None else share.partitions.get(record.partition)
         return rows is not None and rows.has(record.key, record.expires_at)
@@ -138,7 +139,7 @@ class ReplicaIndex:
         return vector if vector is not None and np.isfinite(vector).all() else None
 
     def _room_beside(self, share: _Share, rows: Rows) -> bool:
-        """Whether another partition has given up a row for this one; else it has to replace one of its own."""
+        """Return whether another partition gave up a row for this one; if not, it must replace one of its own."""
         scope, giver = next(iter(self._shares.items()))
         if share.count * len(self._shares) > self.total or giver is share:
             giver = share
@@ -153,7 +154,7 @@ class ReplicaIndex:
         return True
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """See SemanticIndex. Other workers find out for themselves."""
+        """Remove a neighbour; see SemanticIndex. Other workers notice by themselves."""
         share = self._shares.get(scope_in(partition))
         rows = None if share is None else share.partitions.get(partition)
         if share is not None and rows is not None:
@@ -172,29 +173,29 @@ class ReplicaIndex:
                 del self._shares[scope]
 
     async def start(self) -> None:
-        """Begins to follow the stream."""
+        """Start reading the stream."""
         if self._store is not None and self._follower is None:
             self._follower = asyncio.create_task(self.follow(self._store, self._stream), name="cache-index")
 
     async def aclose(self) -> None:
-        """Stops following."""
+        """Stop reading the stream."""
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower, self.following = None, False
 
     def state(self) -> IndexState:
-        """See SemanticIndex."""
+        """Return the index's state; see SemanticIndex."""
         return IndexState("replica", len(self), "it has lost the stream that feeds it" if self._lost else "")
 
     async def follow(self, store: Store, stream: str) -> None:
-        """Feeds the index from `stream`, for ever: cancel it to stop."""
+        """Add the records of `stream` until cancelled."""
         last, pause = "0", _RETRY_S[0]
         while True:
             try:
                 if not self.following and last != "0" and await _restarted(store, stream, last):
                     last = "0"
-                # The first page is not waited for: a follower of an empty stream follows it all the same.
+                # The first read does not block, so that an empty stream counts as followed at once.
                 page = await store.after(stream, last, _PAGE, _BLOCK_MS if self.following else 0)
             except StoreUnavailable:
                 self.following, self._lost = False, True
@@ -210,7 +211,7 @@ class ReplicaIndex:
 
 
 async def _restarted(store: Store, stream: str, last: str) -> bool:
-    """Whether the stream is a new one, whose ids begin before where the old one had come to."""
+    """Return whether the stream was recreated: its newest id is older than the last one read."""
     newest = await store.latest(stream, 1)
     return bool(newest) and _order(newest[0][0]) < _order(last)
 

@@ -1,10 +1,10 @@
-"""The rows of one partition, searched in two steps: by sketches for candidates, then by the vectors themselves.
+"""Search the rows of one partition in two steps: candidates by sketches, then the vectors themselves.
 
-A sketch is a vector's signs, a bit each. Two vectors at an angle a differ in about the share a / pi of their signs
-(Charikar, "Similarity estimation techniques from rounding algorithms", 2002), and to count differing bits costs a
+A sketch is the signs of a vector, one bit each. Two vectors at an angle a differ in about the share a / pi of their
+signs (Charikar, "Similarity estimation techniques from rounding algorithms", 2002), and counting differing bits takes a
 thirtieth of the memory traffic of a product. Of 100,000 questions embedded in 256 dimensions, the 256 rows with the
 nearest sketches held 99% of the true five nearest, and 99.9% of those with a cosine of 0.8 or more.
-A row added is found at once, one removed is gone: there is no graph to build or to repair.
+Added rows are found at once and removed ones are gone: there is no graph to build or to repair.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Counts = NDArray[np.unsignedinteger[Any]]
 
 _CANDIDATES = 256
 _MOST_CANDIDATES = 1_024
-"""Where many sketches are equally near; what lies beyond is as near as what is taken."""
+"""Limit where many sketches are equally near; those left out are no nearer than those taken."""
 _SAMPLE = 4_096
 _FEW_DIMENSIONS = 384
-"""Up to which differing bits are counted modulo 256: what has more lies behind, and its cosine tells that soon."""
+"""Up to this dimension differing bits are counted modulo 256: an overflow is rare, and its cosine rejects it."""
 _FIRST_ROWS = 4
 _LAST_DOUBLING = 4_096
 _SCALE = 32_767.0
@@ -32,7 +32,7 @@ _SWEEP_S = 1.0
 
 
 class Rows:
-    """At most `most` rows, in no order. A vector is kept as int16: half the memory, and a cosine right to 1e-4."""
+    """At most `most` rows, unordered. Vectors are stored as int16: half the memory, and a cosine accurate to 1e-4."""
 
     __slots__ = (
         "_apart", "_bits", "_counts", "_differing", "_expires", "_keys", "_most", "_questions", "_row_of", "_sketches",
@@ -43,7 +43,7 @@ class Rows:
         size = min(_FIRST_ROWS, most)
         self._most = most
         self._vectors = np.zeros((size, dimension), np.int16)
-        # A line for each 64 bits, so that one pass reads one line from end to end.
+        # One line per 64 bits, so that one pass reads one line sequentially.
         self._sketches = np.zeros((-(-dimension // 64), size), np.uint64)
         self._expires = np.zeros(size, np.float64)
         self._counts = np.dtype(np.uint8) if dimension <= _FEW_DIMENSIONS else np.dtype(np.uint16)
@@ -60,12 +60,12 @@ class Rows:
         return key in self._row_of
 
     def has(self, key: str, expires_at: float) -> bool:
-        """Whether just this row is kept."""
+        """Return whether a row with this key and expiry is stored."""
         row = self._row_of.get(key)
         return row is not None and bool(self._expires[row] == expires_at)
 
     def put(self, key: str, question: str, expires_at: float, vector: Vector, *, grow: bool = True) -> None:
-        """Keeps one row, in the place of the same key's; when full, or not to `grow`, of the one to expire first."""
+        """Store a row, replacing that of the same key; if full or `grow` is False, replace the first to expire."""
         row = self._row_of.get(key)
         if row is None:
             row = self._append() if len(self._keys) < self._most and (grow or not self._keys) else self._take_over()
@@ -81,7 +81,7 @@ class Rows:
         self._keys.append("")
         self._questions.append("")
         if row == len(self._vectors):
-            # Zeroed memory costs nothing until it is written to: a long copy, which would hold the event loop, does.
+            # Zeroed memory costs nothing until it is written to; a long copy would hold the event loop.
             size = min(2 * row, self._most) if row < _LAST_DOUBLING else self._most
             self._vectors = _longer(self._vectors, size)
             self._expires = _longer(self._expires, size)
@@ -90,7 +90,7 @@ class Rows:
         return row
 
     def _make_room_to_search(self, size: int) -> None:
-        """What a search writes to is kept between searches: fresh memory of this size costs it a fifth of its time."""
+        """Allocate the buffers of a search; they are reused, since allocating them takes a fifth of a search."""
         self._differing = np.empty(size, np.uint64)
         self._bits = np.empty(size, np.uint8)
         self._apart: Counts = np.empty(size, self._counts)
@@ -101,11 +101,11 @@ class Rows:
         return row
 
     def remove_first_to_expire(self) -> int:
-        """Drops the row that would be the first to go; how many rows went."""
+        """Remove the row that expires first; return the number of rows removed."""
         return self.remove(self._keys[int(self._expires[: len(self._keys)].argmin())]) if self._keys else 0
 
     def remove(self, key: str) -> int:
-        """Drops a row, if it is there, and the last one moves to its place; how many rows went."""
+        """Remove a row if it exists, moving the last one to its place; return the number of rows removed."""
         row = self._row_of.pop(key, None)
         if row is None:
             return 0
@@ -119,7 +119,7 @@ class Rows:
         return 1
 
     def sweep(self, now: float) -> None:
-        """Drops some of what has expired, and not more than takes a millisecond."""
+        """Remove expired rows, as many as a millisecond allows."""
         if now < self._sweep_at:
             return
         expires = self._expires[: len(self._keys)]
@@ -130,7 +130,7 @@ class Rows:
         self._sweep_at = now if len(gone) > _SWEPT_AT_ONCE else max(soonest, now + _SWEEP_S)
 
     def nearest(self, vector: Vector, k: int, at_least: float, now: float) -> list[Neighbour]:
-        """See SemanticIndex."""
+        """Return the nearest neighbours; see SemanticIndex."""
         self.sweep(now)
         if not self._keys:
             return []
@@ -138,7 +138,7 @@ class Rows:
         scores: Vector = (self._vectors[rows] @ vector.astype(np.float32)) * np.float32(1 / _SCALE)
         scores[self._expires[rows] <= now] = -np.inf
         first = int(scores.argmax())
-        # That none is near enough is the common case by far, and then one will do.
+        # Usually none is near enough, and then the nearest one suffices.
         best = [first] if scores[first] < at_least else np.argsort(-scores)[:k].tolist()
         return [
             Neighbour(self._keys[row], self._questions[row], float(scores[place]))
@@ -147,7 +147,7 @@ class Rows:
         ]
 
     def _candidates(self, vector: Vector) -> NDArray[np.intp]:
-        """The rows worth a closer look: all of a few, else those whose sketches are nearest."""
+        """Return the rows to compare exactly: all if they are few, else those with the nearest sketches."""
         count = len(self._keys)
         if count <= _CANDIDATES:
             return np.arange(count)
@@ -160,7 +160,7 @@ class Rows:
         return rows
 
     def _counted_apart(self, vector: Vector, count: int) -> Counts:
-        """In how many bits each row's sketch differs from the vector's; of few dimensions, modulo 256."""
+        """Return in how many bits each row's sketch differs from the vector's; for few dimensions, modulo 256."""
         differing, bits, apart = self._differing[:count], self._bits[:count], self._apart[:count]
         apart[:] = 0
         for line, word in zip(self._sketches, _sketch(vector, len(self._sketches)), strict=True):

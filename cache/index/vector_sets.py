@@ -1,11 +1,11 @@
-"""The index in vector sets (Redis 8): a set for each partition, and what one worker keeps the next request finds.
+"""Index with vector sets (Redis 8): one set per partition; what one worker adds, the next request finds.
 
-A set for each, because a search in one set for all with a filter returned a tenant's own entry only 83% of the time:
-the graph is walked by nearness, and a partition may lie anywhere in it. An element's name carries its entry's key and
-its question, so that one round trip brings all that the guards read, from Redis 8.0 on. Beside each set a sorted set
-holds when its elements expire: vector sets have no such thing. Vectors are quantised to 8 bits, which moves cosines by
-0.0005 on average and 0.003 at most (of 8,000 real pairs not one verdict changed) and takes two thirds of the server's
-time and 60% of its memory.
+There is one set per partition because a search in a common set with a filter returned a tenant's own entry only 83% of
+the time: the graph is searched by nearness, and a partition may be anywhere in it. An element's name contains its
+entry's key and its question, so that one round trip returns all that the guards read, from Redis 8.0 on. A sorted set
+beside each set holds the expiry times, which vector sets do not support. Vectors are quantised to 8 bits, which changes
+cosines by 0.0005 on average and 0.003 at most (of 8,000 real pairs not one verdict changed) and takes two thirds of the
+server's time and 60% of its memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END = b"\0"
 
 
 class VectorSetIndex:
-    """See above. `per_partition` elements at most in one set; those to expire first leave it. `clock` as elsewhere."""
+    """The index, with at most `per_partition` elements per set; the first to expire go. `clock` is wall time."""
 
     def __init__(self, store: Store, *, per_partition: int = 100_000, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -29,12 +29,12 @@ class VectorSetIndex:
         self._clock = clock
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """See SemanticIndex."""
-        found = await self._store.similar(VectorQuery(_set(partition), vector.astype("<f4").tobytes(), k))
-        return [_neighbour(partition, element, similarity) for element, similarity in found]
+        """Return the nearest neighbours; see SemanticIndex."""
+        elements = await self._store.similar(VectorQuery(_set(partition), vector.astype("<f4").tobytes(), k))
+        return [_neighbour(partition, element, similarity) for element, similarity in elements]
 
     def operations(self, record: IndexRecord) -> tuple[VectorAdd, ...]:
-        """See SemanticIndex."""
+        """Return the operation that adds a record; see SemanticIndex."""
         now = self._clock()
         element = _element(record.partition, record.key, record.question)
         return (
@@ -50,21 +50,21 @@ class VectorSetIndex:
         )
 
     def kept(self, record: IndexRecord) -> None:
-        """Nothing is held here."""
+        """Do nothing: the record is in the store only."""
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """See SemanticIndex."""
+        """Remove a neighbour; see SemanticIndex."""
         element = _element(partition, neighbour.key, neighbour.question)
         await self._store.apply([VectorDrop(_set(partition), _order(partition), element)])
 
     async def start(self) -> None:
-        """Nothing to do: a set is made by its first element."""
+        """Do nothing: adding the first element creates a set."""
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
     def state(self) -> IndexState:
-        """See SemanticIndex."""
+        """Return the index's state; see SemanticIndex."""
         return IndexState("vector_sets")
 
 

@@ -1,12 +1,12 @@
-"""Which requests may be answered from the cache, and by which cache? Rules, no sockets.
+"""Decide which requests may be answered from the cache, and by which cache. Rules only, no I/O.
 
 exact      where the policy has it, unless one of its `never` rules holds.
-semantic   the same, and the request must be one question whose meaning stands alone and does not pass with the
-           day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and the
-           second one?`); nothing volatile (`cache.text.volatile`: today, latest, price); no text to work on
+semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
+           by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
+           the second one?`); nothing volatile (`cache.text.volatile`: today, latest, price); no text to work on
            (`translate ...`, quotes, code); not too long.
 
-Which answers may be kept is the matter of `cache.answers`.
+`cache.answers` decides which answers may be stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cache.text.volatile import is_volatile
 from policies.caching import CachePolicy
 
 LONGEST_QUESTION = 2_000
-"""Characters. Longer texts are documents, not questions that somebody else asks too."""
+"""Maximum characters: longer texts are documents, not questions that somebody else asks too."""
 
 _LEANS = re.compile(
     r"""^\s*(?:
@@ -37,11 +37,11 @@ _LEANS = re.compile(
 _VOLATILE = "volatile"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
-"""So many words with a meaning of their own let a pronoun refer to something in the same question."""
+"""With this many words of its own, a question may contain what its pronoun refers to."""
 
 
 class RequestFacts(Protocol):
-    """What the caller has already read off the request (the gateway's Features are such)."""
+    """What the caller has already read off the request (the gateway's Features implement it)."""
 
     @property
     def text(self) -> str: ...
@@ -60,7 +60,7 @@ class RequestFacts(Protocol):
 
 
 def rule_values(body: Mapping[str, Any], facts: RequestFacts) -> dict[str, Any]:
-    """What `cache.never` rules can ask for, but for `volatile`; None where the request does not say."""
+    """Return the values for `cache.never` rules, except `volatile`; None where the request does not set one."""
     return {
         "tools": facts.has_tools,
         "images": facts.has_images,
@@ -77,7 +77,7 @@ def rule_values(body: Mapping[str, Any], facts: RequestFacts) -> dict[str, Any]:
 
 
 def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: RequestFacts) -> str:
-    """Why neither cache applies, or ''."""
+    """Return why neither cache applies, or ''."""
     if policy.exact is None and policy.semantic is None:
         return "policy"
     if policy.never:
@@ -97,9 +97,9 @@ def why_not_semantic(
     question: str | None,
     longest: int = LONGEST_QUESTION,
 ) -> str:
-    """Why the semantic cache does not apply to a request that `why_not_any` has passed, or ''.
+    """Return why the semantic cache does not apply to a request that `why_not_any` has passed, or ''.
 
-    `longest` is how many characters of a question the vectors are certain to cover.
+    `longest` is the number of characters of a question that its vector certainly covers.
     """
     if policy.semantic is None:
         return "policy"
@@ -121,21 +121,21 @@ def why_not_semantic(
 
 
 def why_not_the_question(question: str, turns: int) -> str:
-    """Why a question may not be answered by the answer to another one, or ''. `turns` counts the user's messages."""
+    """Return why no other question's answer may be served, or ''. `turns` is the number of user messages."""
     return "long" if len(question) > LONGEST_QUESTION else _why_not_asked(question, turns > 1)
 
 
 @lru_cache(maxsize=1_024)
 def _why_not_asked(question: str, in_conversation: bool) -> str:
-    """Kept, because one request asks up to three times: before it embeds, before it looks up, before it writes."""
-    found = _WORD.findall(question.lower())
-    said = frozenset(found)
-    own = len(said - words.FAINT)
+    """Return the reason as above; cached, because a request needs it before embedding, lookup and write."""
+    tokens = _WORD.findall(question.lower())
+    seen = frozenset(tokens)
+    own = len(seen - words.FAINT)
     if _LEANS.match(question) or own == 0:
         return "follow_up"
-    if not said.isdisjoint(words.POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
+    if not seen.isdisjoint(words.POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
         return "follow_up"
-    pairs = frozenset(pairwise(found))
+    pairs = frozenset(pairwise(tokens))
     if is_volatile(question):
         return "volatile"
-    return "payload" if payload.carried(question, found, said, pairs) else ""
+    return "payload" if payload.carried(question, tokens, seen, pairs) else ""

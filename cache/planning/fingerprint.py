@@ -1,20 +1,19 @@
-"""The keys of a request: equal only for requests that must have the same answer.
+"""Compute the keys of a request: equal only for requests that must have the same answer.
 
-Everything in the body counts, fields nobody has heard of too, except what cannot change the answer (DENIED). The
-canonical form is JSON with sorted keys and the last user text cut out; that text follows, length-prefixed. Its
-hash before the text is the semantic partition, its hash after the text the exact key: one pass gives both.
+Everything in the body counts, unknown fields too, except what cannot change the answer (DENIED). The canonical form is
+JSON with sorted keys and the last user text cut out; that text follows, length-prefixed. The hash before the text is
+the semantic partition, the hash after the text the exact key: one pass gives both.
 
-Texts count by what they say: strings are compared in Unicode's form C, composed (UAX #15), names of fields too.
-How long composing takes grows with the square of the marks in a row, so a text of more than 30 of them (UAX #15 calls
-what has no more stream-safe), or of more than 64 Ki characters, counts as it is written, as do all of a longer request.
-Numbers count as they are written, so 1 and 1.0 differ, which costs a miss and never an answer to something else.
+Strings, names of fields too, are compared in Unicode's composed form NFC (UAX #15). Composing takes time that grows
+with the square of the number of consecutive marks, so a text with more than 30 of them (UAX #15 calls texts below that
+stream-safe), or of more than 64 Ki characters, is hashed as written, as are all texts of a longer request. Numbers are
+hashed as written, so 1 and 1.0 differ, which costs a miss and never serves a wrong answer.
 
-Both live in a scope (see `cache.scopes.scope`), so that no request of one tenant ever finds another's entry. All three
+Both keys belong to a scope (see `cache.scopes.scope`), so no request of one tenant can find another's entry. All three
 are BLAKE2b, keyed with the deployment's secret. With one (TIERLINE_CACHE_SECRET), a key seen in a listing or a slow log
-tells nothing: nobody can compute the key of a guessed request and compare. Without one, the default, they are plain
-hashes: tenants are kept apart all the same, but such guesses can be checked. Either way it is keys that are hidden, not
-entries: those lie in the store as they are. Parts are length-prefixed: no text inside a part can move the border
-between two.
+reveals nothing: nobody else can compute the key of a guessed request and compare. Without one, the default, they are
+plain hashes: tenants are still separated, but such guesses can be checked. Either way only keys are hidden; entries are
+stored in the clear. Parts are length-prefixed, so no text inside a part can move the boundary between two.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _DENIED_PREFIX = "prompt_cache_"
 _COMPOSED_CHARS: Final = 64 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
-"""No mark is a word's letter to `re`; rows of emoji and of dashes are found too, which costs a miss at the most."""
+"""`re` counts no mark as a word character. Rows of emoji and of dashes match too, which costs at most a miss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`scope` starts `key` and `partition`. `question` is the last user text, None where no text can be cut out."""
+    """`scope` prefixes `key` and `partition`. `question` is the last user text; None without a plain one."""
 
     scope: str
     key: str
@@ -54,9 +53,9 @@ class Fingerprint:
 
 
 def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str | None, embedder: str) -> Fingerprint:
-    """The keys of one checked request. `model`, when given, counts instead of the body's: a surface, or a pinned tier.
+    """Return the keys of one checked request. `model`, if given (a surface or a pinned tier), replaces the body's.
 
-    `secret` has 64 bytes at most. `embedder` names the vectors, so that two encoders never share a partition.
+    `secret` has at most 64 bytes. `embedder` identifies the vectors, so that two encoders never share a partition.
     """
     request = {
         name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)
@@ -72,17 +71,17 @@ def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str |
         question = unicodedata.normalize("NFC", question)
     partition = digest.copy()
     partition.update(prefixed(embedder.encode()))
-    # A question of no characters is not the same as none: its length says so.
+    # An empty question differs from none: its length prefix is hashed.
     digest.update(prefixed(question.encode()))
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
 
 
 def _canonical(request: dict[str, Any]) -> bytes:
-    """JSON with sorted keys and composed strings. Most is ASCII, and most of the rest is composed already."""
+    """Return JSON with sorted keys and composed strings. Most requests are ASCII, most others composed already."""
     canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
     if canonical.isascii() or len(canonical) > _COMPOSED_CHARS:
         return canonical
-    # What JSON escapes never composes with what follows, so a text is composed where its JSON is.
+    # JSON escapes never compose with what follows, so a text is composed exactly if its JSON is.
     text = canonical.decode()
     if not _composable(text) or unicodedata.is_normalized("NFC", text):
         return canonical
@@ -90,7 +89,7 @@ def _canonical(request: dict[str, Any]) -> bytes:
 
 
 def _composable(text: str) -> bool:
-    """Whether composing it takes no longer than reading it, more or less."""
+    """Return whether composing the text takes about linear time."""
     if len(text) <= _SURELY_SAFE_CHARS:
         return True
     return len(text) <= _COMPOSED_CHARS and _MARKS_IN_A_ROW.search(text) is None
@@ -101,13 +100,13 @@ def _composed(value: Any) -> Any:
         return unicodedata.normalize("NFC", value)
     if isinstance(value, dict):
         composed = {unicodedata.normalize("NFC", name): _composed(part) for name, part in value.items()}
-        # Two names that are one when composed: none may be lost, so they stay as they came.
+        # Two names may become equal when composed: the names then stay as written, so that neither is lost.
         return composed if len(composed) == len(value) else {name: _composed(part) for name, part in value.items()}
     return [_composed(part) for part in value] if isinstance(value, list) else value
 
 
 def _cut(messages: list[Any]) -> tuple[list[Any], str | None]:
-    """The messages without the last user text, and that text; the messages as they are when it is not plain text."""
+    """Return the messages without the last user text, and that text; unchanged messages if it is not plain text."""
     last = messages[-1]
     if last["role"] != "user":
         return messages, None

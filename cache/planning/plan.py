@@ -1,4 +1,4 @@
-"""The plan of a request: may it be answered from the cache, by which cache, and under which keys? Pure."""
+"""Plan a request: may it be answered from the cache, by which cache, and under which keys? No I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _SECRET_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What one request asks of a stored answer beyond its policy: no older, fresh for longer, of a nearer question.
+    """A request's own conditions on a stored answer, in addition to its policy's.
 
-    Seconds. It can only narrow what the policy allows.
+    Maximum age and minimum remaining lifetime in seconds, and the minimum similarity (cosine) of its question. They can
+    only narrow what the policy allows.
     """
 
     max_age_s: float | None = None
@@ -32,7 +33,7 @@ class Demands:
     min_similarity: float = 0.0
 
     def unmet(self, age_s: float, left_s: float, similarity: float | None) -> str:
-        """Which of them an answer does not meet, or ''. `similarity` is None for this very question's own answer."""
+        """Return the first condition that an answer fails, or ''. `similarity` is None for an exact answer."""
         if self.max_age_s is not None and age_s > self.max_age_s:
             return "max-age"
         if left_s < self.min_fresh_s:
@@ -45,7 +46,7 @@ NO_DEMANDS: Final = Demands()
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """What the cache may do for one request. `reason` says why it may do nothing; '' when it may."""
+    """What the cache may do for one request. `reason` is why it may do nothing; '' if it may."""
 
     policy: CachePolicy
     surface: str
@@ -60,21 +61,21 @@ class CachePlan:
     tiers: tuple[str, ...] = ()
     demands: Demands = NO_DEMANDS
     scope: Scope | None = None
-    """Whose the keys are; there wherever `keys` is."""
+    """The scope of the keys; set wherever `keys` is."""
     tags: Tags | None = None
-    """What the answer will have been drawn from; None where nobody says."""
+    """The sources of the answer; None if none are named."""
     drawn: list[Sample] = field(default_factory=list)
-    """What its fresh answer is to be compared with: noted by the lookup, for whoever keeps the answer."""
+    """Samples to compare the new answer with: added by the lookup, used when the answer is stored."""
 
     def outranks(self, tier: str, other: str) -> bool:
-        """Whether `tier` is the stronger of the two, by their places on the ladder."""
+        """Return whether `tier` is the stronger of the two, by their places on the ladder."""
         tiers = self.tiers
         return tier in tiers and (other not in tiers or tiers.index(tier) > tiers.index(other))
 
     def why_not_semantic(self) -> str:
-        """Why a neighbour's answer is out of the question for this request, or ''; then an embedding is worth its cost.
+        """Return why no neighbour's answer may be served, or ''; then the question is worth embedding.
 
-        Worked out when asked: a request that hits exactly never needs to know.
+        Computed on demand: a request with an exact hit does not need it.
         """
         if self.keys is None:
             return self.reason
@@ -82,9 +83,9 @@ class CachePlan:
 
 
 class Planner:
-    """Makes plans. `secret` may have any length; `embedder` names the vectors, `longest` is what they surely cover.
+    """Makes plans. `secret` may have any length; `embedder` identifies the vectors.
 
-    `teams` and `generation`: see `Scopes`.
+    `longest` is the number of characters that they certainly cover. `teams`, `generation`: see `Scopes`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Planner:
         demands: Demands = NO_DEMANDS,
         tags: Sequence[str] = (),
     ) -> CachePlan:
-        """See `Cache.plan`."""
+        """Return the plan of one request; see `ResponseCache.plan`."""
         reason = eligibility.why_not_any(policy.cache, body, facts)
         if not reason and not read and not write:
             reason = "no-cache"

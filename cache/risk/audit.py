@@ -1,17 +1,17 @@
-"""Labels for the semantic cache, gathered off the request path: was the stored answer the one that a fresh one gives?
+"""Collect labels for the semantic cache off the request path: does a stored answer agree with a new one?
 
-A share of the requests that a stored answer might serve (see `cache.risk.control`) is answered afresh; the client gets
-the fresh answer. Afterwards the stored one is fetched and the two are compared, and the verdict becomes a label of the
-surface's controller. Nobody waits for any of this, and what fails here costs a label.
+A sample of the requests that a stored answer might serve (see `cache.risk.control`) is answered by a model, and the
+client gets the new answer. Afterwards the stored one is fetched and the two are compared; the result becomes a label of
+the surface's controller. No request waits for this, and a failure here only loses a label.
 
-How two answers are compared stands in `cache.risk.comparison`. Where a judge is to compare and says nothing, that is no
-label: what it stood for is owed, and the judge's next labels stand for it too, each for at most one more like itself.
+`cache.risk.comparison` compares two answers. If a judge model is used and abstains, there is no label: the weight of
+its sample is added to the judge's next labels (at most doubling each).
 
-What clients say of hits afterwards (`complain`) goes the same way.
+Complaints of clients about hits (`complain`) are processed in the same way.
 
-The batches of all workers lie on one stream of the store per surface and kind of score, so that replicas have the same
-thresholds and a restart keeps them. They hold scores and verdicts and no text; a tenant is named only where it has
-complained. Without a store each worker learns for itself.
+The batches of all workers are on one stream of the store per surface and kind of score, so that replicas have the same
+thresholds and a restart keeps them. They contain scores and verdicts and no text; a tenant is named only if it has
+complained. Without a store each worker learns alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MOST_OWED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A candidate that was drawn: the key of its entry, its score, and how many such requests it stands for."""
+    """A sampled candidate: the key of its entry, its score, and the number of such requests that it represents."""
 
     surface: AuditedSurface
     key: str
@@ -67,7 +67,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SurfaceState:
-    """What `/readyz` says of a surface: the threshold in force, and of how many labels it is."""
+    """The state of a surface in `/readyz`: the threshold in force, and the number of labels behind it."""
 
     threshold: float
     labels: int
@@ -76,54 +76,54 @@ class SurfaceState:
 
 @dataclass(slots=True)
 class AuditedSurface:
-    """What one surface has learned, and what this worker has seen since its last batch."""
+    """What one surface has learned, and what this worker has observed since its last batch."""
 
     name: str
     stream: str
     control: RiskControl
     semantic: SemanticCache
-    """The rules it was learned under. A policy that is loaded anew brings equal ones that are not the same object."""
+    """The rules it was learned under. Reloading a policy gives an equal object, not the same one."""
     requests: int = 0
     scores: list[float] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     owed: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """The weights of samples below the threshold, and above it, of which the judge said nothing."""
+    """Weights of samples on which the judge abstained: [below the threshold, above it]."""
     last: str = "0"
     quiet_s: float = 0.0
 
     def state(self, owner: str = "") -> SurfaceState:
-        """The threshold in force, for this owner if one is named, and of how many labels."""
+        """Return the threshold in force, for this owner if one is named, and the number of labels."""
         return SurfaceState(self.control.threshold_for(owner), self.control.labels, self.control.breached)
 
     def count(self, owner: str) -> None:
-        """Notes a request of this owner."""
+        """Count a request of this owner."""
         self.requests += 1
         if owner in self.control.own:
             self.asked[owner] = self.asked.get(owner, 0) + 1
 
     def taken(self) -> Batch:
-        """What has been seen since the last call."""
+        """Return what was observed since the last call, and reset it."""
         batch = Batch(self.requests, tuple(self.scores), tuple(self.labels), tuple(self.complaints), self.asked)
         self.requests, self.scores, self.labels, self.complaints, self.asked = 0, [], [], [], {}
         self.quiet_s = 0.0
         return batch
 
     def owe(self, sample: Sample) -> None:
-        """The judge was to compare this one, and said nothing."""
+        """Record a sample on which the judge abstained, so that its weight goes to the next labels."""
         above = sample.score >= self.control.threshold
         self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
 
     def paid(self, sample: Sample) -> float:
-        """The weight of a label by the judge, with what it stands for beside itself."""
+        """Return the weight of a label by the judge: the sample's own, plus at most as much of the recorded weight."""
         above = sample.score >= self.control.threshold
         beside = min(self.owed[above], sample.weight)
         self.owed[above] -= beside
         return sample.weight + beside
 
     def fold(self, batch: Batch) -> None:
-        """Takes in a batch, and says so when the bound is broken, or is kept again."""
+        """Process a batch, and log a warning when the bound on wrong hits is exceeded."""
         before, threshold = self.control.breached, self.control.threshold
         self.control.fold(batch)
         if self.control.breached and not before:
@@ -133,10 +133,10 @@ class AuditedSurface:
 
 
 class Audits:
-    """See the module's docstring. `embed` is safe to call in a thread; without it only the texts are compared.
+    """Audits all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
-    `kind` names what makes the scores, and `cross_encoder` the model that has a say in them where the policy wants it:
-    labels of another verifier, another model or other vectors say nothing of these.
+    `kind` identifies the scorer, and `cross_encoder` the model that takes part where the policy wants it: labels of
+    another verifier, another model or other vectors do not apply to these scores.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Audits:
         judge: Judge | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`alike`: see `comparison.ALIKE`. `clock` is the wall clock, in seconds since 1970."""
+        """Create the audits. `alike`: see `comparison.ALIKE`. `clock` is the wall clock, in seconds since 1970."""
         self._store = store
         self._alike = alike
         self._judge = judge
@@ -163,50 +163,50 @@ class Audits:
         self._wake = asyncio.Event()
 
     def surface(self, name: str, semantic: SemanticCache, strict: float) -> AuditedSurface:
-        """What is known of a surface under these rules; `strict` is its threshold while that is little.
+        """Return the state of a surface under these rules; `strict` is its threshold while there are few labels.
 
-        Other rules go on with the labels in the store wherever those that make the scores are equal.
+        If the rules change, labels in the store stay valid as long as the rules that determine the scores are equal.
         """
-        found = self._surfaces.get(name)
-        if found is None or (found.semantic is not semantic and found.semantic != semantic):
+        audited = self._surfaces.get(name)
+        if audited is None or (audited.semantic is not semantic and audited.semantic != semantic):
             control = RiskControl(semantic.max_error, strict, semantic.audit)
             stream = self._stream_of(name, semantic)
-            found = self._surfaces[name] = AuditedSurface(name, stream, control, semantic)
-        found.semantic = semantic
-        return found
+            audited = self._surfaces[name] = AuditedSurface(name, stream, control, semantic)
+        audited.semantic = semantic
+        return audited
 
     def in_force(self, name: str, owner: str = "") -> SurfaceState | None:
-        """The state of the surface of this name, for this owner; None before its first request."""
-        found = self._surfaces.get(name)
-        return None if found is None else found.state(owner)
+        """Return the state of the surface of this name, for this owner; None before its first request."""
+        audited = self._surfaces.get(name)
+        return None if audited is None else audited.state(owner)
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
         if semantic.cross_encoder is not None:
-            asked = semantic.cross_encoder
-            # Where its score takes the other's place, `min_score` is where the threshold starts: it refuses nothing.
-            least = asked.min_score if asked.decides == "veto" else None
-            rules += [self._cross_encoder, asked.decides, str(least), str(asked.ask_from)]
+            rule = semantic.cross_encoder
+            # If its score replaces the other's, `min_score` is the initial threshold and refuses nothing by itself.
+            least = rule.min_score if rule.decides == "veto" else None
+            rules += [self._cross_encoder, rule.decides, str(least), str(rule.ask_from)]
         if semantic.audit_judge is not None:
             rules.append(semantic.audit_judge.backend)
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 
     def drawn(self, surface: AuditedSurface, key: str, score: float) -> Sample | None:
-        """Notes a candidate without a veto; the sample, when chance has it that it is to be compared."""
+        """Record a candidate without a veto; return it as a sample if it was drawn at random for comparison."""
         surface.scores.append(score)
         weight = surface.control.weight(score, random.random())  # noqa: S311
         return Sample(surface, key, score, weight) if weight else None
 
     def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:
-        """Compares the sample's stored answer with a fresh completion of this question, in its own time."""
+        """Compare the sample's stored answer with a new completion of this question, in a task of its own."""
         if len(self._waiting) < _MOST_WAITING:
             task = asyncio.create_task(self._compared(sample, fresh, question))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
     def complain(self, surface: AuditedSurface, complaint: Complaint) -> None:
-        """Takes in that a hit was wrong. One that tightens a threshold is shared with the other workers at once."""
+        """Record that a hit was wrong. A complaint that raises a threshold is shared with other workers at once."""
         if surface.control.has_heard(complaint.request):
             return
         surface.complaints.append(complaint)
@@ -244,9 +244,9 @@ class Audits:
         return Label(sample.score, not same, surface.paid(sample))
 
     async def _affords(self, sample: Sample, judge: AuditJudgeRules) -> bool:
-        """Whether the judge may be called once more within this hour, by all workers together.
+        """Return whether the judge may be called once more within this hour, by all workers together.
 
-        Near misses, of which there are many, leave half of the calls to would-be hits.
+        Candidates below the threshold, which are many, may use at most half of the calls.
         """
         surface = sample.surface
         most = judge.per_hour if sample.score >= surface.control.threshold else judge.per_hour // 2
@@ -259,7 +259,7 @@ class Audits:
         return False
 
     async def _stored(self, key: str) -> bytes | None:
-        """What lies under the key. A store that is late is asked again: nobody waits, and a label is worth it."""
+        """Return the value of a key. A slow store is retried: no request waits, and a label is worth it."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(StoreUnavailable):
                 return await self._store.get(key)
@@ -273,7 +273,7 @@ class Audits:
         return float(vectors[0] @ vectors[1]) >= self._alike
 
     async def run(self) -> None:
-        """Shares what was learned with the other workers, again and again. Cancel it to stop."""
+        """Exchange batches with the other workers periodically, until cancelled."""
         while True:
             for surface in list(self._surfaces.values()):
                 with contextlib.suppress(StoreUnavailable):
@@ -284,10 +284,10 @@ class Audits:
             self._wake.clear()
 
     async def _exchange(self, surface: AuditedSurface) -> None:
-        """Appends this worker's batch to the stream, and folds what all have appended since."""
+        """Append this worker's batch to the stream, and process what all workers have appended since."""
         surface.quiet_s += _EVERY_S
-        told = surface.labels or surface.complaints
-        if told or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
+        urgent = surface.labels or surface.complaints
+        if urgent or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
             batch = surface.taken()
             try:
                 await self._store.apply([Append(surface.stream, encode_batch(batch), _LINES)])
@@ -304,11 +304,11 @@ class Audits:
             page = await self._store.after(surface.stream, surface.last, _PAGE, 1) if len(page) == _PAGE else []
 
     def state(self) -> dict[str, SurfaceState]:
-        """Of each surface that has had a request."""
+        """Return the state of each surface that has had a request."""
         return {one.name: one.state() for one in self._surfaces.values()}
 
     async def aclose(self) -> None:
-        """Waits a moment for what is being compared, and gives up the rest."""
+        """Wait up to a second for running comparisons, and cancel the rest."""
         if self._waiting:
             _, late = await asyncio.wait(self._waiting, timeout=_CLOSE_S)
             for task in late:

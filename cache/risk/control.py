@@ -1,29 +1,30 @@
-"""A threshold that keeps the share of wrong hits among all requests of a surface below a bound. Pure: no clock, no I/O.
+"""Set a threshold that keeps the share of wrong hits among all requests of a surface below a bound. No clock, no I/O.
 
-A candidate is served from the threshold on; serving a wrong one is a loss of 1, everything else of 0, per request. So
-the expected loss falls as the threshold rises, and conformal risk control (Angelopoulos et al. 2022) finds the lowest
-threshold that keeps it under `max_error` from labelled requests. Where the labels come from, and what that asks for:
+A candidate is served if its score reaches the threshold; serving a wrong one is a loss of 1, everything else of 0, per
+request. So the expected loss falls as the threshold rises, and conformal risk control (Angelopoulos et al. 2022) finds
+the lowest threshold that keeps it under `max_error` from labelled requests. Properties of the labels, and consequences:
 
-  drawn by chance   Of the candidates that would be served only a few are answered afresh and compared, so each label
-                    stands for as many requests as its chance was small (inverse probability weights).
-  below, for free   A candidate under the threshold is answered afresh anyway. Its label says how far down one may go.
-  few               Being right on average is not enough where a handful of labels decides: an upper bound is kept under
-                    `max_error`, not the estimate, and until there are enough labels the strict threshold holds.
+  random sampling   Of the candidates that would be served only a few are answered by a model and compared, so each
+                    label is weighted by the inverse of its probability of being drawn.
+  free labels       A candidate under the threshold is answered by a model anyway. Its label shows how far the threshold
+                    may be lowered.
+  few labels        An estimate is not enough where a handful of labels decides: an upper bound is kept under
+                    `max_error`, and until there are enough labels the strict threshold holds.
   a rolling window  The index fills up, and what a threshold lets through grows with it. Labels of the latest WINDOW
-                    requests count, and are scaled by how much more often candidates reach the threshold now (of that
-                    every request tells, without a label).
-  drift             Whatever the window misses shows in the labels of what was served: the level that is aimed for falls
-                    with every excess and comes back slowly (adaptive conformal inference, Gibbs and Candes 2021). So
-                    over a long run the bound holds for any order of requests, not only for exchangeable ones.
-  complaints        A client says that a hit was wrong. That is no sample, so it is no label: it counts as one wrong hit
-                    at its score, once per request. First for its own tenant (or the team that shares its answers): the
-                    threshold for that one rises above the score at once, and comes down again when `max_error` of the
-                    requests it has sent since allow for the complaint. For the surface as a whole, what one tenant
-                    complains of counts for half of what may be wrong there at most: alone it can move the threshold of
-                    others no further than half of `max_error` would.
+                    requests count, and are scaled by how much more often candidates reach the threshold now (which
+                    every request shows, without a label).
+  drift             What the window misses shows in the labels of served answers: the target level falls with every
+                    excess and recovers slowly (adaptive conformal inference, Gibbs and Candes 2021). So over a long run
+                    the bound holds for any order of requests, not only for exchangeable ones.
+  complaints        A client reports a wrong hit. That is no random sample, so it is no label: it counts as one wrong
+                    hit at its score, once per request. It first affects its own tenant (or the team that shares its
+                    answers): that tenant's threshold rises above the score at once, and falls again when `max_error` of
+                    its requests since then covers the complaint. For the whole surface, one tenant's complaints count
+                    for at most half of the allowed wrong hits: alone it can move the threshold of others no further
+                    than half of `max_error` would.
 
-Everything that is known comes in batches, and the state is nothing but what was folded from them in order: replicas
-that read the same batches out of the store have the same threshold, and so has one that starts again.
+All observations come in batches, and the state is computed only from them, in order: replicas that read the same
+batches from the store have the same threshold, and so does a restarted one.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 WINDOW = 50_000
-"""Requests whose labels count."""
+"""Number of latest requests whose labels count."""
 ENOUGH = 1_000
-"""So many labels of candidates above the threshold in force, and no more than the policy's share is drawn."""
+"""With this many labels of candidates above the threshold, only the policy's share is sampled."""
 LEAST_LABELS = 100
 """With fewer labels in all, the strict threshold holds."""
 _RECENT = 5_000  # requests that tell how often candidates reach the threshold now
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
-_MANY = 0.1  # the share drawn of candidates above the threshold while labels are few
-_FREE = 5.0  # candidates below it are drawn so many times as often: nobody waits for them
-_SURE = 1.28  # standard errors: an upper bound that holds nine times in ten
-_PACE = 0.01  # how much of a batch's excess, per hundred requests, the aim moves by
+_MANY = 0.1  # share sampled of candidates above the threshold while labels are few
+_FREE = 5.0  # factor by which candidates below it are sampled more often: their requests lose no hit
+_SURE = 1.28  # standard errors: a one-sided upper bound with 90% confidence
+_PACE = 0.01  # change of the target level per excess of a batch and hundred requests
 _LOWEST_AIM = 0.25
-_ONE_OWNER = 0.5  # of what may be wrong on a surface, the part that one owner's complaints can make up
+_ONE_OWNER = 0.5  # maximum share of a surface's allowed wrong hits that one owner's complaints make up
 _NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What comparing a fresh answer with the stored one said. `weight`: how many such requests it stands for."""
+    """The result of comparing a stored with a new answer. `weight`: the number of such requests it represents."""
 
     score: float
     wrong: bool
@@ -71,9 +72,9 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """A client said that a hit was wrong. `score`: the hit's. `owner`: whose hits may be held back for it first.
+    """A client's report of a wrong hit. `score` is the hit's, `owner` the tenant or team whose threshold rises first.
 
-    `request` stands for the tenant and the id of the request, so that it counts once however often it is said.
+    `request` identifies the tenant and the request, so that repeated complaints count once.
     """
 
     score: float
@@ -83,9 +84,9 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some requests of a surface: how many, the scores of those that had a candidate without a veto, and new labels.
+    """Some requests of a surface: their number, the scores of candidates without a veto, and new labels.
 
-    `asked` says how many of the requests were of each owner that had complained before.
+    `asked` is the number of the requests of each owner that had complained before.
     """
 
     requests: int
@@ -96,7 +97,7 @@ class Batch:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """A batch as a line of the stream: JSON. Scores have six digits, but all where a threshold is to be just above."""
+    """Encode a batch as a line of the stream, JSON. Scores are rounded to six digits, except those of complaints."""
     line: list[object] = [
         batch.requests,
         [round(score, 6) for score in batch.scores],
@@ -108,7 +109,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """The batch in a line of the stream; raises CorruptEntry."""
+    """Decode a line of the stream. Raises CorruptEntry."""
     try:
         requests, scores, labels, *rest = orjson.loads(data)
         complaints, asked = rest or ((), _NOTHING)
@@ -133,10 +134,10 @@ def decode_batch(data: bytes) -> Batch:
 
 
 def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:
-    """The least threshold at which the expected share of wrong hits is `max_error` at most; infinite where none is.
+    """Return the lowest threshold with an expected share of wrong hits of at most `max_error`; infinite if none has.
 
-    `scores` (n,) of cases drawn as the next one will be, -inf for what no threshold serves; `wrong`: serving it is
-    wrong. Conformal risk control (Angelopoulos et al. 2022): one wrong hit more is counted than there are.
+    `scores` (n,) are of cases drawn like the next one, -inf where no threshold serves; `wrong`: serving it is wrong.
+    Conformal risk control (Angelopoulos et al. 2022): one wrong hit is added to those observed.
     """
     lost = np.sort(scores[wrong & (scores > -math.inf)])[::-1]
     allowed = math.floor(max_error * (len(scores) + 1)) - 1
@@ -151,10 +152,10 @@ def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:
 class RiskControl:
     """Sets the threshold of one surface; see the module's docstring.
 
-    `strict` is the threshold while little is known, `audit` the share of candidates above the threshold that is
-    answered afresh once enough is (0: nothing is ever compared, and the strict threshold stays). `threshold` is in
-    force now, for all but the owners in `own`; `breached` while more than `max_error` of the requests would have been
-    answered wrongly, by all that is known, at the threshold that was in force before.
+    `strict` is the threshold while labels are few, `audit` the share of candidates above the threshold that is sampled
+    once there are enough (0: nothing is compared, and the strict threshold stays). `threshold` is in force now, for all
+    but the owners in `own`; `breached` is set while, by the present estimate, more than `max_error` of the requests
+    would have been answered wrongly at the previous threshold.
     """
 
     max_error: float
@@ -168,9 +169,9 @@ class RiskControl:
     _above: int = field(init=False, default=0)
     _labels: int = field(init=False, default=0)
     own: Mapping[str, float] = field(init=False, default_factory=dict)
-    """Of each owner with a complaint in the window the least score that it is served at, -inf where any will do."""
+    """For each owner with a complaint in the window, the lowest score it is served at; -inf where any is allowed."""
     _complaints: dict[str, Complaint] = field(init=False, default_factory=dict)
-    """Those in the window, by their request."""
+    """Complaints in the window by their request."""
 
     def __post_init__(self) -> None:
         self.threshold = self.strict
@@ -178,22 +179,22 @@ class RiskControl:
 
     @property
     def labels(self) -> int:
-        """How many labels count now."""
+        """Number of labels in the window."""
         return self._labels
 
     def threshold_for(self, owner: str) -> float:
-        """The score from which on this owner's requests are served."""
+        """Return the score from which on this owner's requests are served."""
         own = self.own.get(owner)
         return self.threshold if own is None else max(own, self.threshold)
 
     def has_heard(self, request: str) -> bool:
-        """Whether a complaint about this request counts already."""
+        """Return whether a complaint about this request is already counted."""
         return request in self._complaints
 
     def weight(self, score: float, chance: float) -> float:
-        """Whether a candidate without a veto is to be compared with a fresh answer: 0.0, or the weight of its label.
+        """Return the label weight of a candidate without a veto if it is sampled for comparison, else 0.0.
 
-        `chance` is drawn evenly from 0..1. Above the threshold, being compared means not being served.
+        `chance` is uniform in 0..1. A sampled candidate above the threshold is not served.
         """
         if not self.audit:
             return 0.0
@@ -203,7 +204,7 @@ class RiskControl:
         return 1 / share if chance < share else 0.0
 
     def fold(self, batch: Batch) -> None:
-        """Takes a batch in, and sets the threshold anew."""
+        """Process a batch and update the threshold."""
         if not batch.requests and not batch.labels and not batch.complaints:
             return
         self._adapt(batch)
@@ -223,7 +224,7 @@ class RiskControl:
         self._set(by_owner)
 
     def _adapt(self, batch: Batch) -> None:
-        """Moves the aim by what these labels say of the threshold that was in force."""
+        """Move the target level by the excess of these labels at the threshold that was in force."""
         if self._labels < LEAST_LABELS:
             return
         lost = sum(label.weight for label in batch.labels if label.wrong and label.score >= self.threshold)
@@ -231,37 +232,37 @@ class RiskControl:
         self._aim = min(self.max_error, max(_LOWEST_AIM * self.max_error, moved))
 
     def _by_owner(self) -> dict[str, list[float]]:
-        """The scores of the complaints in the window, the highest first, by owner."""
-        found: dict[str, list[float]] = {}
+        """Return the scores of the complaints in the window by owner, the highest first."""
+        by_owner: dict[str, list[float]] = {}
         for one in self._complaints.values():
-            found.setdefault(one.owner, []).append(one.score)
-        for scores in found.values():
+            by_owner.setdefault(one.owner, []).append(one.score)
+        for scores in by_owner.values():
             scores.sort(reverse=True)
-        return found
+        return by_owner
 
     def _own(self, by_owner: Mapping[str, list[float]]) -> dict[str, float]:
-        """See `own`. The complaints at the highest scores are allowed for first."""
+        """Return the value of `own`. Complaints at the highest scores are covered first."""
         asked = dict.fromkeys(by_owner, 0)
         for batch in self._batches if by_owner else ():
             for owner, count in batch.asked.items():
                 if owner in asked:
                     asked[owner] += count
-        found = {}
+        lowest = {}
         for owner, scores in by_owner.items():
             allowed = math.floor(self.max_error * asked[owner])
-            found[owner] = math.nextafter(scores[allowed], math.inf) if allowed < len(scores) else -math.inf
-        return found
+            lowest[owner] = math.nextafter(scores[allowed], math.inf) if allowed < len(scores) else -math.inf
+        return lowest
 
     def _set(self, by_owner: Mapping[str, list[float]]) -> None:
         scores, wrong, weights = self._known()
         self._labels = len(scores)
-        # A complaint is a wrong hit for certain and stands for no other, so it is neither scaled nor uncertain.
+        # A complaint is certainly a wrong hit and represents no other, so it is neither scaled nor uncertain.
         most = _ONE_OWNER * self._aim * self._requests
-        heard = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
-        told, parts = np.array(heard).reshape(-1, 2).T
-        order = np.argsort(-np.concatenate([scores[wrong], told]))
-        levels = np.concatenate([[math.inf], np.concatenate([scores[wrong], told])[order]])
-        lost = np.concatenate([[0.0], np.concatenate([weights[wrong], np.zeros(len(told))])[order]])
+        counted = [(score, min(1.0, most / len(some))) for some in by_owner.values() for score in some]
+        reported, parts = np.array(counted).reshape(-1, 2).T
+        order = np.argsort(-np.concatenate([scores[wrong], reported]))
+        levels = np.concatenate([[math.inf], np.concatenate([scores[wrong], reported])[order]])
+        lost = np.concatenate([[0.0], np.concatenate([weights[wrong], np.zeros(len(reported))])[order]])
         complained = np.concatenate([[0.0], np.concatenate([np.zeros(int(wrong.sum())), parts])[order]])
         growth = self._growth(levels) / max(1, self._requests)
         estimate = np.cumsum(lost) * growth + np.cumsum(complained) / max(1, self._requests)
@@ -271,26 +272,26 @@ class RiskControl:
         else:
             upper = estimate + (weights.max() + _SURE * np.sqrt(np.cumsum(lost**2))) * growth
             fits = upper <= self._aim
-        # What lies between two levels costs what the upper one does, so the threshold is just above the first misfit.
+        # Scores between two levels have the loss of the upper one, so the threshold is just above the first misfit.
         if fits.all():
-            found = self.strict if few else float(scores.min())
+            lowest = self.strict if few else float(scores.min())
         else:
-            found = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
+            lowest = math.nextafter(float(levels[int(np.argmin(fits))]), math.inf)
         served = int(np.searchsorted(-levels, -self.threshold, side="right")) - 1
         self.breached = served > 0 and float(estimate[served]) > self.max_error
-        self.threshold = max(self.strict, found) if few else found
+        self.threshold = max(self.strict, lowest) if few else lowest
         self._above = int((scores >= self.threshold).sum())
 
     def _known(self) -> tuple[Floats, Flags, Floats]:
-        """The window's labels: scores, whether wrong, weights."""
-        found = np.array(
+        """Return the window's labels: scores, whether wrong, weights."""
+        labels = np.array(
             [(label.score, label.wrong, label.weight) for batch in self._batches for label in batch.labels]
         )
-        scores, wrong, weights = found.reshape(-1, 3).T
+        scores, wrong, weights = labels.reshape(-1, 3).T
         return scores, wrong.astype(np.bool_), weights
 
     def _growth(self, levels: Floats) -> Floats:
-        """How much more often a candidate reaches each level of late than over the window; never less than 1."""
+        """Return how much more often candidates reach each level recently than over the window; at least 1."""
         every = [np.asarray(batch.scores) for batch in self._batches]
         recent, count = [], 0
         for batch, scores in zip(reversed(self._batches), reversed(every), strict=True):
@@ -305,6 +306,6 @@ class RiskControl:
 
 
 def _reaching(scores: Floats, levels: Floats) -> Floats:
-    """How many of the scores are at each level or above, shape (levels,)."""
+    """Return how many of the scores are at each level or above, shape (levels,)."""
     ordered = np.sort(scores)
     return (len(ordered) - np.searchsorted(ordered, levels)).astype(np.float64)

@@ -1,1 +1,1 @@
-"""Say whose entries are whose: scopes, their generations, tags, and the list of what each scope holds."""
+"""Determine who shares entries with whom: scopes, generations, tags, and the list of each scope's entries."""

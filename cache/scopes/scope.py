@@ -1,17 +1,17 @@
-"""Scopes: who shares entries with whom. One per owner, surface, `answers_version` and generation; nothing crosses them.
+"""Derive scopes: entries are shared only within one owner, surface, `answers_version` and generation.
 
-The owner is the tenant that the key stands for, never anything a request says of itself; or, where the policy widens
-the cache to a team (`cache.scope: team`), the tenant's team. A tenant without a team stays by itself.
+The owner is the tenant of the API key, never anything in the request; or, where the policy widens the cache to a team
+(`cache.scope: team`), the tenant's team. A tenant without a team has a scope of its own.
 
-The policy's `answers_version` stands for what makes an answer: the ladder's tiers and models, and the rules for the
-output and the cache. So another model's answers are never found, and those of a policy whose thresholds were edited
-are. System prompts are part of the request (see `cache.planning.fingerprint`).
+The policy's `answers_version` covers what determines an answer: the ladder's tiers and models, and the rules for output
+and cache. So answers of another model are never found, while those of a policy with edited thresholds are. System
+prompts are part of the request (see `cache.planning.fingerprint`).
 
-The generation is a number in the store that purging a surface raises (see `cache.scopes.generations`): the entries of
-the scopes before are then under keys that nobody asks for any more.
+The generation is a number in the store that a purge of the surface raises (see `cache.scopes.generations`): entries of
+earlier scopes are then under keys that are not used any more.
 
 Scopes are BLAKE2b hashes, keyed with the deployment's secret; their parts are length-prefixed, so that no text inside
-one can move the border between two. In a key a scope stands in braces: all its keys are in one slot of a cluster.
+one can move the boundary between two. In a key a scope is in braces: all its keys are in one slot of a cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from policies.model import Policy
 
 SCHEMA: Final = "c3"
-"""Part of every key: an older or newer Tierline on the same store never reads these entries."""
+"""Part of every key: another version of Tierline on the same store never reads these entries."""
 DIGEST_BYTES: Final = 16
 _DIGEST_CHARS: Final = 2 * DIGEST_BYTES
 _REMEMBERED: Final = 10_000
@@ -32,15 +32,15 @@ _REMEMBERED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One scope. `prefix` starts all its keys; the rest says in words what the hash in it stands for."""
+    """One scope. `prefix` starts all its keys; the other fields are the plain text of what its hash covers."""
 
     prefix: str
     owner: str
     surface: str
     policy: str
-    """The label, `surface@version`, of a policy whose answers lie here; others may share it."""
+    """Label, `surface@version`, of a policy with answers here; other policies may share the scope."""
     models: str
-    """The models that may have given the answers, of the cheapest tier first."""
+    """Models that may have given the answers, the cheapest tier's first."""
     generation: int
 
     @property
@@ -50,24 +50,24 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of requests. `teams` names the team of each tenant that has one."""
+    """Derives the scopes of requests. `teams` maps each tenant with a team to its name."""
 
     def __init__(self, secret: bytes, teams: Mapping[str, str], generation: Callable[[str, str], int]) -> None:
-        """`generation` tells the one of an owner and a surface now; `secret` has 64 bytes at most."""
+        """Take the secret (at most 64 bytes), the teams, and `generation`, of (owner, surface) now."""
         self._secret = secret
         self._teams = {tenant: f"team:{team}" for tenant, team in teams.items()}
         self._generation = generation
         self._known: dict[tuple[str, str, str, str], Scope] = {}
 
     def of(self, tenant: str, policy: Policy) -> Scope:
-        """The scope of a request of this tenant."""
+        """Return the scope of a request of this tenant."""
         name = (tenant, policy.surface, policy.version, policy.answers_version)
-        known = self._known.get(name)
-        if known is None or known.generation != self._generation(known.owner, known.surface):
+        scope = self._known.get(name)
+        if scope is None or scope.generation != self._generation(scope.owner, scope.surface):
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[name] = self._new(tenant, policy)
-        return known
+            scope = self._known[name] = self._new(tenant, policy)
+        return scope
 
     def _new(self, tenant: str, policy: Policy) -> Scope:
         team = self._teams.get(tenant) if policy.cache.scope == "team" else None
@@ -77,18 +77,18 @@ class Scopes:
         return Scope(prefix, owner, surface, policy.label, " -> ".join(policy.models), generation)
 
     def owners(self, tenant: str) -> tuple[str, ...]:
-        """Under whom a tenant's answers may lie: itself, and its team."""
+        """Return the owners of a tenant's possible answers: itself, and its team if it has one."""
         team = self._teams.get(tenant)
         return (owner_of(tenant),) if team is None else (owner_of(tenant), team)
 
 
 def owner_of(tenant: str) -> str:
-    """A tenant as an owner: no team has that name, for the names of both have no colon."""
+    """Return a tenant's name as an owner. It cannot equal a team's: neither name contains a colon."""
     return f"tenant:{tenant}"
 
 
 def scope_of(owner: str, surface: str, answers_version: str, secret: bytes, generation: int = 0) -> str:
-    """The prefix of all keys of one scope."""
+    """Return the prefix of all keys of one scope."""
     digest = blake2b(digest_size=DIGEST_BYTES, key=secret)
     for part in (SCHEMA, owner, surface, answers_version, str(generation)):
         digest.update(prefixed(part.encode()))
@@ -96,10 +96,10 @@ def scope_of(owner: str, surface: str, answers_version: str, secret: bytes, gene
 
 
 def prefix_of(digest: str) -> str:
-    """The prefix of the scope with this hash."""
+    """Return the prefix of the scope with this hash."""
     return f"tierline:{SCHEMA}:{{{digest}}}"
 
 
 def prefixed(part: bytes) -> bytes:
-    """A part of what is hashed, with its length before it."""
+    """Return a part to be hashed, with its length in front."""
     return b"%d:%b" % (len(part), part)

@@ -1,11 +1,11 @@
-"""Shelves: what lies in each scope, so that none takes more than its share of the store, and what is there can be told.
+"""Limit the size of each scope and list its entries.
 
-A scope's shelf is two keys beside its entries: a hash from each entry's digest to its bytes and the digest of the one
-that it was copied from, with the sum of all bytes under ''; and a sorted set of the digests by the time of creation.
-One script writes an entry and both: where the scope then has more entries or bytes than it may, its oldest go, until
-what is left fits (at most 100 at a time), so that a tenant that fills its scope evicts nobody but itself (S16). What
-has expired is struck off in the same way, so counts are right but for entries that the server itself evicted.
-All keys of a scope lie in one slot of a cluster, and both keys go with the last entry.
+A scope has two keys besides its entries: a hash from each entry's digest to its size in bytes and, for a copy, the
+digest of the original, with the sum of all bytes under ''; and a sorted set of the digests by time of creation. One
+script writes an entry and both: if the scope then exceeds its limit of entries or bytes, the oldest are deleted until
+it fits (at most 100 at a time), so that a tenant that fills its scope evicts only its own entries (S16). Expired
+entries are removed in the same way, so the counts are exact except for entries that the server itself evicted.
+All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ ENTRY: Final = ":x:"
 _STRIKE: Final = b"""
 local prefix = string.sub(KEYS[1], 1, -(#ARGV[1] + 1))
 local function strike(digest)
-  local said = redis.call('HGET', KEYS[2], digest)
+  local record = redis.call('HGET', KEYS[2], digest)
   redis.call('DEL', prefix .. digest)
   redis.call('ZREM', KEYS[3], digest)
-  if not said then return 0 end
+  if not record then return 0 end
   redis.call('HDEL', KEYS[2], digest)
-  return redis.call('HINCRBY', KEYS[2], '', -tonumber(string.match(said, '^%d+')))
+  return redis.call('HINCRBY', KEYS[2], '', -tonumber(string.match(record, '^%d+')))
 end
 """
 _PUT: Final = (
     _STRIKE
     + b"""
 local ttl, size = tonumber(ARGV[3]), #ARGV[2]
-local said = redis.call('HGET', KEYS[2], ARGV[1])
-local before = said and tonumber(string.match(said, '^%d+')) or 0
+local record = redis.call('HGET', KEYS[2], ARGV[1])
+local before = record and tonumber(string.match(record, '^%d+')) or 0
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ttl)
 redis.call('HSET', KEYS[2], ARGV[1], size .. ' ' .. ARGV[5])
 redis.call('ZADD', KEYS[3], ARGV[4], ARGV[1])
@@ -64,7 +64,7 @@ return there
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that one scope may hold, in entries and in bytes as stored."""
+    """Limits of one scope, in entries and in bytes as stored."""
 
     entries: int = 20_000
     bytes: int = 32 << 20
@@ -72,7 +72,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One entry as its shelf has it."""
+    """One entry as the size hash records it: its digest, its bytes, and the original's digest if it is a copy."""
 
     digest: str
     bytes: int
@@ -82,9 +82,9 @@ class Placed:
 def put(
     key: str, value: bytes, ttl_s: float, created_at: float, caps: Caps, origin: str = "", lease: str = ""
 ) -> Command:
-    """Writes an entry under the caps of its scope. Times in seconds, `created_at` by the writer's clock.
+    """Return the command that writes an entry under its scope's caps. Times in seconds of the writer's wall clock.
 
-    `lease` is the key of the lease under which its answer was made: whoever looks from now on finds the answer.
+    `lease` is the key of the lease under which the answer was produced; it is deleted, because lookups now hit.
     """
     prefix, _, digest = key.rpartition(ENTRY)
     ttl_ms = max(1, round(ttl_s * 1000))
@@ -100,36 +100,36 @@ def put(
 
 
 def drop(prefix: str, digests: Iterable[str]) -> Command:
-    """Removes entries, all of one scope; the reply is 1 if the first of them was there, else 0."""
+    """Return the command that deletes entries of one scope; its reply is 1 if the first of them existed, else 0."""
     first, *rest = digests
     key = f"{prefix}{ENTRY}{first}".encode()
     return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *(each.encode() for each in (first, *rest))))
 
 
 def measured(prefix: str) -> tuple[Command, Command]:
-    """Asks how many entries a scope holds, and how many bytes."""
+    """Return the commands that read the number of entries (plus 1) and of bytes in a scope."""
     sizes, _ = _keys(prefix)
     return Command((b"HLEN", sizes)), Command((b"HGET", sizes, b""))
 
 
 def page(prefix: str, cursor: bytes = b"0") -> Command:
-    """Asks for a part of what lies in a scope; `paged` reads the reply."""
+    """Return the command that reads a page of a scope's entries; `paged` reads the reply."""
     return Command((b"HSCAN", _keys(prefix)[0], cursor, b"COUNT", b"1000"))
 
 
 def paged(reply: object) -> tuple[bytes, list[Placed]]:
-    """The cursor of the next part (b"0" after the last), and what lies in this one."""
+    """Return the cursor of the next page (b"0" after the last), and the entries of this one."""
     if not isinstance(reply, list) or len(reply) != 2:
         return b"0", []
     cursor, fields = reply
-    found = []
-    for name, said in zip(fields[::2], fields[1::2], strict=False):
-        size, _, origin = said.partition(b" ")
+    entries = []
+    for name, value in zip(fields[::2], fields[1::2], strict=False):
+        size, _, origin = value.partition(b" ")
         if name and size.isdigit():
-            found.append(Placed(name.decode(), int(size), origin.decode()))
-    return cursor, found
+            entries.append(Placed(name.decode(), int(size), origin.decode()))
+    return cursor, entries
 
 
 def _keys(prefix: str) -> tuple[bytes, bytes]:
-    """The hash of a scope's sizes, and the sorted set of its ages."""
+    """Return the keys of a scope's size hash and of its sorted set of creation times."""
     return f"{prefix}:sizes".encode(), f"{prefix}:ages".encode()

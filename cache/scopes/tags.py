@@ -1,10 +1,10 @@
-"""Tags: what an answer was drawn from, so that it goes when its source changes.
+"""Tag entries with the sources of their answers, so that an entry is dropped when its source changes.
 
 A request names its sources in `x-tierline-cache-tags: doc:42, doc:43`, and a policy may name more (`cache.tags`). Each
-scope has one hash, of the tags that were ever purged in it and the version each has since. An entry keeps the versions
-that its tags had before its model was asked, and is a miss as soon as one has moved: an answer that was being written
-while its source changed is never served. The versions are read together with the entry, in one round trip; requests
-and entries without tags read nothing more than before.
+scope has one hash, from every tag that was ever purged in it to the tag's version since. An entry stores the versions
+that its tags had before its model was called, and is a miss as soon as one has changed: an answer that was being
+written while its source changed is never served. The versions are read together with the entry, in one round trip;
+requests and entries without tags need no additional read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cache.store.base import Command
 from policies.caching import TAG, TAGS_AT_MOST
 
 Versions = tuple[tuple[str, str], ...]
-"""Tags, sorted, each with its version; '' for one that was never purged."""
+"""Tags, sorted, each with its version; '' for a tag that was never purged."""
 
 
 class BadTags(ValueError):
-    """The tags of a request cannot be meant. The message says what tags are."""
+    """A request's tags are malformed. The message describes the format."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ class BadTags(ValueError):
 
 
 class Tags:
-    """The tags of one request, and their versions once they were read: before any model was asked."""
+    """The tags of one request, and their versions as read before any model was called."""
 
     __slots__ = ("names", "versions")
 
@@ -39,7 +39,7 @@ class Tags:
         self.versions: Versions | None = None
 
     def seen(self, reply: object) -> Versions:
-        """The versions in a reply to `versions_of` these names. The first ones seen are those of an answer to come."""
+        """Return the versions in a reply to `versions_of` these names; the first ones read are kept for the answer."""
         now = paired(self.names, reply)
         if self.versions is None:
             self.versions = now
@@ -47,39 +47,39 @@ class Tags:
 
 
 def parse(header: bytes) -> tuple[str, ...]:
-    """The tags in a header; raises BadTags."""
+    """Parse the tags in a header. Raises BadTags."""
     names = [part.strip() for part in header.decode("latin-1").split(",")]
     if len(names) > TAGS_AT_MOST or not all(map(TAG.fullmatch, names)):
         raise BadTags
     return tuple(names)
 
 
-def moved(kept: Versions, now: Versions) -> bool | None:
-    """Whether a tag has been purged since its entry was made; None where `now` does not know all of them."""
-    if not kept:
+def moved(stored: Versions, now: Versions) -> bool | None:
+    """Return whether a tag was purged since its entry was made; None if `now` lacks one of the tags."""
+    if not stored:
         return False
-    known = dict(now)
-    if any(tag not in known for tag, _ in kept):
+    versions = dict(now)
+    if any(tag not in versions for tag, _ in stored):
         return None
-    return any(known[tag] != version for tag, version in kept)
+    return any(versions[tag] != version for tag, version in stored)
 
 
 def table_of(prefix: str) -> str:
-    """The hash of a scope's tags."""
+    """Return the key of the hash of a scope's tags."""
     return f"{prefix}:tags"
 
 
 def versions_of(prefix: str, names: Sequence[str]) -> Command:
-    """Asks a scope's hash for the versions of tags, in this order."""
+    """Return the command that reads the versions of tags in a scope, in this order."""
     return Command((b"HMGET", table_of(prefix).encode(), *(name.encode() for name in names)))
 
 
 def purged(prefix: str, name: str) -> Command:
-    """Gives a tag a version that it never had."""
+    """Return the command that gives a tag a new random version."""
     return Command((b"HSET", table_of(prefix).encode(), name.encode(), secrets.token_hex(8).encode()))
 
 
 def paired(names: Sequence[str], reply: object) -> Versions:
-    """Tags and the versions in a reply to `versions_of` them."""
-    found = reply if isinstance(reply, list) else ()
-    return tuple((name, version.decode() if version else "") for name, version in zip(names, found, strict=False))
+    """Pair tags with the versions in a reply to `versions_of` them."""
+    versions = reply if isinstance(reply, list) else ()
+    return tuple((name, version.decode() if version else "") for name, version in zip(names, versions, strict=False))

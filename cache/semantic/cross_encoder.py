@@ -1,16 +1,16 @@
-"""A second opinion on the best candidate: a cross-encoder reads the stored question and the asked one together.
+"""Check the best candidate with a cross-encoder, which reads the stored question and the new one together.
 
-Any folder that sentence-transformers exports will do; it is served by ONNX Runtime, without torch:
+Any folder that sentence-transformers exports will do; ONNX Runtime runs it, without torch:
 
     onnx/model.onnx (or model.onnx)   `input_ids`, with `attention_mask` and `token_type_ids` where the model has them
-    tokenizer.json                    how it splits a pair of texts
-    config.json                       its labels, and how many tokens it reads
+    tokenizer.json                    how it tokenises a pair of texts
+    config.json                       its labels, and its maximum number of tokens
 
-A model of one logit says its sigmoid. One of several labels says the probability of the label that means "the same",
-found by its name. Where such a score counts is the policy's to say (`policies.caching.CrossEncoder`).
+The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
+that means "the same", found by its name. The policy sets where the score applies (`policies.caching.CrossEncoder`).
 
-One pair at a time, on one thread beside the event loop. Fail closed: what is too long to be read whole, what takes too
-long, and what fails is refused.
+One pair at a time is scored, on one thread outside the event loop. Fail closed: a pair that is too long, takes too long
+or fails is refused.
 """
 
 from __future__ import annotations
@@ -39,42 +39,42 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.cache")
 
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
-"""Names of the label that says both questions want the same answer."""
-_BARE_SAME: Final = "label_1"  # what a model of two labels calls it that nobody has named
+"""Names of the label for "both questions want the same answer"."""
+_BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
 _MODELS: Final = ("onnx/model.onnx", "model.onnx")
 _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _TYPES: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 _INSTALL: Final = "pip install 'tierline[minilm]'"
 _EXPORT: Final = "export it with sentence-transformers: CrossEncoder(NAME, backend='onnx').save_pretrained(FOLDER)"
 _AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
-"""Models that count positions from behind the padding token's number on, and so read fewer tokens than they have."""
+"""Models whose positions start after the padding token's id, and which therefore read fewer tokens than positions."""
 _LONGEST: Final = 1_000_000
-"""Tokenizers without a limit name an absurd one."""
+"""Tokenizers without a limit state a larger one."""
 
 
 class CrossEncoderError(ValueError):
-    """A folder cannot be served as a cross-encoder; the message says which, why, and what to do."""
+    """A folder cannot be loaded as a cross-encoder; the message gives the file, the reason and the remedy."""
 
 
 class TextPairScorer(Protocol):
-    """What judges one pair of questions, on a thread of its own."""
+    """Scores one pair of questions; called on a thread of its own."""
 
     def score(self, stored: str, asked: str) -> float:
-        """How surely both want the same answer, 0..1; 0 for what it cannot read whole."""
+        """Return the probability that both want the same answer, 0..1; 0 for a pair that is too long."""
 
 
 class CrossEncoder:
-    """See the module's docstring. Safe to use from several threads at once."""
+    """The cross-encoder. Safe to use from several threads at once."""
 
     def __init__(self, reader: _Reader, same: int | None, version: str) -> None:
-        """`same` is the label that means so; None where there is one logit."""
+        """Take the reader, the index of the label `same` (None for a model of one logit), and the version."""
         self.version = version
         self._reader = reader
         self._same = same
 
     @classmethod
     def load(cls, folder: Path, threads: int = 1) -> CrossEncoder:
-        """Opens the model in `folder` and has it judge a pair once. Raises CrossEncoderError."""
+        """Open the model in `folder` and score one pair as a check. Raises CrossEncoderError."""
         model = next((folder / name for name in _MODELS if (folder / name).is_file()), None)
         if model is None:
             raise CrossEncoderError(f"{folder}: neither {' nor '.join(_MODELS)} is there; {_EXPORT}")
@@ -85,7 +85,7 @@ class CrossEncoder:
         reader = _Reader(tokenizer, session, _longest(folder, config))
         try:
             logits = reader.logits("a question", "another question")
-        except Exception as error:  # noqa: BLE001  (a graph may fail in any way; whoever named it must hear of it)
+        except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
             raise CrossEncoderError(f"{model}: cannot judge a pair: {error}; {_EXPORT}") from None
         if logits is None or logits.ndim != 1 or not logits.size or not np.isfinite(logits).all():
             raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
@@ -93,7 +93,7 @@ class CrossEncoder:
         return cls(reader, same, _version(folder, model))
 
     def score(self, stored: str, asked: str) -> float:
-        """See `TextPairScorer`. Six layers of MiniLM take 10 to 20 ms for two questions of ten words, on one thread."""
+        """Return the score of a pair. Six MiniLM layers take 10 to 20 ms for two questions of ten words on a thread."""
         logits = self._reader.logits(stored, asked)
         if logits is None:
             return 0.0
@@ -104,7 +104,7 @@ class CrossEncoder:
 
 
 class _Reader:
-    """From a pair of texts to the graph's logits. `longest`: so many tokens of a pair, and no more."""
+    """Turns a pair of texts into logits. `longest` is the maximum number of tokens of a pair."""
 
     def __init__(self, tokenizer: Tokenizer, session: InferenceSession, longest: int) -> None:
         self._tokenizer = tokenizer
@@ -113,22 +113,22 @@ class _Reader:
         self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
 
     def logits(self, stored: str, asked: str) -> NDArray[np.float64] | None:
-        """Of one pair, shape (labels,); None for a pair of more tokens than the model reads."""
+        """Return the logits of one pair, shape (labels,); None for a pair of more tokens than the model reads."""
         encoded = self._tokenizer.encode(stored, asked)
         if len(encoded.ids) > self._longest:
             return None
-        said = {
+        values = {
             "input_ids": encoded.ids,
             "attention_mask": encoded.attention_mask,
             "token_type_ids": encoded.type_ids,
         }
-        inputs = {name: np.array([said[name]], kind) for name, kind in self._types.items()}
+        inputs = {name: np.array([values[name]], kind) for name, kind in self._types.items()}
         logits: NDArray[np.float64] = np.asarray(self._session.run(None, inputs)[0], np.float64)[0]
         return logits
 
 
 class SecondOpinion:
-    """Asks a cross-encoder beside the event loop, one pair after the other. Close it when done."""
+    """Runs a cross-encoder outside the event loop, one pair at a time. Close it after use."""
 
     def __init__(self, scorer: TextPairScorer) -> None:
         self._scorer = scorer
@@ -136,7 +136,7 @@ class SecondOpinion:
         self._given_up: Future[float] | None = None
 
     async def on(self, rule: Rule, stored: str, asked: str, verdict: Verdict, left_s: float) -> Verdict:
-        """The verdict on a candidate, its cross-encoder heard. `left_s`: what is left of the request's time."""
+        """Return the verdict on a candidate after the cross-encoder. `left_s` is the request's time left in seconds."""
         settled = _settled(rule, stored, asked, verdict)
         if settled is not None:
             return settled
@@ -150,12 +150,12 @@ class SecondOpinion:
         return weighed(rule, verdict, score)
 
     def close(self) -> None:
-        """Stops the thread; what still waits is cancelled."""
+        """Stop the thread and cancel queued calls."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _asked(self, stored: str, asked: str, limit_s: float) -> float:
         if limit_s <= 0 or (self._given_up is not None and not self._given_up.done()):
-            # Behind a call that is late already, this one would be too.
+            # The thread is still busy with a call that timed out, so this one would time out too.
             raise TimeoutError
         working = self._thread.submit(self._scorer.score, stored, asked)
         future = asyncio.wrap_future(working)
@@ -172,20 +172,20 @@ class SecondOpinion:
 async def second(
     opinion: SecondOpinion | None, rule: Rule, stored: str, asked: str, verdict: Verdict, left_s: float
 ) -> Verdict:
-    """`SecondOpinion.on`; whoever has none refuses what a policy wants one for."""
+    """Return the verdict of `opinion`; without one, a candidate that the policy wants checked is refused."""
     if opinion is None:
         return verdict if verdict.refused else Verdict(verdict.score, "cross_encoder_absent")
     return await opinion.on(rule, stored, asked, verdict, left_s)
 
 
 def _heard(future: asyncio.Future[float]) -> None:
-    """Nobody waits any more for what this call says, nor for how it failed."""
+    """Retrieve the exception of a call that timed out, so that asyncio does not report it as never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 def consulting(decide: Decide, rule: Rule, scorer: TextPairScorer) -> Decide:
-    """`decide` with the cross-encoder heard at once, whatever time that takes: for evaluation."""
+    """Return `decide` extended by a synchronous call of the cross-encoder without a time limit: for evaluation."""
 
     def decided(stored: str, asked: str, cosine: float) -> Verdict:
         verdict = decide(stored, asked, cosine)
@@ -196,14 +196,14 @@ def consulting(decide: Decide, rule: Rule, scorer: TextPairScorer) -> Decide:
 
 
 def _settled(rule: Rule, stored: str, asked: str, verdict: Verdict) -> Verdict | None:
-    """The verdict where there is nothing to ask; None where there is."""
+    """Return the verdict if the cross-encoder is not needed; None if it is."""
     if verdict.refused or stored == asked:
         return verdict
     return Verdict(verdict.score, "similarity") if verdict.score < rule.ask_from else None
 
 
 def weighed(rule: Rule, verdict: Verdict, score: float) -> Verdict:
-    """What becomes of a verdict without a veto when the cross-encoder gives its pair this score."""
+    """Combine a verdict without a veto with the cross-encoder's score, under the policy's rule."""
     if rule.decides == "score":
         return Verdict(score)
     return verdict if score >= rule.min_score else Verdict(verdict.score, f"cross_encoder: {score:.3f}")
@@ -220,7 +220,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
-    # One pair is not worth a pool of threads.
+    # A single pair does not need a thread pool.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from tokenizers import Tokenizer
 
@@ -257,16 +257,16 @@ def _check_inputs(model: Path, session: InferenceSession) -> None:
 
 
 def _longest(folder: Path, config: Mapping[str, Any]) -> int:
-    """How many tokens of a pair the model reads: the least of what its files say."""
+    """Return the maximum number of tokens of a pair: the lowest limit in the model's files."""
     beside = folder / "tokenizer_config.json"
     positions = _number(config.get("max_position_embeddings"))
     if positions is not None and config.get("model_type") in _AFTER_PADDING:
         positions -= (_number(config.get("pad_token_id")) or 1) + 1
     limit = _number(_read_json(beside).get("model_max_length")) if beside.is_file() else None
-    known = [one for one in (positions, limit) if one is not None and 2 < one < _LONGEST]
-    if not known:
+    limits = [one for one in (positions, limit) if one is not None and 2 < one < _LONGEST]
+    if not limits:
         raise CrossEncoderError(f"{folder / 'config.json'}: no max_position_embeddings; {_EXPORT}")
-    return min(known)
+    return min(limits)
 
 
 def _number(value: object) -> int | None:
@@ -274,19 +274,19 @@ def _number(value: object) -> int | None:
 
 
 def _label_of_same(path: Path, config: Mapping[str, Any], count: int) -> int:
-    """The label that means "the same", of `count`."""
+    """Return the index of the label that means "the same", of `count` labels."""
     labels = config.get("id2label")
     named = {int(key): str(name) for key, name in labels.items()} if isinstance(labels, dict) else {}
     if not named and count == 2:
         named = {0: "LABEL_0", 1: "LABEL_1"}
-    found = [place for place, name in named.items() if _means_same(name, count) and 0 <= place < count]
-    if len(named) != count or len(found) != 1:
+    matches = [place for place, name in named.items() if _means_same(name, count) and 0 <= place < count]
+    if len(named) != count or len(matches) != 1:
         have = ", ".join(named[place] for place in sorted(named)) or "none"
         raise CrossEncoderError(
             f"{path}: {count} logits and the labels {have}: which of them means that both questions want the same "
             f"answer? name it in id2label, as one of {', '.join(sorted(SAME))}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _means_same(name: str, count: int) -> bool:
@@ -295,7 +295,7 @@ def _means_same(name: str, count: int) -> bool:
 
 
 def _version(folder: Path, model: Path) -> str:
-    """The beginning of a digest of all that makes the scores, the weights beside the graph included."""
+    """Return the first digits of the SHA-256 of everything that determines the scores, external weights included."""
     digest = hashlib.sha256()
     for path in (*sorted(model.parent.glob(f"{model.name}*")), folder / "tokenizer.json", folder / "config.json"):
         with path.open("rb") as file:

@@ -1,12 +1,11 @@
-"""May one kept answer be given to another question? The decision on one candidate, and the choice among several. Pure.
+"""Decide whether a stored answer may be served for another question, for one candidate and among several. No I/O.
 
-Whoever needs it asks here: the lookup of a live request, the audit of a hit, the evaluation on labelled pairs. So what
-is measured is what is served.
+Live lookups, the audit of hits and the evaluation on labelled pairs all use this module, so what is measured is what is
+served.
 
-    score      how surely both questions want the same answer: the verifier's where there is one, else the cosine
-    veto       a reason why not, whatever the score: a guard's word, or the verifier's
-    threshold  the score from which a candidate without a veto is served; set outside, by the policy or by
-    `cache.risk.control`
+    score      how likely both questions want the same answer: the verifier's score if there is one, else the cosine
+    veto       a reason against serving at any score: a guard's or the verifier's
+    threshold  the score from which a candidate without a veto is served; set by the policy or by `cache.risk.control`
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from policies.caching import SemanticCache
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one candidate: its score, and why it must not be served at any score ('' when nothing says so)."""
+    """The result for one candidate: its score, and the veto that forbids serving it at any score ('' for none)."""
 
     score: float
     refused: str = ""
 
     def served(self, threshold: float) -> bool:
-        """Whether the candidate's answer goes out."""
+        """Return whether the candidate's answer is served at this threshold."""
         return not self.refused and self.score >= threshold
 
 
 class Scored(Protocol):
-    """What a verifier says of one candidate."""
+    """A verifier's result for one candidate."""
 
     @property
     def score(self) -> float: ...
@@ -41,29 +40,29 @@ class Scored(Protocol):
 
 
 class PairScorer(Protocol):
-    """A learned judgement of a pair of questions, with vetoes of its own (`cache.semantic.verifier` is one)."""
+    """A learned score for a pair of questions, with vetoes of its own; `cache.semantic.verifier` implements it."""
 
     @property
     def strict(self) -> float:
-        """The threshold on its score while nothing is known of the surface's own traffic."""
+        """Threshold on its score while the surface's own traffic has not been measured."""
 
     def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Scored:
-        """The verdict on `stored`'s answer for whoever asks `asked`, with these of the policy's guards."""
+        """Return the verdict on serving `stored`'s answer for `asked`, with the policy's `guards`."""
 
 
 Decide = Callable[[str, str, float], Verdict]
-"""From (stored question, asked question, cosine of their vectors) to the verdict."""
+"""Maps (stored question, new question, cosine of their vectors) to the verdict."""
 
 
 def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None) -> Decide:
-    """How one candidate is judged under a policy: its least cosine, then the verifier, or else the guards alone."""
+    """Return the policy's decision for one candidate: its minimum cosine, then the verifier, or else the guards."""
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
         if verifier is not None:
-            found = verifier.score(stored, asked, cosine, semantic.guards)
-            return Verdict(found.score, f"guard: {found.refused}" if found.refused else "")
+            result = verifier.score(stored, asked, cosine, semantic.guards)
+            return Verdict(result.score, f"guard: {result.refused}" if result.refused else "")
         refused = guards.difference(stored, asked, semantic.guards)
         return Verdict(cosine, f"guard: {refused}" if refused else "")
 
@@ -71,16 +70,17 @@ def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None) -> De
 
 
 def default_threshold(semantic: SemanticCache, verifier: PairScorer | None = None) -> float:
-    """The threshold that holds where no labels say better."""
+    """Return the threshold that applies without labels."""
     if semantic.cross_encoder is not None and semantic.cross_encoder.decides == "score":
         return semantic.cross_encoder.min_score
     return semantic.min_similarity if verifier is None else verifier.strict
 
 
 def choose(decide: Decide, asked: str, near: Iterable[tuple[str, float]]) -> tuple[int, Verdict] | None:
-    """Of candidates (stored question, cosine), nearest first: the one without a veto that scores best, and its place.
+    """Return the place and verdict of the best-scoring candidate without a veto.
 
-    The nearest where each has a veto; None where there is no candidate.
+    Candidates are (stored question, cosine), nearest first. If each has a veto, the nearest is returned; None without
+    candidates.
     """
     best: tuple[int, Verdict] | None = None
     for place, (stored, cosine) in enumerate(near):

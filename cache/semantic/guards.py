@@ -1,9 +1,9 @@
-"""May the answer to one question be given to another that is close to it? The guards look for reasons why not.
+"""Look for reasons against serving the answer to one question for a similar one.
 
-A cosine does not see what changes an answer: a negated question, another number, another name, `before` for `after`,
-`A to B` for `B to A` all stay within 0.95 of each other. So both texts are read (`cache.text.reading`) and compared.
-Fail closed: a word that is in one text only, and that is not known to be mere wrapping, is a difference. A policy
-switches `negation`, `numbers`, `entities` and `dates`; what is asked, the wording and its order always count.
+A cosine does not show what changes an answer: a negation, another number, another name, `before` for `after`, `A to B`
+for `B to A` all stay within 0.95 of each other. So both texts are parsed (`cache.text.reading`) and compared. Fail
+closed: a word in only one of the texts counts as a difference unless it is known to be a filler. A policy can switch
+`negation`, `numbers`, `entities` and `dates`; question words, the wording and its order are always compared.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Collection
 from cache.text.reading import read
 
 _MAX_CHARS = 2_000
-"""A longer question is hardly asked twice in other words, and would make the guards slow."""
+"""Maximum characters: longer questions hardly recur in other words, and would make the guards slow."""
 
 
 def difference(stored: str, asked: str, guards: Collection[str]) -> str | None:
-    """Why the answer to `stored` must not be given to `asked`, as the guard's word; None when nothing says so."""
+    """Return the name of the guard that forbids serving `stored`'s answer for `asked`; None if none does."""
     if stored == asked:
         return None
     if len(stored) > _MAX_CHARS or len(asked) > _MAX_CHARS:

@@ -1,9 +1,8 @@
-"""Which kept question means the same as this one, and may its answer go out? The live side of
-`cache.semantic.decision`.
+"""Find the stored question with the same meaning and decide whether its answer may be served, for live requests.
 
-The index gives the nearest questions, the verifier or the guards choose among them, a cross-encoder may be asked for a
-second opinion, and the surface's threshold decides. Chance may have it that the request is answered afresh all the
-same, and compared: see `cache.risk.audit`.
+The index gives the nearest questions, the verifier or the guards choose among them (`cache.semantic.decision`), a
+cross-encoder may check the choice, and the surface's threshold decides. A random sample of requests is answered by a
+model all the same, to compare the answers: see `cache.risk.audit`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NEIGHBOURS: Final = 5
 
 
 class SemanticMatcher:
-    """Judges them. Without a `verifier` the guards decide; without `audits` a surface keeps the threshold it has."""
+    """Chooses candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed."""
 
     def __init__(
         self, index: ChosenIndex, verifier: PairScorer | None, opinion: SecondOpinion | None, audits: Audits | None
@@ -39,15 +38,15 @@ class SemanticMatcher:
     async def best(
         self, keys: Fingerprint, vector: Vector, policy: CachePolicy, left_s: float
     ) -> tuple[Neighbour | None, Verdict]:
-        """Of the nearest neighbours the best without a veto, or the nearest of all, and the verdict on it.
+        """Return the best of the nearest neighbours without a veto (else the nearest) and the verdict on it.
 
-        Raises StoreUnavailable where the index lies in the store.
+        Raises StoreUnavailable where the index is in the store.
         """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
             return None, Verdict(-math.inf, "no_neighbour")
         near = await self._index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
-        # What the index says of a key is not yet proof that the key is in this scope.
+        # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         decide = decide_by(semantic, self._verifier_of(semantic))
         chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
@@ -62,7 +61,7 @@ class SemanticMatcher:
         return self._verifier if semantic.verify == "default" else None
 
     def learned(self, name: str, semantic: SemanticCache) -> AuditedSurface | None:
-        """What is known of the surface of this name; None where nothing is learned."""
+        """Return the audit state of the surface of this name; None where thresholds are fixed."""
         if self._audits is None:
             return None
         return self._audits.surface(name, semantic, default_threshold(semantic, self._verifier_of(semantic)))
@@ -70,7 +69,7 @@ class SemanticMatcher:
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
     ) -> str:
-        """Why this candidate is not served, or ''. A `certain` one is not drawn for comparison."""
+        """Return why this candidate is not served, or ''. A `certain` request is not sampled for comparison."""
         surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
         if surface is None:
             threshold = default_threshold(semantic, self._verifier_of(semantic))
@@ -90,13 +89,13 @@ class SemanticMatcher:
 
 
 def missed(reason: str, near: Neighbour | None, verdict: Verdict) -> Lookup:
-    """A miss for that reason, with the neighbour that came nearest."""
+    """Return a miss for that reason, with the nearest neighbour if there is one."""
     miss = Lookup("miss", reason=reason)
     return miss if near is None else beside(near, verdict, miss)
 
 
 def beside(near: Neighbour, verdict: Verdict, lookup: Lookup) -> Lookup:
-    """How a lookup ended, with the neighbour that was looked at; its score counts where no veto spoke."""
+    """Add the neighbour under consideration to the result of a lookup; its score only if there was no veto."""
     return replace(
         lookup,
         neighbour=id_of(near.key),

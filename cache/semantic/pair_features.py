@@ -1,9 +1,9 @@
-"""Two gists against each other: what refuses whatever a verifier says, and the numbers a verifier weighs. Pure.
+"""Compare two normalized questions: vetoes that hold at any score, and the verifier's input features. No I/O.
 
-`veto` is for what changes an answer however alike two questions look: numbers, negation and opposites, names, time, who
-does what to whom, another of the same kind, another question word. `features` are the rest: how alike, how much is left
-over on either side when equal and synonymous words are taken away, and how rare that is. Every feature has one
-direction (SIGNS): more of it can only make "the same answer" likelier, or only less likely.
+`veto` covers what changes an answer however similar two questions look: numbers, negation and opposites, names, time,
+who does what to whom, another thing of the same kind, another question word. `features` are the rest: how similar they
+are, how many words remain on either side after equal and synonymous ones are removed, and how rare those are. Every
+feature is monotonic (SIGNS): more of it makes "the same answer" only more likely, or only less likely.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from cache.text.words import word_set
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
 _JOINING: Final = word_set("and or that but if then whether because so")
-"""Links that say nothing of what is done to whom."""
+"""Links without a role in who does what to whom."""
 _SYMMETRIC: Final = frozenset(
     gist(f"they are {word}").words[0].sense
     for word in word_set("related married engaged dating friends siblings connected similar identical equal different")
 )
-"""Said of two, these hold the other way round as well."""
+"""Symmetric relations: they hold in both directions."""
 _AGAINST: Final = {
     frozenset(pair.split())
     for pair in ("from to", "in on", "on under", "over under", "for against", "of by", "into from", "on about")
 }
-"""Prepositions that say opposite things of the same word."""
+"""Pairs of prepositions with opposite meanings for the same word."""
 
 
 _TURNED: Final = 2
-"""Two words change places in many a rephrasing (`damaged item`, `the item is damaged`); that three stand in the
-opposite order is who does what to whom."""
+"""Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
+that roles are swapped."""
 
 
 class WordTable(Protocol):
-    """How rare words are, and how alike two of them."""
+    """Gives the rarity of words and the similarity of two words."""
 
     def rarity(self, word: str) -> float:
-        """0 the commonest word there is, 1 one that is not in the table."""
+        """Return 0 for the commonest word, up to 1 for one that is not in the table."""
 
     def similarities(self, left: Sequence[str], right: Sequence[str]) -> list[list[float]]:
-        """The cosine of each word of `left` with each of `right`; 0 where one has no vector."""
+        """Return the cosine of each word of `left` with each of `right`; 0 where one has no vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What is left of two gists when equal words are taken away."""
+    """The words of two questions that remain when equal ones are removed."""
 
     left: tuple[Word, ...]
     right: tuple[Word, ...]
     exact: int
-    """How many words were equal; of those below, equal in their root only, and in their sense only."""
+    """Number of equal words; `inflected` counts those equal in their root only, `synonyms` in their sense only."""
     inflected: int
     synonyms: int
     inversions: int
-    """How many matched words stand in another order: the least that must move."""
+    """Minimum number of matched words that must move to get the same order."""
     turned: int
-    """The longest run of matched words that stand in the opposite order."""
+    """Length of the longest run of matched words in the opposite order."""
 
 
 def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
-    """Takes equal words away, each once: first the same spelling, then the same root, then the same sense."""
+    """Remove equal words, each once: first of the same spelling, then of the same root, then of the same sense."""
     free = list(range(len(b.words)))
     pairs: list[tuple[int, int]] = []
     counts = [0, 0, 0]
@@ -108,13 +108,13 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
 
 
 def _share_a_sense(one: Word, other: Word) -> bool:
-    """Whether a word with several meanings may be a synonym of the other in one of them."""
+    """Return whether a word with several meanings may be a synonym of the other in one of them."""
     several = len(one.senses) > 1 or len(other.senses) > 1
     return several and not set(one.senses).isdisjoint(other.senses)
 
 
 def _rising(places: Sequence[int]) -> int:
-    """How long the longest rising run of `places` is, gaps allowed."""
+    """Return the length of the longest increasing subsequence of `places`."""
     tails: list[int] = []
     for place in places:
         at = next((i for i, tail in enumerate(tails) if tail >= place), len(tails))
@@ -123,8 +123,8 @@ def _rising(places: Sequence[int]) -> int:
 
 
 def early_veto(a: NormalizedQuestion, b: NormalizedQuestion, guards: Collection[str]) -> str:
-    """The guard that refuses by what each gist says by itself, or ''. Most of what is refused is refused here, for
-    a hundredth of what `leftover` costs.
+    """Return the guard that refuses on the basis of each question by itself, or ''. It decides most refusals, at a
+    hundredth of the cost of `leftover`.
     """
     if "numbers" in guards and (a.numbers != b.numbers or a.symbols != b.symbols):
         return "numbers"
@@ -136,7 +136,7 @@ def early_veto(a: NormalizedQuestion, b: NormalizedQuestion, guards: Collection[
 
 
 def veto(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, guards: Collection[str]) -> str:
-    """The guard that refuses by what is left over, whatever the score, or ''. `early_veto` comes first."""
+    """Return the guard that refuses on the basis of the remaining words, or ''. Call `early_veto` first."""
     if "negation" in guards and (
         _moved_negation(a, b, rest) or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
     ):
@@ -147,7 +147,7 @@ def veto(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, guards: C
 
 
 def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Whether they ask for another thing: who or when, whether or why. A task may stand for any, `what` for `how`."""
+    """Return whether they ask different things: who or when, whether or why. A task fits any, `what` fits `how`."""
     if a.modals != b.modals and a.modals and b.modals:
         return True
     if a.asked == b.asked:
@@ -158,24 +158,24 @@ def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 
 
 def _moved_negation(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Whether nothing differs but what the `not` is said of."""
+    """Return whether they differ only in the word that is negated."""
     return a.negations != b.negations and not rest.left and not rest.right
 
 
 def _other_poles(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Whether one stands on one side of an opposition (more or less), and the other on its other side."""
+    """Return whether they contain opposite sides of an opposition, such as more and less."""
     return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
 
 
 def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Whether what is left over points one way on one side and the other way on the other, or is `against` there."""
+    """Return whether the remaining words point in opposite directions, or only one side has `against` or `avoid`."""
     if ("against" in a.function) != ("against" in b.function) or ("avoid" in _senses(rest.left) ^ _senses(rest.right)):
         return True
     return _turns_away(rest.left, rest.right) or _turns_away(rest.right, rest.left)
 
 
 def _turns_away(these: Sequence[Word], others: Sequence[Word]) -> bool:
-    """Whether these point to less, an end or a no, and the others the other way, or say nothing beside."""
+    """Return whether these mean less, an end or a no, and the others the contrary or nothing specific."""
     if -1 not in _directions(these):
         return False
     ways = _directions(others)
@@ -202,13 +202,13 @@ def _opposed(rest: Leftover) -> bool:
 
 
 def _opposed_in_one_sense(one: Word, other: Word) -> bool:
-    """Whether a word with several meanings is the opposite of the other in one of them."""
+    """Return whether a word with several meanings is the opposite of the other in one of them."""
     several = len(one.senses) > 1 or len(other.senses) > 1
     return several and any(frozenset(pair) in OPPOSITES for pair in product(one.senses, other.senses))
 
 
 def _negates(word: str, other: str) -> bool:
-    """Whether `word` is `other` with a prefix or an ending that turns it round."""
+    """Return whether `word` is `other` with a negating prefix or suffix."""
     if len(other) > 3 and word.endswith(other) and word[: -len(other)] in _NEGATING:
         return True
     return word.endswith("less") and (other == word[:-4] or other == word[:-4] + "ful")
@@ -219,7 +219,7 @@ def _another_kind(rest: Leftover) -> bool:
 
 
 def _other_roles(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Whether the same ones do it to each other the other way round."""
+    """Return whether the roles are swapped: who does what to whom."""
     if a.others != b.others or _other_persons(a, b):
         return True
     if rest.inversions and (a.foreign or b.foreign):
@@ -240,7 +240,7 @@ def _other_roles(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
 
 
 def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Whether `I` and `you` stand for two. Where anybody may be meant (`how can I`, `should you`) they are one."""
+    """Return whether `I` and `you` differ; in general questions (`how can I`, `should you`) they are equivalent."""
     if a.persons == b.persons:
         return False
     left, right = {*a.persons}, {*b.persons}
@@ -253,7 +253,7 @@ def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     before = {word.sense: word.link for word in a.words}
     changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
-    # `miles to kilometres`, `kilometres to miles`: the one has taken the other's place.
+    # In `miles to kilometres` and `kilometres to miles` the words have swapped links.
     traded = any((now, then) in changed and not _JOINING & {then, now} for then, now in changed)
     return traded or any(frozenset(links) in _AGAINST for links in changed)
 
@@ -264,13 +264,13 @@ FEATURES: Final = (
     "howto", "modals", "persons", "grams", "length", "matched", "symbols", "links", "or", "task",
 )  # fmt: skip
 SIGNS: Final = (1, 1, 1, 1, -1, -1, -1, -1, -1, 1, 1, -1, -1, -1, -1, -1, -1, 0, -1, -1, 1, -1, 0, 0, -1, -1, 0)
-"""+1: more of it speaks for the same answer; -1: against it; 0: either."""
+"""+1: more of it makes the same answer more likely; -1: less likely; 0: not monotonic."""
 
 
 def features(
     a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, cosine: float, table: WordTable
 ) -> list[float]:
-    """The numbers of FEATURES, in order."""
+    """Return the values of FEATURES, in order."""
     left = [word for word in rest.left if not word.vague]
     right = [word for word in rest.right if not word.vague]
     best, worst, unpaired = _paired(left, right, table)
@@ -314,7 +314,7 @@ def _weight(words: Sequence[Word], table: WordTable) -> float:
 
 
 def _paired(left: Sequence[Word], right: Sequence[Word], table: WordTable) -> tuple[float, float, float]:
-    """The best and the worst similarity of the words left over to their best counterpart, and how many have none."""
+    """Return best and worst similarity of the remaining words to their best counterpart, and how many have none."""
     if not left or not right:
         alone = float(min(len(left) + len(right), 4))
         return (1.0, 1.0, 0.0) if not alone else (0.0, 0.0, alone)
@@ -329,6 +329,6 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def _new_links(a: NormalizedQuestion, b: NormalizedQuestion) -> int:
-    """How many words stand behind another preposition than before."""
+    """Return the number of words that follow another preposition than in the other question, at most 3."""
     before = {word.sense: word.link for word in a.words}
     return min(sum(word.sense in before and before[word.sense] != word.link for word in b.words), 3)

@@ -1,13 +1,12 @@
-"""May the answer to one question be served to another? A score with vetoes, in well under a millisecond and no model.
+"""Score whether the answer to one question may be served for another, with vetoes, in well under a millisecond.
 
-The vetoes (`cache.semantic.pair_features.veto`) refuse what changes an answer however alike the wording. Over the rest
-a small head of boosted trees decides, fitted by `tierline train cache` on how alike two texts are and on what is left
-over between them. Every feature can only move the score one way, so that a rule it learns from templates stays sane on
-real questions. Fail closed: a text that cannot be read, or is too long, is refused.
+The vetoes (`cache.semantic.pair_features.veto`) refuse what changes an answer however similar the wording. A small
+model of boosted trees scores the rest, fitted by `tierline train cache` to how similar two texts are and to the words
+that only one of them has. Every feature is monotonic, so that a rule learned from templates stays plausible on real
+questions. Fail closed: a text that cannot be parsed, or is too long, is refused.
 
 An artefact is two files, beside the one table of word vectors that all share:
-
-    verifier.json          the data sheet: what, from what, how good; `sha256` of the tensors; `features`; `strict`
+    verifier.json          the data sheet: training, data, quality; `sha256` of the tensors; `features`; `strict`
     verifier.safetensors   the trees, as arrays of equal length; the steps of the calibration
     ../words.safetensors   words in order of rarity, and their vectors as bytes
 """
@@ -30,28 +29,28 @@ from cache.text.normalized_question import NormalizedQuestion, gist
 
 ALL_GUARDS: Final = ("negation", "numbers", "entities", "dates")
 _LONGEST = 2_000
-"""Characters. A longer question is hardly asked twice in other words, and would make the reading slow."""
+"""Maximum characters: longer questions hardly recur in other words, and would be slow to parse."""
 WORDS: Final = "words.safetensors"
-"""The table of word vectors, beside the artefacts that share it."""
+"""File name of the table of word vectors that artefacts share."""
 
 
 Read = Callable[[str], NormalizedQuestion]
 
 
 class VerifierError(ValueError):
-    """An artefact cannot be used; the message says which, and why."""
+    """An artefact cannot be used; the message gives the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierVerdict:
-    """`score`: the probability that both have one answer, 0..1. `refused`: the veto's word, '' where none spoke."""
+    """`score`: the probability that both have the same answer, 0..1. `refused`: the veto's name, '' for none."""
 
     score: float
     refused: str
 
 
 class VerifierWords:
-    """Words, commonest first, and their static vectors. See `contrast.WordTable`."""
+    """Words, commonest first, and their static vectors; implements `pair_features.WordTable`."""
 
     def __init__(self, words: Sequence[str], vectors: NDArray[np.int8]) -> None:
         self._rows = {word: row for row, word in enumerate(words)}
@@ -60,19 +59,19 @@ class VerifierWords:
 
     @classmethod
     def load(cls, path: Path) -> VerifierWords:
-        """Reads words.safetensors: `words`, UTF-8 joined by newlines, as bytes; `vectors`, int8, (words, dimension)."""
+        """Read words.safetensors: `words`, UTF-8 joined by newlines, as bytes; `vectors`, int8, (words, dimension)."""
         tensors = _tensors(path)
         return cls(tensors["words"].tobytes().decode().split("\n"), tensors["vectors"])
 
     def rarity(self, word: str) -> float:
-        """See `contrast.WordTable`."""
+        """Return 0 for the commonest word, up to 1 for one that is not in the table."""
         row = self._rows.get(word)
         return 1.0 if row is None else row * self._scale
 
     def similarities(self, left: Sequence[str], right: Sequence[str]) -> list[list[float]]:
-        """See `contrast.WordTable`."""
-        found: list[list[float]] = (self._unit(left) @ self._unit(right).T).tolist()
-        return found
+        """Return the cosine of each word of `left` with each of `right`; 0 where one has no vector."""
+        cosines: list[list[float]] = (self._unit(left) @ self._unit(right).T).tolist()
+        return cosines
 
     def _unit(self, words: Sequence[str]) -> NDArray[np.float32]:
         rows = [self._rows.get(word, -1) for word in words]
@@ -85,9 +84,9 @@ class VerifierWords:
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Boosted trees. Node i asks `feature[i] <= at[i]` and goes `left[i]` or `right[i]`; a leaf goes to itself.
+    """Boosted trees. Node i tests `feature[i] <= at[i]` and goes to `left[i]` or `right[i]`; a leaf goes to itself.
 
-    All arrays have shape (trees, nodes); `value` counts at leaves only. `depth` is the longest way down.
+    All arrays have shape (trees, nodes); `value` counts at leaves only. `depth` is the length of the longest path.
     """
 
     feature: NDArray[np.intp]
@@ -99,7 +98,7 @@ class Trees:
     depth: int
 
     def margin(self, features: NDArray[np.float64]) -> float:
-        """The log-odds for one pair; `features` has shape (features,)."""
+        """Return the log-odds for one pair; `features` has shape (features,)."""
         width = self.feature.shape[1]
         offset = np.arange(len(self.feature)) * width
         node = offset
@@ -111,7 +110,7 @@ class Trees:
 
 
 class Verifier:
-    """See the module's docstring. Safe to use from several threads at once."""
+    """The verifier. Safe to use from several threads at once."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Verifier:
         read: Read = gist,
     ) -> None:
         self.strict = strict
-        """The threshold to serve at while nobody has measured the live error."""
+        """Threshold on the score while the live error has not been measured."""
         self.version = version
         self._trees = trees
         self._steps = steps
@@ -132,7 +131,7 @@ class Verifier:
 
     @classmethod
     def load(cls, folder: Path, read: Read = gist) -> Verifier:
-        """Reads the artefact in `folder`; `read` makes the gist of a text. Raises VerifierError."""
+        """Read the artefact in `folder`; `read` parses a question. Raises VerifierError."""
         sheet_path, tensors_path = folder / "verifier.json", folder / "verifier.safetensors"
         try:
             sheet: dict[str, Any] = json.loads(sheet_path.read_bytes())
@@ -147,9 +146,9 @@ class Verifier:
         return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
 
     def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> VerifierVerdict:
-        """The verdict on one pair, with the vetoes that `guards` names.
+        """Return the verdict on one pair, with the vetoes that `guards` names.
 
-        About 100 us for questions of ten words, and as much again to read a text for the first time.
+        Takes about 100 us for questions of ten words, and as much again to parse a text for the first time.
         """
         if stored == asked:
             return VerifierVerdict(1.0, "")
@@ -167,12 +166,12 @@ class Verifier:
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
 
     def _calibrated(self, margin: float) -> float:
-        """Isotonic, between its steps straight; never quite 0 or 1, so that a threshold can rank what is above it."""
+        """Interpolate the isotonic calibration; it never reaches 0 or 1, so that thresholds can rank high scores."""
         return float(np.interp(margin, self._steps[0], self._steps[1]))
 
 
 def trees_from(tensors: Mapping[str, NDArray[Any]]) -> Trees:
-    """The trees an artefact's tensors hold."""
+    """Build the trees from an artefact's tensors."""
     return Trees(
         tensors["feature"].astype(np.intp),
         tensors["at"].astype(np.float64),
@@ -185,7 +184,7 @@ def trees_from(tensors: Mapping[str, NDArray[Any]]) -> Trees:
 
 
 def shipped_verifier(embedding: str) -> Path:
-    """The folder of the artefact that ships for that kind of embedding."""
+    """Return the folder of the artefact shipped for that kind of embedding."""
     return Path(__file__).parents[1] / "artefacts" / embedding
 
 

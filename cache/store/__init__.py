@@ -1,1 +1,1 @@
-"""Talk to Redis or Valkey: the verbs that the cache needs, behind one circuit breaker."""
+"""Talk to Redis or Valkey: the operations that the cache needs, behind one circuit breaker per server."""

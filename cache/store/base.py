@@ -1,7 +1,7 @@
-"""The store, as the rest of Tierline sees it: a few verbs over a Redis-protocol server.
+"""Define the store's interface: a few operations on a Redis-protocol server.
 
-Every verb raises StoreUnavailable, and nothing else, when the server is down, slow, full or confused; callers treat
-that as a miss. `cache.store.redis_store` is the one implementation.
+Every method raises StoreUnavailable, and nothing else, when the server is down, slow, full or replies unexpectedly;
+callers treat that as a miss. `cache.store.redis_store` implements it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 
 class StoreUnavailable(Exception):
-    """The store did not do it. `reason` is a stable word for spans and metrics: timeout, refused, full, disk, ..."""
+    """An operation failed. `reason` is a stable word for spans and metrics: timeout, refused, full, disk, ..."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -21,17 +21,17 @@ class StoreUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What `/readyz` says of the store."""
+    """The store's state in `/readyz`."""
 
     status: Literal["ok", "degraded", "unconfigured"]
     reason: str = ""
     nodes: int = 0
-    """How many servers it is: more than one in a Redis Cluster, which is as well as the worst of them."""
+    """Number of servers: more than one in a Redis Cluster, whose status is that of its worst server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One value to keep for `ttl_s` seconds."""
+    """One value to store for `ttl_s` seconds."""
 
     key: str
     value: bytes
@@ -40,7 +40,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One entry at the end of a stream that keeps about its latest `keep` entries."""
+    """One entry to append to a stream that retains about its latest `keep` entries."""
 
     stream: str
     value: bytes
@@ -49,14 +49,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Any other command, by its words."""
+    """Any other command, as its arguments."""
 
     words: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found; where nothing was, who holds the lease now, None if nobody can."""
+    """The value that was read; without one, the holder of the lease now, None if no lease can be taken."""
 
     value: bytes | None
     holder: bytes | None = None
@@ -64,7 +64,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who has a lease now, and whether there is a value under the key it was looked at together with."""
+    """The holder of a lease now, and whether the key that was checked with it has a value."""
 
     holder: bytes
     written: bool
@@ -72,11 +72,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class VectorAdd:
-    """One element of a vector set (Redis 8), whose cap and expiry are kept in a sorted set beside it.
+    """One element of a vector set (Redis 8); a sorted set beside it holds the expiry times.
 
-    Elements that have expired go, and where more than `most` are left, those that expire first. The element stays
-    `ttl_s` seconds, both sets as long as the longest of theirs. `vector` is little-endian float32; both keys must lie
-    in one slot; `now_s` is the writer's clock.
+    Expired elements are removed and, if more than `most` are left, those that expire first. The element stays `ttl_s`
+    seconds, both sets as long as the last of their elements. `vector` is little-endian float32; both keys must be in
+    one slot; `now_s` is the writer's clock in seconds.
     """
 
     key: str
@@ -90,7 +90,7 @@ class VectorAdd:
 
 @dataclass(frozen=True, slots=True)
 class VectorDrop:
-    """One element of a vector set, and of the sorted set beside it, to remove."""
+    """One element to remove from a vector set and from the sorted set beside it."""
 
     key: str
     order: str
@@ -99,7 +99,7 @@ class VectorDrop:
 
 @dataclass(frozen=True, slots=True)
 class IndexDocument:
-    """A hash for the query engine to index, kept for `ttl_s` seconds."""
+    """A hash for the query engine to index, stored for `ttl_s` seconds."""
 
     key: str
     fields: tuple[tuple[bytes, bytes], ...]
@@ -112,7 +112,7 @@ Operation = Write | Command | IndexOperation
 
 @dataclass(frozen=True, slots=True)
 class VectorQuery:
-    """The `k` elements of one vector set that are nearest to a vector, little-endian float32."""
+    """A search for the `k` elements of one vector set that are nearest to a vector, little-endian float32."""
 
     key: str
     vector: bytes
@@ -121,7 +121,7 @@ class VectorQuery:
 
 @dataclass(frozen=True, slots=True)
 class DocumentQuery:
-    """The `k` documents nearest to a vector, of those with this `tag` (hex), with the named fields."""
+    """A search for the `k` documents with this `tag` (hex) nearest to a vector; the named `fields` are returned."""
 
     index: str
     tag: str
@@ -132,7 +132,7 @@ class DocumentQuery:
 
 @dataclass(frozen=True, slots=True)
 class DocumentIndex:
-    """What the query engine indexes: the hashes under `prefix`, by a tag and a vector of so many dimensions."""
+    """An index of the query engine: the hashes under `prefix`, by a tag and a vector of `dimension` numbers."""
 
     name: str
     prefix: str
@@ -140,56 +140,56 @@ class DocumentIndex:
 
 
 class Store(Protocol):
-    """See the module's docstring. All verbs are coroutines that never block the event loop."""
+    """The store's operations. They are coroutines that never block the event loop."""
 
     async def get(self, key: str) -> bytes | None: ...
 
     async def delete(self, key: str) -> None: ...
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        """Carries the operations out in one round trip, each kind in order, appends after all others.
+        """Execute the operations in one round trip: each kind in order, appends after all others.
 
-        "index" is the reason when all went well but what a semantic index asked for.
+        Raises StoreUnavailable "index" if only operations of a semantic index failed.
         """
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        """The replies to commands carried out in one round trip, as they come; within a lookup's time, or `limit_s`."""
+        """Return the replies to commands executed in one round trip, within a lookup's time limit or `limit_s`."""
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
-        """Those of the named commands that the server has."""
+        """Return those of the named commands that the server supports."""
 
     async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
-        """(element, cosine), nearest first; none of a set that is not there. "index" when the server will not."""
+        """Return (element, cosine), nearest first; none if the set is missing. Reason "index" if the server refuses."""
 
     async def define(self, index: DocumentIndex) -> None:
-        """Sees to it that the query engine has this index. "index" when the server will not."""
+        """Create this index in the query engine if it is missing. Reason "index" if the server refuses."""
 
     async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
-        """(fields, cosine), nearest first. "index" when the server will not."""
+        """Return (fields, cosine), nearest first. Reason "index" if the server refuses."""
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
-        """(id, value) of the newest entries, newest first; `before` (exclusive) pages back."""
+        """Return (id, value) of the newest entries, newest first; `before` (exclusive) pages back."""
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
-        """(id, value) of the entries after `last_id` ("0" is the beginning), oldest first, waiting up to `block_ms`."""
+        """Return (id, value) after `last_id` ("0": from the beginning), oldest first, waiting up to `block_ms`."""
 
     async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
-        """What lies under `key`; where nothing does, takes the lease at once, unless it is held. Both in one slot.
+        """Return the value of `key`; without one, take the lease unless it is held. Both keys must be in one slot.
 
-        A server that may not write (a full one, a replica) is read all the same: then nobody holds the lease.
+        A server that cannot write (a full one, a replica) is still read: then no lease is taken.
         """
 
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
-        """Takes the lease unless somebody has it, and looks whether `beside`, a key of its slot, has a value."""
+        """Take the lease unless it is held, and check whether `beside`, a key in the same slot, has a value."""
 
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
-        """Has the lease last from now, if this holder still has it."""
+        """Restart the lease's lifetime if this holder still has it."""
 
     async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
-        """Gives up each (lease, holder), if the holder still has it."""
+        """Release each (lease, holder) that the holder still has."""
 
     async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
-        """Appends the values to a stream that is gone so many seconds after the last of them."""
+        """Append the values to a stream that expires `ttl_s` seconds after the last of them."""
 
     async def ping(self) -> None: ...
 

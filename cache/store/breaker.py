@@ -1,10 +1,10 @@
-"""The breaker in front of the store: after so many failures in a row nobody asks it, except one probe now and then.
+"""Stop using the store after several failures in a row, except for one probe now and then (a circuit breaker).
 
     closed    --5 failures in a row, or a failed health check-->  open
-    open      --1 s later, one probe leaves-->                    half_open
+    open      --1 s later, one probe is sent-->                   half_open
     half_open --the probe succeeds-->  closed        half_open --it fails-->  open
 
-Pure: it keeps count and reads the clock it is given; who sends the probe is not its business.
+No I/O: it counts and reads the given clock; the caller sends the probe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ State = Literal["closed", "open", "half_open"]
 
 
 class StoreBreaker:
-    """See the module's docstring. `clock` is monotonic, in seconds."""
+    """The breaker of one server. `clock` is monotonic, in seconds."""
 
     __slots__ = ("_clock", "_failures", "_limit", "_probe_at", "_probe_every_s", "state")
 
@@ -33,35 +33,35 @@ class StoreBreaker:
 
     @property
     def closed(self) -> bool:
-        """Whether requests may ask the store."""
+        """Whether requests may use the store."""
         return self.state == "closed"
 
     def succeeded(self) -> None:
-        """A request was answered. Of one that was sent before the breaker opened, this says nothing new."""
+        """Record an answered request. An open breaker stays open: the request may have been sent before it opened."""
         self._failures = 0
 
     def failed(self) -> None:
-        """A request was not answered."""
+        """Record a failed request, and open at the limit."""
         self._failures += 1
         if self.state == "closed" and self._failures >= self._limit:
             self.trip()
 
     def trip(self) -> None:
-        """Opens, whatever the count: a health check has failed."""
+        """Open at once: a health check has failed."""
         self.state = "open"
         self._probe_at = self._clock() + self._probe_every_s
 
     def reset(self) -> None:
-        """Closes: a probe or a health check has been answered."""
+        """Close: a probe or a health check has succeeded."""
         self.state = "closed"
         self._failures = 0
 
     def wait_s(self) -> float:
-        """Seconds until the next probe may leave."""
+        """Return the seconds until the next probe may be sent."""
         return max(0.0, self._probe_at - self._clock())
 
     def begin_probe(self) -> bool:
-        """Whether the caller is the one to probe now; it then answers with `reset` or `trip`."""
+        """Return whether the caller must probe now; it then reports the result with `reset` or `trip`."""
         if self.state != "open" or self.wait_s() > 0:
             return False
         self.state = "half_open"

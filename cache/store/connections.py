@@ -1,6 +1,6 @@
-"""The connections to one server: a bounded set, taken for one exchange at a time, safe to be cancelled at any await.
+"""Pool the connections to one server: bounded, used for one exchange at a time, safe to be cancelled at any await.
 
-A connection left in the middle of an exchange is never used again: its next reply would be somebody else's.
+A connection that was abandoned during an exchange is never reused: its next reply would belong to another request.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 MAX_CONNECTIONS = 256
-"""To one server, for exchanges that end at once."""
+"""Maximum connections to one server for commands that do not block."""
 MAX_BLOCKING = 16
-"""Beside them, for commands that may wait."""
+"""Maximum additional connections for commands that block."""
 _MAX_DIALLING = 16
-"""A cold burst would otherwise spend its time on hundreds of handshakes at once, and fail them all."""
+"""Maximum simultaneous connection attempts: hundreds of handshakes at once would all be too slow."""
 
 
 class AllInUse(Exception):
-    """No connection is free and no more may be made: an error, never a wait."""
+    """No connection is free and no more may be opened. Raised at once; callers never wait for one."""
 
 
 class Wire(Protocol):
-    """What is used of a connection here; redis-py's are such."""
+    """The part of a connection that is used here; redis-py's connections implement it."""
 
     socket_timeout: float | None
 
@@ -37,7 +37,7 @@ W = TypeVar("W", bound=Wire)
 
 
 class WirePool(Generic[W]):
-    """A bounded set of connections. One that was left in the middle of an exchange is never used again."""
+    """A bounded pool of connections. One that was abandoned during an exchange is never reused."""
 
     def __init__(self, dial: Callable[[], W], most: int) -> None:
         self._make = dial
@@ -48,10 +48,10 @@ class WirePool(Generic[W]):
         self._closed = False
 
     async def take(self) -> W:
-        """A connected connection, for one exchange. AllInUse at once when all are in use or being made."""
+        """Return a connected connection for one exchange. Raises AllInUse at once if the limit is reached."""
         while self._idle:
             connection = self._idle.pop()
-            # Unread bytes or an end of file: it is out of step, or the server has gone since.
+            # Readable means unread bytes or an end of file: it is out of sync, or the server has closed it.
             if connection.is_connected and not await connection.can_read():
                 return connection
             await self._drop(connection)
@@ -61,20 +61,20 @@ class WirePool(Generic[W]):
         return await self._wait_for(asyncio.get_running_loop().create_task(self._dial()))
 
     async def give_back(self, connection: W, *, clean: bool) -> None:
-        """Ends an exchange; `clean` when every reply was read."""
+        """End an exchange; `clean` when every reply was read."""
         if clean and connection.is_connected and not self._closed:
             self._idle.append(connection)
         else:
             await self._drop(connection)
 
     async def drop_idle(self) -> None:
-        """Forgets the connections at hand, so that the next ones resolve the address anew."""
+        """Close the idle connections, so that new ones resolve the address again."""
         idle, self._idle = self._idle, []
         for connection in idle:
             await self._drop(connection)
 
     async def aclose(self) -> None:
-        """Closes what is idle now, and everything else as it comes back."""
+        """Close idle connections now, and others when they are given back."""
         self._closed = True
         if self._dialling:
             await asyncio.wait(tuple(self._dialling))
@@ -91,12 +91,12 @@ class WirePool(Generic[W]):
         except BaseException:
             await self._drop(connection)
             raise
-        # From here on one deadline spans each whole exchange; redis-py would arm two timers and a task for each.
+        # From here on one deadline covers each whole exchange; redis-py would create two timers and a task for each.
         connection.socket_timeout = None
         return connection
 
     async def _wait_for(self, dialling: asyncio.Task[W]) -> W:
-        """The dialled connection. Who cannot wait leaves it to the next: else a slow handshake would never end."""
+        """Return the new connection. If cancelled, it goes to the pool, so that slow handshakes still complete."""
         self._dialling.add(dialling)
         try:
             return await asyncio.shield(dialling)

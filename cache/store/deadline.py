@@ -1,9 +1,9 @@
-"""A deadline for one exchange with a peer that does not charge the peer for our own lag.
+"""Limit the time of one exchange with a peer without counting delays of the own event loop as the peer's.
 
-`asyncio.timeout` measures the wall clock: when the event loop itself was busy for longer than the limit, it gives up
-on a reply that has long been waiting in the socket. Under load that would turn answers into failures, and failures
-into more load: hits of the store into misses, quick backends into slow ones with an open breaker. Here a deadline
-that fires late gives the loop one more turn at its sockets before it gives up.
+`asyncio.timeout` measures the wall clock: if the event loop itself was busy for longer than the limit, it gives up on a
+reply that has long been waiting in the socket. Under load that would turn answers into failures, and failures into more
+load: cache hits into misses, and fast backends into slow ones with an open breaker. Here a deadline that fires late
+gives the loop one more turn at its sockets before it gives up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GRACE_S = 0.005
 
 
 class Deadline:
-    """`with Deadline(0.02): await ...` raises TimeoutError when the body took longer than that many seconds."""
+    """Context manager: `with Deadline(0.02): await ...` raises TimeoutError if the body takes longer (seconds)."""
 
     __slots__ = ("_cancelling", "_due", "_expired", "_forgiven", "_limit_s", "_loop", "_task", "_timer")
 
@@ -54,6 +54,6 @@ class Deadline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        # As in asyncio.timeout: when somebody else cancelled the task too, the cancellation is theirs and goes on.
+        # As in asyncio.timeout: a cancellation that was requested elsewhere as well is passed on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from None

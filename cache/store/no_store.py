@@ -1,4 +1,4 @@
-"""The store of a deployment that has none: every lookup is a miss, nothing is kept, and `/readyz` says so."""
+"""Stand in for the store of a deployment without one: every lookup is a miss, nothing is stored, `/readyz` says so."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REASON = "unconfigured"
 
 
 class NoStore:
-    """Implements `Store` by having nothing."""
+    """Implements `Store`: every operation raises StoreUnavailable."""
 
     async def get(self, key: str) -> bytes | None:
         raise StoreUnavailable(_REASON)
@@ -75,4 +75,4 @@ class NoStore:
         return StoreState("unconfigured", "TIERLINE_STORE_URL is not set")
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""

@@ -1,19 +1,19 @@
-"""One server of the Redis protocol: its connections, its breaker, and what its errors are called. Only here is redis.
+"""Talk to one Redis-protocol server: connections, breaker, and error reasons. Only this module imports redis-py.
 
-redis-py dials, authenticates, speaks TLS and parses; its connections are driven directly, because its client spends
-32 us of CPU on a GET of 1 KB, and a command written to a connection and read back from it 15. Every failure of any
-kind leaves this file as StoreUnavailable with one of these reasons:
+redis-py connects, authenticates, speaks TLS and parses. Its connections are used directly, because its client takes
+32 us of CPU for a GET of 1 KB, and writing to a connection and reading from it takes 15. Every failure is raised as
+StoreUnavailable with one of these reasons:
 
     timeout     no answer in time            refused      cannot be reached
-    lost        the connection broke         open         not asked: the breaker is open
-    busy        all our connections in use   full         out of memory; writes rest for 30 s, reads go on
+    lost        the connection broke         open         not sent: the breaker is open
+    busy        all connections in use       full         out of memory; no writes for 30 s, reads continue
     readonly    a replica, after a failover  loading, masterdown, clusterdown    it is not ready
-    disk        it cannot save to its disk; likewise
-    auth        our credentials are refused  max_clients  it takes no more connections
-    wrong_type  another kind of value lies under the key                 error         anything else it said
-    index       it will not do what a semantic index asks for; everything else goes on
+    disk        it cannot save to its disk; otherwise like `full`
+    auth        credentials refused          max_clients  it accepts no more connections
+    wrong_type  the key has a value of another kind          error         any other error reply
+    index       it refuses an operation of a semantic index; everything else continues
 
-What a node of a cluster says of keys that are another's is no failure but an answer, `Moved`.
+A cluster node's redirection for another node's keys is no failure but a reply, `Moved`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cache.store.deadline import Deadline
 
 SOCKET_S = 0.05
 READ_S = 0.02
-"""What a request may wait for a read, and so what a probe may take: a store that always needs longer is of no use."""
+"""Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""
 _REST_S = 30.0
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -56,28 +56,28 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (errors.TimeoutError, "timeout"),
     (TimeoutError, "timeout"),
 )
-# It takes no writes, and reads go on.
+# It refuses writes, while reads continue.
 _REFUSES_WRITES = frozenset({"full", "disk"})
-# What says nothing of the server's health: our own limit, writes alone refused, one odd key, a slot on its way.
+# Reasons that do not indicate a fault of the server: our own limit, writes alone refused, one odd key, a moving slot.
 _NOT_ITS_FAULT = _REFUSES_WRITES | {"busy", "wrong_type", "index", "moved"}
-# What a server says to commands that it does not have, or does not let us use: that of an index is done without.
+# Replies to commands that are unsupported or not permitted: an optional index operation may fail with these.
 _OF_AN_INDEX = frozenset({"error", "wrong_type", "auth"})
 _NONE: Container[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The answer to a command whose key is another node's: for good, or, `asking`, for this once."""
+    """The redirection of a command to another node: permanent, or with `asking` for this command only."""
 
     slot: int
     host: str
-    """'' is the host of the node that said so."""
+    """'' means the host of the node that replied."""
     port: int
     asking: bool
 
 
 class Node:
-    """See above. `on_trouble` hears of every failure that says something of the server. For one event loop."""
+    """One server. `on_trouble` is called for every failure that may be the server's. For one event loop."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class Node:
 
     @property
     def rest(self) -> str:
-        """Why it is given no writes for now: it refused the last one, less than 30 s ago; '' where it is given them."""
+        """Why it gets no writes now: the reason it refused one less than 30 s ago; '' if it does get them."""
         return self._refuses_writes if self._clock() < self._resting_until else ""
 
     def wrote(self) -> None:
-        """Notes that it has carried out a write: whatever it refused before, it takes them again."""
+        """Record a successful write: it accepts writes again."""
         self._refuses_writes = ""
 
     async def request(
         self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
     ) -> list[Any]:
-        """An exchange on behalf of a request: refused while the breaker is open, and counted by it."""
+        """Execute a request's commands: refused while the breaker is open, and counted by it."""
         if not self._breaker.closed:
             raise self.unavailable("open")
         try:
@@ -124,19 +124,19 @@ class Node:
     async def uncounted(
         self, commands: bytes, replies: int, limit_s: float, optional: Container[int] = _NONE
     ) -> list[Any]:
-        """An exchange that is nobody's request: whatever the breaker says, and not counted by it."""
+        """Execute commands that belong to no request: allowed by an open breaker, and not counted by it."""
         return await self._exchange(self._connections, commands, replies, limit_s, optional)
 
     async def blocking(self, command: bytes, limit_s: float) -> Any:
-        """The reply to a command that may wait: on connections of its own, and not counted by the breaker."""
+        """Return the reply to a blocking command: on separate connections, and not counted by the breaker."""
         return (await self._exchange(self._blocking, command, 1, limit_s))[0]
 
     async def ping(self) -> None:
-        """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
+        """Check the server's health: a failure opens the breaker at once, a success closes it."""
         try:
             await self.uncounted(resp.command(b"PING"), 1, READ_S)
         except StoreUnavailable as error:
-            if error.reason in _REFUSES_WRITES:  # it answers: a server that cannot save refuses PING like a write
+            if error.reason in _REFUSES_WRITES:  # it is alive: a server that cannot save refuses PING like a write
                 self._refuse_writes(error.reason)
             else:
                 self._reason = error.reason
@@ -147,13 +147,13 @@ class Node:
         self._breaker.reset()
 
     def state(self) -> StoreState:
-        """How it is."""
+        """Return the server's state."""
         if not self._breaker.closed:
             return StoreState("degraded", self._reason)
         return StoreState("degraded", self._refuses_writes) if self._refuses_writes else StoreState("ok")
 
     async def aclose(self) -> None:
-        """Closes what is idle now, and everything else as it comes back."""
+        """Close idle connections now, and others when they are given back."""
         self._closed = True
         if self._probe is not None:
             self._probe.cancel()
@@ -162,7 +162,7 @@ class Node:
         await self._blocking.aclose()
 
     def unavailable(self, reason: str) -> StoreUnavailable:
-        """A failure of this server."""
+        """Return the exception for a failure of this server."""
         return StoreUnavailable(reason, self.where)
 
     def _count(self, reason: str) -> None:
@@ -188,9 +188,9 @@ class Node:
         limit_s: float,
         optional: Container[int] = _NONE,
     ) -> list[Any]:
-        """Writes packed commands to one connection and reads their replies, all within `limit_s` seconds.
+        """Write packed commands to one connection and read their replies, all within `limit_s` seconds.
 
-        An error is raised, but where a refusal is `optional` it is an answer like any other.
+        An error reply is raised; for commands listed in `optional` a refusal is returned instead.
         """
         connection: AbstractConnection | None = None
         answers: list[Any] = []
@@ -208,7 +208,7 @@ class Node:
         except (AllInUse, errors.RedisError, OSError, TimeoutError, ValueError) as error:
             reason = _reason_of(error, dialled=connection is not None)
             if reason == "readonly":
-                # Who answers at the old address is no longer the one to ask.
+                # The server at this address is a replica now; new connections resolve the address again.
                 keep = False
                 await pool.drop_idle()
             raise self.unavailable(reason) from None
@@ -217,13 +217,13 @@ class Node:
                 await pool.give_back(connection, clean=keep and len(answers) == replies)
 
     def _watch(self) -> None:
-        """Sees to it that one task, and no more, probes until the server answers again."""
+        """Start the task that probes until the server answers again, unless it is running."""
         if not self._closed and (self._probe is None or self._probe.done()):
             self._probe = asyncio.get_running_loop().create_task(self._probe_until_closed(), name="store-probe")
 
     async def _probe_until_closed(self) -> None:
         while not self._breaker.closed:
-            # Workers that lost the same store do not all come back to it in the same instant.
+            # The random part keeps workers from returning to the store at the same instant.
             await asyncio.sleep(self._breaker.wait_s() + random.uniform(0, 0.1))  # noqa: S311
             if self._breaker.begin_probe():
                 try:
@@ -233,10 +233,10 @@ class Node:
 
 
 class Dialler:
-    """Makes nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
+    """Creates nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """ValueError, without the URL, which may hold a password, if it is bad."""
+        """Parse the URL. Raises ValueError, without the URL, which may contain a password, if it is invalid."""
         self._clock = clock
         try:
             self._options: dict[str, Any] = {**parse_url(url), **_limits()}
@@ -247,13 +247,13 @@ class Dialler:
             ) from None
 
     def first(self, on_trouble: Callable[[], None]) -> Node:
-        """The node that the URL names, not connected yet."""
+        """Return the node that the URL names, not connected yet."""
         options = self._options
         where = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
         return Node(ConnectionPool(**options).make_connection, where, self._clock, on_trouble)
 
     def at(self, host: str, port: int, on_trouble: Callable[[], None]) -> Node:
-        """Another node of the same cluster."""
+        """Return another node of the same cluster, not connected yet."""
         options = {**self._options, "host": host, "port": port}
         if options.get("connection_class") is UnixDomainSocketConnection:
             del options["connection_class"], options["path"]
@@ -261,7 +261,7 @@ class Dialler:
 
 
 def is_refusal(answer: Any) -> bool:
-    """Whether the answer to an optional command is an error."""
+    """Return whether the reply to an optional command is an error."""
     return isinstance(answer, errors.RedisError)
 
 
@@ -270,13 +270,13 @@ def _limits() -> dict[str, Any]:
         "socket_timeout": SOCKET_S,
         "socket_connect_timeout": SOCKET_S,
         "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,  # no HELLO: a fresh connection costs no round trip
-        "driver_info": None,  # nor a CLIENT SETINFO
+        "protocol": 2,  # no HELLO: a new connection needs no round trip
+        "driver_info": None,  # nor CLIENT SETINFO
     }
 
 
 async def _reply(connection: AbstractConnection) -> Any:
-    """One reply; an error the server gave is returned, so that the replies behind it are read too."""
+    """Return one reply; a server's error is returned, not raised, so that the replies after it are read too."""
     try:
         return await connection.read_response(disable_decoding=True)
     except errors.AskError as error:
@@ -297,5 +297,5 @@ def _reason_of(error: Exception, *, dialled: bool) -> str:
         if "max number of clients" in str(error):
             return "max_clients"
         return "lost" if dialled else "refused"
-    said = str(error)
-    return "disk" if said.startswith("MISCONF") else "wrong_type" if said.startswith("WRONGTYPE") else "error"
+    message = str(error)
+    return "disk" if message.startswith("MISCONF") else "wrong_type" if message.startswith("WRONGTYPE") else "error"

@@ -1,10 +1,11 @@
-"""The servers behind a store's URL: one, or the nodes of a Redis Cluster, each of which has some of the slots.
+"""Route commands to the servers behind a store's URL: a single one, or the nodes of a Redis Cluster.
 
-Which it is a ping asks at start, and where that was not answered the first MOVED tells. A key's slot is the CRC16 of
-what stands in its first braces (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). Each node
-has connections and a breaker of its own, so that one that is lost costs its slots alone. The map of slots is read anew
-after a MOVED, and after a node's trouble, when a replica may have taken its place; a command that was told MOVED or ASK
-has not been carried out, and goes where it was told, once.
+The first ping asks which of the two it is; if it is not answered, the first MOVED reply shows a cluster. A key's slot
+is the CRC16 of the text in its first braces
+(https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). Each node has its own connections and
+breaker, so that a lost node affects only its slots. The slot map is read again after a MOVED, and after a node's
+failure, because a replica may have replaced it; a command answered by MOVED or ASK was not executed and is sent once to
+the node named there.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _MAP = resp.command(b"CLUSTER", b"SLOTS")
 
 @dataclass(frozen=True, slots=True)
 class NodeCommand:
-    """A packed command with one reply, and the key that says which node it is for.
+    """A packed command with one reply, and the key that determines its node.
 
-    `optional`: a refusal is an answer, for it is only an index that would have liked it.
+    `optional`: an error reply is returned instead of raised, because only an index operation fails.
     """
 
     key: bytes
@@ -40,7 +41,7 @@ class NodeCommand:
 
 
 class Nodes:
-    """See above. Each method raises StoreUnavailable. For one event loop; close it."""
+    """The nodes of one store. Each method raises StoreUnavailable. For one event loop; close it after use."""
 
     def __init__(self, dialler: Dialler) -> None:
         self._dialler = dialler
@@ -63,21 +64,21 @@ class Nodes:
         return self._map is not None
 
     def of(self, key: bytes) -> Node:
-        """The node that answers for a key, as far as is known."""
+        """Return the node that owns a key, by the present slot map."""
         return self._first if self._map is None else self._map[slot_of(key)]
 
     def any(self) -> Node:
-        """A node to ask what each would answer alike."""
+        """Return a healthy node, for commands that every node answers alike."""
         return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
 
     async def one(self, part: NodeCommand, limit_s: float) -> Any:
-        """The reply to one command."""
+        """Return the reply to one command."""
         places = (0,) if part.optional else ()
         (answer,) = await self.of(part.key).request(part.command, 1, limit_s, places)
         return await self.followed(part, answer, limit_s) if type(answer) is Moved else answer
 
     async def all(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
-        """The replies to several commands, in order; those for one node go in one round trip, in order."""
+        """Return the replies to several commands, in order; those for one node go in one round trip, in order."""
         if self._map is None:
             answers = await _sent(self._first, parts, limit_s)
         else:
@@ -88,7 +89,7 @@ class Nodes:
         return answers
 
     async def blocking(self, part: NodeCommand, limit_s: float) -> Any:
-        """The reply to a command that may wait: on connections of its own, and not counted by the breaker."""
+        """Return the reply to a blocking command: on separate connections, and not counted by the breaker."""
         answer = await self.of(part.key).blocking(part.command, limit_s)
         if isinstance(answer, Moved) and not answer.asking:
             answer = await self._moved_to(answer).blocking(part.command, limit_s)
@@ -97,7 +98,7 @@ class Nodes:
         return answer
 
     async def followed(self, part: NodeCommand, moved: Moved, limit_s: float) -> Any:
-        """The reply of the node that a command was sent on to."""
+        """Return the reply of the node to which a command was redirected."""
         node = self._moved_to(moved)
         if moved.asking:
             _, answer = await node.request(_ASKING + part.command, 2, limit_s, (1,) if part.optional else ())
@@ -108,20 +109,20 @@ class Nodes:
         return answer
 
     async def ping(self) -> None:
-        """Asks every node how it is, and at first whether there are several."""
+        """Check every node's health, and the first time whether it is a cluster."""
         pinged = await asyncio.gather(*(node.ping() for node in self._known.values()), return_exceptions=True)
         _raise_first(pinged)
         if not self._asked:
             await self._refresh(self._first)
 
     def state(self) -> StoreState:
-        """The worst of all nodes, and how many there are."""
+        """Return the worst node's state, with the number of nodes."""
         states = [node.state() for node in self._known.values()]
         worst = next((state for state in states if state.status != "ok"), states[0])
         return StoreState(worst.status, worst.reason, len(states))
 
     async def aclose(self) -> None:
-        """Closes all nodes."""
+        """Close all nodes."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
@@ -154,7 +155,7 @@ class Nodes:
         return node
 
     def _at(self, host: str, port: int, beside: str = "") -> Node:
-        """The node at an address; an empty host is that of the node that said so."""
+        """Return the node at an address; an empty host means that of the node that replied."""
         host = host or (beside or self._first.where).rpartition(":")[0]
         where = f"{host}:{port}"
         if where not in self._known:
@@ -162,19 +163,19 @@ class Nodes:
         return self._known[where]
 
     def _doubt(self) -> None:
-        """Reads the map anew before long, where there is one and that was not done just now."""
+        """Start reading the slot map again, unless there is none or it was read less than 0.5 s ago."""
         running = self._refreshing is not None and not self._refreshing.done()
         if self._map is not None and not running and time.monotonic() - self._refreshed_at > _REFRESH_S:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_somewhere(), name="store-slots")
 
     async def _refresh_somewhere(self) -> None:
-        """Asks one node after the other, those first that are well."""
+        """Read the slot map from the first node that answers, healthy nodes first."""
         for node in sorted({self._first, *self._known.values()}, key=lambda node: node.state().status != "ok"):
             if await self._refresh(node):
                 return
 
     async def _refresh(self, node: Node) -> bool:
-        """Takes the map of slots as this node has it; whether it could say."""
+        """Read the slot map from this node; return whether that succeeded."""
         self._refreshed_at = time.monotonic()
         try:
             (reply,) = await node.uncounted(_MAP, 1, _SLOTS_S, (0,))
@@ -182,7 +183,7 @@ class Nodes:
             return False
         self._asked = True
         if is_refusal(reply) or not isinstance(reply, list):
-            return False  # one server by itself has no slots to tell of
+            return False  # a single server has no slots
         self._take(reply, node)
         return True
 
@@ -199,7 +200,7 @@ class Nodes:
         self._map = slots
         for where, node in list(self._known.items()):
             if node not in slots:
-                # It has no slots any more; its address in the URL stays the one to begin from.
+                # It has no slots any more; the node in the URL stays the starting point.
                 del self._known[where]
                 if node is not self._first:
                     self._retire(node)
@@ -211,7 +212,7 @@ class Nodes:
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key in a cluster."""
+    """Return the slot of a key in a cluster."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)

@@ -1,7 +1,7 @@
-"""The store on a Redis-protocol server, by URL: the verbs, in commands. Redis or Valkey, one or a Redis Cluster.
+"""Implement the store on a Redis-protocol server given by URL: Redis or Valkey, a single server or a Redis Cluster.
 
-redis_store   the verbs of `cache.store.base`, as commands and what their replies mean
-redis_nodes   which server is asked: the one there is, or the node of a cluster that has the key
+redis_store   the operations of `cache.store.base`, as commands, and the meaning of their replies
+redis_nodes   routing: the single server, or the node of a cluster that owns the key
 redis_node    one server: connections, deadlines, the breaker, and the reasons of StoreUnavailable
 resp          the protocol, packed by hand; `cache.store.search_commands` does so for the semantic indexes
 """
@@ -36,21 +36,21 @@ from cache.store.redis_nodes import NodeCommand, Nodes
 T = TypeVar("T")
 
 _WRITE_S = 0.25
-"""What a write may take: nobody waits for one, and a busy event loop is no reason to lose a record."""
+"""Time limit of a write: no request waits for it, and a busy event loop must not lose a record."""
 _BLOCKING_MARGIN_S = 1.0
 
 
 class RedisStore:
-    """A Store on one server or a cluster. Made by `from_url`; use it on one event loop, and close it."""
+    """A Store on one server or a cluster. Create it with `from_url`; use it on one event loop, and close it."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic) -> RedisStore:
-        """The store at a redis://, rediss:// or unix:// URL, not connected yet. ValueError, without the URL, if bad.
+        """Create the store at a redis://, rediss:// or unix:// URL, not connected yet.
 
-        Of a cluster any node will do.
+        Any node of a cluster will do. Raises ValueError, without the URL, if it is invalid.
         """
         return cls(Nodes(Dialler(url, clock)))
 
@@ -66,24 +66,24 @@ class RedisStore:
 
     async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
         name = key.encode()
-        found = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
-        return self._read(lambda reply: Look(*map(_bytes, reply)), found)
+        reply = await self._read_one(name, resp.look(name, lease.encode(), holder, ttl_s))
+        return self._read(lambda reply: Look(*map(_bytes, reply)), reply)
 
     async def delete(self, key: str) -> None:
         name = key.encode()
         await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), SOCKET_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        kept = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
-        told = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
-        nodes = {self._nodes.of(part.key) for part in (*kept, *told)}
+        writes = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
+        appends = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
+        nodes = {self._nodes.of(part.key) for part in (*writes, *appends)}
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
-        if self._nodes.several and kept and told:
-            # Nodes are not equally quick: who hears of an entry by a stream shall find it where it is kept.
-            answers = await self._nodes.all(kept, _WRITE_S) + await self._nodes.all(told, _WRITE_S)
+        if self._nodes.several and writes and appends:
+            # Nodes differ in speed: an entry must be readable before a stream announces it.
+            answers = await self._nodes.all(writes, _WRITE_S) + await self._nodes.all(appends, _WRITE_S)
         else:
-            answers = await self._nodes.all([*kept, *told], _WRITE_S)
+            answers = await self._nodes.all([*writes, *appends], _WRITE_S)
         for node in nodes:
             node.wrote()
         self._unrefused(answers)
@@ -93,7 +93,7 @@ class RedisStore:
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
-        """Asked by nobody's request: in its own time, whatever the breaker says, and not counted by it."""
+        """Return those of the named commands that the server supports; independent of the breaker."""
         command = resp.command(b"COMMAND", b"INFO", *map(str.encode, names))
         (reply,) = self._unrefused(await self._nodes.any().uncounted(command, 1, _WRITE_S, {0}))
         return self._read(partial(searching.known, names), reply)
@@ -119,7 +119,7 @@ class RedisStore:
         return self._read(resp.entries, await self._nodes.one(NodeCommand(name, command), SOCKET_S))
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
-        """A read for followers: on its own connections, under its own deadline, whatever the breaker says."""
+        """Return stream entries for followers: on separate connections with their own deadline, despite the breaker."""
         block = (b"BLOCK", b"%d" % block_ms) if block_ms > 0 else ()
         name = stream.encode()
         command = resp.command(b"XREAD", b"COUNT", b"%d" % count, *block, b"STREAMS", name, last_id.encode())
@@ -129,10 +129,10 @@ class RedisStore:
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         name = lease.encode()
         commands = resp.claim(name, holder, ttl_s, beside.encode())
-        mine, found, written = await self._nodes.all([NodeCommand(name, command) for command in commands], SOCKET_S)
-        if mine is not None or not isinstance(found, bytes):
-            found = holder
-        return Claim(found, written == 1)
+        taken, current, written = await self._nodes.all([NodeCommand(name, command) for command in commands], SOCKET_S)
+        if taken is not None or not isinstance(current, bytes):
+            current = holder
+        return Claim(current, written == 1)
 
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
         name = lease.encode()
@@ -148,7 +148,7 @@ class RedisStore:
         await self._nodes.all([NodeCommand(name, command) for command in commands], _WRITE_S)
 
     async def ping(self) -> None:
-        """A health check. It alone decides: a failure opens the breaker at once, an answer closes it."""
+        """Check the server's health: a failure opens the breaker at once, a success closes it."""
         await self._nodes.ping()
 
     def state(self) -> StoreState:
@@ -158,14 +158,14 @@ class RedisStore:
         await self._nodes.aclose()
 
     async def _read_one(self, key: bytes, command: bytes) -> Any:
-        """The reply to the one command of a request that everybody waits for."""
+        """Return the reply to the only command of a request's lookup."""
         (value,) = await self._nodes.of(key).request(command, 1, READ_S)
         if isinstance(value, Moved):
             value = await self._nodes.followed(NodeCommand(key, command), value, READ_S)
         return value
 
     async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
-        """The reply to one command of an index."""
+        """Return the reply to one command of an index."""
         return self._unrefused([await self._nodes.one(NodeCommand(key.encode(), command, optional=True), limit_s)])[0]
 
     def _unrefused(self, answers: list[Any]) -> list[Any]:

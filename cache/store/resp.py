@@ -1,4 +1,4 @@
-"""The few commands of the Redis protocol that the store sends, packed by hand, and stream replies, unpacked."""
+"""Pack the few Redis-protocol commands that the store sends, and unpack stream replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from cache.store.base import Append, Command, Write
 
 _IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
-# A server that may not write (a full one, a replica) has still been read, so the lease alone is not to be had.
+# A server that cannot write (a full one, a replica) has still been read, so only the lease is unavailable.
 _LOOK: Final = b"""
 local value = redis.call('GET', KEYS[1])
 if value then return {value, false} end
@@ -21,12 +21,12 @@ _LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
 
 
 def command(*words: bytes) -> bytes:
-    """A command as the protocol wants it: `command(b"GET", b"key")`."""
+    """Pack a command for the protocol: `command(b"GET", b"key")`."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def operation(what: Write | Append | Command) -> bytes:
-    """One write, append or other operation as a command."""
+    """Pack one write, append or other operation as a command."""
     if isinstance(what, Command):
         return command(*what.words)
     if isinstance(what, Write):
@@ -36,7 +36,7 @@ def operation(what: Write | Append | Command) -> bytes:
 
 
 def key_of(what: Write | Append | Command) -> bytes:
-    """The key that says which node of a cluster it is for; b"" where a command has none."""
+    """Return the key that determines the cluster node; b"" where a command has none."""
     if isinstance(what, Write):
         return what.key.encode()
     if isinstance(what, Append):
@@ -49,9 +49,9 @@ _LOOK_UP: Final = b"*7\r\n$4\r\nEVAL\r\n$%d\r\n%b\r\n$1\r\n2\r\n" % (len(_LOOK),
 
 
 def look(key: bytes, lease: bytes, holder: bytes, ttl_s: float) -> bytes:
-    """One command: what lies under `key`; where nothing does, take the lease unless it is held, and who holds it.
+    """Pack one command: get `key`; without a value, take the lease unless it is held, and return its holder.
 
-    Sent for every request that may be cached, so what never changes of it is packed once.
+    Sent for every cacheable request, so the constant part is packed once.
     """
     lasting = _milliseconds(ttl_s)
     words = (len(key), key, len(lease), lease, len(holder), holder, len(lasting), lasting)
@@ -59,39 +59,39 @@ def look(key: bytes, lease: bytes, holder: bytes, ttl_s: float) -> bytes:
 
 
 def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[bytes, bytes, bytes]:
-    """Three commands: take the lease unless it is held, say who holds it, and whether `beside` is there.
+    """Pack three commands: take the lease unless it is held, get its holder, and check whether `beside` exists.
 
-    `SET ... NX GET` would be one less, and Redis 6 does not know it.
+    `SET ... NX GET` would save one command, but Redis 6 does not support it.
     """
     take = command(b"SET", lease, holder, b"NX", b"PX", _milliseconds(ttl_s))
     return take, command(b"GET", lease), command(b"EXISTS", beside)
 
 
 def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
-    """Has a lease last from now, if it is still this holder's."""
+    """Pack the command that restarts a lease's lifetime if this holder still has it."""
     return command(b"EVAL", _PROLONG, b"1", lease, holder, _milliseconds(ttl_s))
 
 
 def let_go(lease: bytes, holder: bytes) -> bytes:
-    """Deletes a lease, if it is still this holder's."""
+    """Pack the command that deletes a lease if this holder still has it."""
     return command(b"EVAL", _LET_GO, b"1", lease, holder)
 
 
 def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[bytes, ...]:
-    """One command for each value, and one that has the stream go when it is old."""
+    """Pack one command for each value, and one that sets the stream's expiry."""
     appends = (command(b"XADD", stream, b"*", b"v", value) for value in values)
     return *appends, command(b"PEXPIRE", stream, _milliseconds(ttl_s))
 
 
 def part_of(reply: Any, stream: bytes) -> list[Any]:
-    """The entries of one stream in a reply to XREAD; none when it waited in vain. Errors as `entries`."""
+    """Return the entries of one stream in a reply to XREAD; none after a timeout. Raises what `entries` does."""
     return dict(reply)[stream] if reply else []
 
 
 def entries(reply: list[Any]) -> list[tuple[str, bytes]]:
-    """Stream entries as (id, value); one that is not ours has no field `v` and an empty value.
+    """Return stream entries as (id, value); an entry without the field `v` has an empty value.
 
-    TypeError, ValueError, LookupError or AttributeError when the reply is not entries at all.
+    Raises TypeError, ValueError, LookupError or AttributeError if the reply does not consist of entries.
     """
     return [(name.decode(), fields[1] if fields[0] == b"v" else b"") for name, fields in reply]
 

@@ -1,6 +1,6 @@
-"""The commands of the semantic indexes, packed by hand, and their replies, unpacked.
+"""Pack the commands of the semantic indexes, and unpack their replies.
 
-Every unpacking raises TypeError, ValueError, LookupError or AttributeError for a reply that is not of its kind.
+Functions that unpack raise TypeError, ValueError, LookupError or AttributeError for a malformed reply.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from cache.store.base import (
 from cache.store.resp import command
 
 _EXPLORED = b"100"
-"""How many candidates a search keeps at hand, and an addition. Of real questions with a neighbour at a cosine of 0.7 or
-more, it then finds the nearest for 99.8% in a set of 20,000, and for 98.6% in one of 100,000. The server's own 200 for
-an addition would find 1% more there, and hold its one thread, for which all clients wait, for 2 ms in place of 0.8.
+"""Number of candidates (EF) of a search and of an addition. For real questions with a neighbour at a cosine of 0.7 or
+more, it then finds the nearest for 99.8% in a set of 20,000, and for 98.6% in one of 100,000. The server's default of
+200 for an addition would find 1% more there, and hold its one thread, for which all clients wait, for 2 ms instead of
+0.8.
 """
 
 QUANTISATION = b"Q8"
-"""How a vector set keeps vectors; one that has elements takes no other way. See `cache.index.vector_sets`."""
+"""Quantisation of vector sets; a set that has elements accepts no other. See `cache.index.vector_sets`."""
 
 DISTANCE = b"distance"
-"""What the query engine calls the distance of a document in its reply."""
+"""Name of the distance field in the query engine's reply."""
 PARTITION = b"partition"
 VECTOR = b"vector"
-"""The fields of a document that are indexed."""
+"""Indexed fields of a document."""
 
-# One script, and so one reply and nothing in between: a set and the order of its elements never disagree.
-# Not more than 10 elements go at a time, so that it stays short; one is added, so a set comes down to its cap.
-# Where the order was evicted and the set was not, what goes is chosen at random: its age is not known.
+# One script, and so one reply and no interleaving: a set and the order of its elements always agree.
+# At most 10 elements are removed at a time, to keep it short; one is added, so a set shrinks to its cap.
+# If the order was evicted and the set was not, elements are removed at random: their age is unknown.
 _VECTOR_ADD = b"""
 redis.call('VADD', KEYS[1], 'FP32', ARGV[1], ARGV[2], ARGV[6], 'EF', ARGV[7])
 local now, expires = tonumber(ARGV[3]), tonumber(ARGV[3]) + tonumber(ARGV[4])
@@ -54,7 +55,7 @@ return #gone
 
 
 def operation(what: VectorAdd | VectorDrop | IndexDocument) -> tuple[bytes, ...]:
-    """One operation as commands, each with one reply."""
+    """Pack one operation as commands, each with one reply."""
     match what:
         case VectorAdd():
             keys = (what.key.encode(), what.order.encode())
@@ -77,16 +78,16 @@ def _milliseconds(seconds: float) -> bytes:
 
 
 def vector_query(query: VectorQuery) -> bytes:
-    """A search in a vector set, with scores.
+    """Pack a search in a vector set, with scores.
 
-    In the server's main thread: most sets are small, and a thread for each search took twice the CPU of the search.
+    It runs in the server's main thread: most sets are small, and a thread for each search took twice its CPU time.
     """
     how = (b"WITHSCORES", b"COUNT", b"%d" % query.k, b"EF", _EXPLORED, b"NOTHREAD")
     return command(b"VSIM", query.key.encode(), b"FP32", query.vector, *how)
 
 
 def document_index(index: DocumentIndex) -> bytes:
-    """The making of an index over hashes (https://redis.io/docs/latest/commands/ft.create/)."""
+    """Pack the creation of an index over hashes (https://redis.io/docs/latest/commands/ft.create/)."""
     vector = (b"HNSW", b"6", b"TYPE", b"FLOAT32", b"DIM", b"%d" % index.dimension, b"DISTANCE_METRIC", b"COSINE")
     schema = (PARTITION, b"TAG", VECTOR, b"VECTOR", *vector)
     prefix = (b"ON", b"HASH", b"PREFIX", b"1", index.prefix.encode())
@@ -94,7 +95,7 @@ def document_index(index: DocumentIndex) -> bytes:
 
 
 def document_query(query: DocumentQuery) -> bytes:
-    """A search for the nearest of those with a tag (https://redis.io/docs/latest/commands/ft.search/)."""
+    """Pack a search for the nearest documents with a tag (https://redis.io/docs/latest/commands/ft.search/)."""
     wanted = b"(@%b:{%b})=>[KNN %d @%b $v AS %b]" % (PARTITION, query.tag.encode(), query.k, VECTOR, DISTANCE)
     fields = (*query.fields, DISTANCE)
     return command(
@@ -104,16 +105,16 @@ def document_query(query: DocumentQuery) -> bytes:
 
 
 def similar(reply: list[bytes]) -> list[tuple[bytes, float]]:
-    """(element, cosine) of a reply to VSIM, whose scores are (1 + cosine) / 2."""
+    """Return (element, cosine) of a reply to VSIM, whose scores are (1 + cosine) / 2."""
     return [(element, 2 * float(score) - 1) for element, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
 def documents(reply: list[Any]) -> list[tuple[Mapping[bytes, bytes], float]]:
-    """(fields, cosine), nearest first, of a reply to FT.SEARCH. One that expired while it was sought has no fields."""
-    found = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in reply[2::2] if fields]
-    return sorted(((fields, 1 - float(fields[DISTANCE])) for fields in found), key=lambda each: -each[1])
+    """Return (fields, cosine), nearest first, of a reply to FT.SEARCH. Documents that just expired are left out."""
+    hits = [dict(zip(fields[::2], fields[1::2], strict=True)) for fields in reply[2::2] if fields]
+    return sorted(((fields, 1 - float(fields[DISTANCE])) for fields in hits), key=lambda each: -each[1])
 
 
 def known(names: Sequence[str], reply: list[Any]) -> frozenset[str]:
-    """Those of the names for which a reply to COMMAND INFO has something to tell."""
-    return frozenset(name for name, told in zip(names, reply, strict=True) if told)
+    """Return those of the names that a reply to COMMAND INFO describes."""
+    return frozenset(name for name, described in zip(names, reply, strict=True) if described)

@@ -1,1 +1,1 @@
-"""Read questions and answers as text: words, normalized questions, word lists. Pure functions."""
+"""Parse questions and answers as text: words, normalized questions, word lists. Pure functions."""

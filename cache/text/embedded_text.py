@@ -1,9 +1,9 @@
-"""Does a question bring text of its own to work on? Then every letter of it may count, and no neighbour will do.
+"""Detect questions that contain a text to work on; every letter of it may matter, so no neighbour may answer them.
 
-`Translate: the dog is in the house`, `how many letters are in having`, `uppercase "hello"`: what the guards let pass
-as wrapping is here the very thing that was asked about. Signs of it: a quoted part, a colon with something behind it,
-code, several lines, a task that works on text, a word that speaks of words. Rather too many than too few: such
-a question still has the exact cache.
+`Translate: the dog is in the house`, `how many letters are in having`, `uppercase "hello"`: what the guards treat as
+filler is the subject itself here. Signs of it: a quoted part, a colon with something behind it, code, several lines, a
+task that works on text, a word about language. It errs on the side of too many: such a question still has the exact
+cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from cache.text.words import pair_set, word_set
 
 _SIGNS = re.compile(
-    r"""["“”„«»‹›「」『』`{};]       # quotes and code; 5" is one too, and only costs a miss
+    r"""["“”„«»‹›「」『』`{};]       # quotes and code; 5" matches too, at the cost of a miss
     | (?<!\w)['‘](?=\w)           # an opening quote, not an apostrophe
     | :(?!\d)\s*\S                # `French: good morning`; 10:30 is a time
     | \n\s*\S                     # several lines
@@ -41,17 +41,17 @@ _TASKS: Final = word_set(
     subtract summarise summarize tag tidy title transform translate transcribe trim truncate turn type uppercase verify
     write"""
 )
-"""Verbs that, where a request begins with one, name work on what follows. `How do I convert ...` is a question."""
+"""Verbs that, at the beginning of a request, name work on what follows. `How do I convert ...` is a question."""
 _DESCRIBING: Final = word_set(
     """a all an any both each every her his how if its my our out some sure that the their these this those what whether
     which why your"""
 )
-"""After one of these a task names what it works on (`remove the staging environment`), which is not the text itself."""
+"""After one of these a task describes its object (`remove the staging environment`), which is not the text itself."""
 _ON_ITS_WORDS: Final = word_set(
     """capitalise capitalize correct count decipher decode decrypt echo encode encrypt print proofread punctuate put
     read repeat reverse say title type"""
 )
-"""Tasks that work on the very words that follow, whatever these are: `print the end`."""
+"""Tasks that work on exactly the words that follow, whatever they are: `print the end`."""
 _OF_TEXT: Final = word_set(
     """translate translated translates translating translation spell spelled spelling spelt misspelled pronounce
     pronounced pronunciation rhyme rhymes rhyming anagram anagrams palindrome palindromes syllable syllables letter
@@ -62,24 +62,27 @@ _OF_TEXT: Final = word_set(
     übersetze übersetzen übersetz buchstabiere traduis traduisez traduire traduce traducir traduzca traduza
     traduzir traduci"""
 )
-"""Words of language itself: where one is said, the words around it are not only used but spoken of."""
+"""Words about language: the words around one are mentioned, not only used."""
 _PAIRS: Final = pair_set(
     """the word; a word; word for; words for; words that; words with; you say; to say; we say; i say; one say;
     in reverse; many words; many times; many digits; many characters; characters in"""
 )
 
 
-def carried(question: str, found: Sequence[str], said: Set[str], pairs: Set[tuple[str, ...]]) -> bool:
-    """Whether it does. `found` are the question's words in lower case, `said` their set, `pairs` those side by side."""
-    if not said.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(pairs) or _SIGNS.search(question):
+def carried(question: str, words: Sequence[str], seen: Set[str], pairs: Set[tuple[str, ...]]) -> bool:
+    """Return whether a question contains a text to work on.
+
+    `words` are its words in lower case, `seen` their set, `pairs` the pairs of neighbours.
+    """
+    if not seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(pairs) or _SIGNS.search(question):
         return True
-    # `Can I add ...` and `if you want to add ...` ask how things are; `can you add ...` gives a task.
-    if tuple(found[:2]) in _ASKS_LEAVE:
+    # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
+    if tuple(words[:2]) in _ASKS_LEAVE:
         return False
-    at = next((at for at, word in enumerate(found) if word not in _POLITE), None)
-    return at is not None and found[at] in _TASKS and not _describes(found[at : at + 2])
+    at = next((at for at, word in enumerate(words) if word not in _POLITE), None)
+    return at is not None and words[at] in _TASKS and not _describes(words[at : at + 2])
 
 
 def _describes(begin: Sequence[str]) -> bool:
-    """Whether a task's first two words show that it only names what it works on."""
+    """Return whether a task's first two words show that it only describes its object."""
     return len(begin) > 1 and begin[0] not in _ON_ITS_WORDS and begin[1] in _DESCRIBING

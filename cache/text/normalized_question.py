@@ -1,8 +1,8 @@
-"""What a question comes to, for a verifier that must tell a rephrasing from a small edit. Pure; kept per text.
+"""Normalize a question for a verifier that must tell a paraphrase from a small edit. Pure; cached per text.
 
-Where `cache.text.reading` keeps every word, a gist reduces them: phrases become words (`turn off`, `disable`), ways to
-ask for a way become `howto`, inflections and synonyms one word. What may change the answer by itself (numbers,
-negations, names, times, who asks what) stays apart, so that it can refuse by itself.
+`cache.text.reading` keeps every word; here they are reduced: phrases become words (`turn off`, `disable`), ways to ask
+for a method become `howto`, inflections and synonyms become one word. What can change the answer alone (numbers,
+negations, names, times, who asks what) is kept apart, so that it can refuse alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cache.text.reading import QuestionReading, read
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
-    """The phrases by their first word, longest first: one pattern of them all costs a millisecond a text."""
+    """Compile the phrases by first word, longest first: one pattern of all of them takes a millisecond per text."""
     by_first: dict[str, list[str]] = {}
     for phrase in sorted(thesaurus.PHRASES, key=len, reverse=True):
         by_first.setdefault(phrase.split()[0], []).append(re.escape(phrase))
@@ -90,7 +90,7 @@ _SOFT_TIMES: Final = words.word_set("already still yet again always often someti
 _FUNCTION_VALUES: Final = frozenset(words.FUNCTION.values()) | (words.FAINT - thesaurus.VAGUE) | thesaurus.FILLERS
 _SILENT: Final = thesaurus.FILLERS - {"be", "am", "else"}
 _MARKS: Final = frozenset("()[]{}\\/|&*~`_")
-"""Symbols that seldom calculate anything; the others ($, %, +, =) do."""
+"""Symbols that rarely belong to a calculation; the others ($, %, +, =) do."""
 _ENDINGS: Final = (
     ("ization", "ize"), ("isation", "ize"), ("ations", ""), ("ation", ""), ("ates", ""), ("ated", ""), ("ating", ""),
     ("ate", ""), ("ments", ""), ("ment", ""),
@@ -102,9 +102,9 @@ _ENDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One content word: as it is compared (`root`), what stands for its synonyms (`sense`), and what it is.
+    """One content word: its text, its comparison form (`root`), its synonym group (`sense`), and its properties.
 
-    `senses` are all that it may be a synonym of; a word with several meanings stands for itself (`sense`) and has more.
+    `senses` are all groups it may belong to; a word with several meanings has its own root as `sense`, then the groups.
     """
 
     text: str
@@ -115,12 +115,12 @@ class Word:
     vague: bool
     name: bool
     link: str
-    """The preposition before it, '' when there is none."""
+    """The preposition before it, '' if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizedQuestion:
-    """See the module's docstring."""
+    """A question reduced to what a verifier compares; see the module's docstring."""
 
     words: tuple[Word, ...]
     numbers: tuple[str, ...]
@@ -130,29 +130,29 @@ class NormalizedQuestion:
     modals: frozenset[str]
     persons: tuple[str, ...]
     others: tuple[str, ...]
-    """He and she, in order."""
+    """`he` and `she`, in order."""
     function: frozenset[str]
     symbols: tuple[str, ...]
     passive: bool
     polar: bool
-    """Asked for a yes or a no."""
+    """Whether it asks for a yes or a no."""
     poles: frozenset[int]
     plain: str
-    """The text, rephrased and in lower case."""
+    """The rephrased text in lower case."""
     length: int
     foreign: bool
-    """Of a language whose grammar is not read here."""
+    """Whether it is of a language whose grammar is not parsed here."""
 
 
 @lru_cache(maxsize=16_384)
 def gist(text: str) -> NormalizedQuestion:
-    """The gist of one question; kept, because stored questions are compared again and again."""
+    """Normalize one question; cached, because stored questions are compared repeatedly."""
     plain = rephrased(text)
     return _sorted_out(read(plain), plain)
 
 
 def rephrased(text: str) -> str:
-    """`text` with its phrases as words and its ways to ask for a way as `howto`."""
+    """Return `text` with its phrases as words and its ways to ask for a method as `howto`."""
     for first in dict.fromkeys(_LETTERS.findall(text.lower())):
         if (phrases := _PHRASES.get(first)) is not None:
             text = phrases.sub(_instead, text)
@@ -164,14 +164,14 @@ def rephrased(text: str) -> str:
     return text
 
 
-def _instead(found: re.Match[str]) -> str:
-    return thesaurus.PHRASES[found[0].lower()]
+def _instead(match: re.Match[str]) -> str:
+    return thesaurus.PHRASES[match[0].lower()]
 
 
 def root_of(word: str) -> str:
-    """A word without its commonest endings; `running` and `ran` are `run`. Good for comparing, not for showing."""
-    if (known := thesaurus.ROOTS.get(word)) is not None:
-        return known
+    """Return a word without its commonest endings (`running` and `ran` give `run`): for comparison, not for display."""
+    if (irregular := thesaurus.ROOTS.get(word)) is not None:
+        return irregular
     if len(word) < 4 or not word.isascii():
         return word
     for ending, instead in _ENDINGS:
@@ -184,34 +184,34 @@ def root_of(word: str) -> str:
 
 
 def senses_of(word: str, root: str) -> tuple[str, ...]:
-    """What stands for a word and its synonyms: one sense, or the word's own root and then one for each of its meanings.
+    """Return the synonym groups of a word: one, or the word's own root and then one for each of its meanings.
 
-    `activated` is of `activate`, though its root is that of `active`.
+    `activated` belongs to `activate`, though its root is that of `active`.
     """
-    known = _SENSES.get(word)
-    if known is None and word not in thesaurus.ROOTS:
+    senses = _SENSES.get(word)
+    if senses is None and word not in thesaurus.ROOTS:
         verbs = (word[:-1],) if word.endswith("ed") else (f"{word[:-3]}e", word[:-3]) if word.endswith("ing") else ()
-        known = next((_SENSES[verb] for verb in verbs if verb in _SENSES), None)
-    return known or _SENSES.get(root) or (root,)
+        senses = next((_SENSES[verb] for verb in verbs if verb in _SENSES), None)
+    return senses or _SENSES.get(root) or (root,)
 
 
 def _table() -> dict[str, tuple[str, ...]]:
-    found = {}
+    table = {}
     for word, heads in thesaurus.SYNONYM.items():
         groups = tuple(root_of(words.stem(head)) for head in heads)
         for form in (word, words.stem(word)):
-            found[form] = groups if len(groups) == 1 else (root_of(form), *groups)
-    return found
+            table[form] = groups if len(groups) == 1 else (root_of(form), *groups)
+    return table
 
 
 _SENSES: Final = _table()
-# The shortest first: `agree` is what its root stands for, not `agreement`.
+# Shortest form first, so that `agree`, not `agreement`, sets the entry of their common root.
 for _form in sorted(_SENSES, key=len):
     _SENSES.setdefault(root_of(_form), _SENSES[_form])
 
 
 def _listed(word: str) -> tuple[str, ...]:
-    """The senses that are meant where a table below lists a word: its own, and of its groups' the first."""
+    """Return the senses meant where a table below lists a word: its own, and the first of its groups'."""
     stem = words.stem(word)
     return senses_of(stem, root_of(stem))[:2]
 
@@ -223,13 +223,13 @@ OPPOSITES: Final = frozenset(
 DIRECTIONS: Final = {
     _listed(word)[0]: way for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY)) for word in sorted(group)
 }
-"""A sense that points somewhere -> 1 (more, on, yes) or -1 (less, off, no)."""
+"""A sense with a direction -> 1 (more, on, yes) or -1 (less, off, no)."""
 _KINDS: Final = {words.stem(word): kinds for word, kinds in thesaurus.KIND.items()}
 _NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
-    found: list[Word] = []
+    content: list[Word] = []
     persons, others, symbols, function = [], [], [], set()
     link = ""
     names = frozenset() if _is_title(plain) else reading.names
@@ -248,10 +248,10 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
             if token not in _MARKS:
                 symbols.append(token)
         elif token not in words.NEGATIONS or token in _SOFT_NEGATIONS:
-            _place(found, _word(token, link, token in names))
+            _place(content, _word(token, link, token in names))
             link = ""
     return NormalizedQuestion(
-        words=tuple(found),
+        words=tuple(content),
         numbers=reading.numbers,
         negations=tuple(one for one in reading.negations if one[1] not in _SOFT_NEGATIONS),
         times=tuple(time for time in reading.times if time not in _SOFT_TIMES),
@@ -271,15 +271,15 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
 
 
 def _is_foreign(text: str) -> bool:
-    """Whether more of its words are foreign words of grammar than English ones, and two at least."""
-    said = set(text.lower().split())
-    foreign = len(said & words.FOREIGN)
-    return foreign > 1 and foreign > len(said & words.FAINT)
+    """Return whether at least two of its words are foreign function words, and more than are English ones."""
+    seen = set(text.lower().split())
+    foreign = len(seen & words.FOREIGN)
+    return foreign > 1 and foreign > len(seen & words.FAINT)
 
 
 @lru_cache(maxsize=16_384)
 def _word(token: str, link: str, name: bool) -> Word:
-    """Kept: a few thousand words make up most questions, and working out their roots is most of the reading."""
+    """Build a content word; cached, because a few thousand words make up most questions and roots are slow."""
     root = root_of(token)
     senses = senses_of(token, root)
     return Word(token, root, senses[0], senses, _KINDS.get(token, _NO_KINDS), token in _VAGUE, name, link)
@@ -290,17 +290,17 @@ _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, wo
 
 @lru_cache(maxsize=1_024)
 def grams_of(text: str) -> frozenset[str]:
-    """The trigrams of a text's letters. Apart from the gist, since most pairs are refused before they are looked at."""
+    """Return the trigrams of a text. Not part of the normalized question, since most pairs are refused without them."""
     return frozenset({text[i : i + 3] for i in range(len(text) - 2)})
 
 
 def _is_title(text: str) -> bool:
-    """Whether Nearly Every Word Is Written Like This, so that a capital names nothing."""
+    """Return whether Nearly Every Word Is Capitalised Like This, so that a capital marks no name."""
     long = _LONG_WORD.findall(text)
     return len(long) > 3 and all(word[0].isupper() for word in long)
 
 
-def _place(found: list[Word], word: Word) -> None:
-    """Puts `amount of the settlement` where `settlement amount` stands, and `b and a` where `a and b` does."""
-    before = found and (word.link == "of" or (word.link in ("and", "or") and word.sense < found[-1].sense))
-    found.insert(len(found) - 1 if before else len(found), word)
+def _place(content: list[Word], word: Word) -> None:
+    """Insert a word in canonical order: `amount of the settlement` as `settlement amount`, `b and a` as `a and b`."""
+    before = content and (word.link == "of" or (word.link in ("and", "or") and word.sense < content[-1].sense))
+    content.insert(len(content) - 1 if before else len(content), word)

@@ -1,15 +1,14 @@
-"""One question, read once into the few things that must not differ between it and another. Pure.
-
+"""Parse a question into the parts that must not differ between it and another. Pure.
     numbers    digits and number words, in order
     negations  `not` by the clause it stands in (its place within a clause may change: `why don't cats`, `why do cats
-               not`), every other negation too; and which side of an opposition is taken (more or less, on or off)
+               not`), every other negation too; and which side of an opposition is named (more or less, on or off)
     names      what is written like a name, an acronym or code
     times      days, months, before and after, and tenses
     asked      who, when, why, how, whether; can, should
     content    every word and symbol in order, function words too: `in the house` is not `on the house`, `do` is not
-               `be`. Numbers and times leave a mark in their place. Only articles and a few fillers leave nothing.
-Words are reduced to what a synonym or a plural changes. English first; of another language it sees words, names,
-numbers and order.
+               `be`. Numbers and times leave a placeholder. Only articles and a few fillers are dropped.
+Synonyms and plurals are reduced to one form. Made for English; in another language it detects words, names, numbers and
+order.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ _NUMBER, _TIME = "#", "@"
 
 
 _HALVES: Final = ("AM", "PM")
-"""Of the day, however they are written."""
+"""Halves of the day, which are no acronyms."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """See the module's docstring. `negations` are (how many clauses before it, word)."""
+    """The parsed question; see the module's docstring. `negations` are (number of clauses before it, word)."""
 
     numbers: tuple[str, ...]
     negations: tuple[tuple[int, str], ...]
@@ -57,7 +56,7 @@ class QuestionReading:
 
 @lru_cache(maxsize=4_096)
 def read(text: str) -> QuestionReading:
-    """The reading of one question; kept, because stored questions are compared again and again."""
+    """Parse one question; cached, because stored questions are compared repeatedly."""
     draft = _Draft(words.unwrap(text))
     for token in _TOKEN.finditer(draft.text):
         draft.take(token[0], token.start(), token.end())
@@ -66,7 +65,7 @@ def read(text: str) -> QuestionReading:
 
 @dataclass(slots=True)
 class _Draft:
-    """What has been read so far of `text`."""
+    """What has been parsed of `text` so far."""
 
     text: str
     numbers: list[str] = field(default_factory=list)
@@ -80,7 +79,7 @@ class _Draft:
     clauses: int = 0
 
     def take(self, raw: str, start: int, end: int) -> None:
-        """Files one token away; it lies at text[start:end]."""
+        """Classify one token, which lies at text[start:end]."""
         if raw[-1].isdecimal() and (raw[0].isdecimal() or raw[0] == "-"):
             # `1,000` is `1000`, but `1,5` is not `15`, and `1.000` is not `1` everywhere.
             self._number(raw.replace(",", "") if _THOUSANDS.fullmatch(raw) else raw)
@@ -93,7 +92,7 @@ class _Draft:
 
     def _word(self, raw: str, word: str, start: int, end: int) -> None:
         if word in words.EMPTY:
-            # `vitamin A`, `option a?`: what no word follows is no article.
+            # `vitamin A`, `option a?`: not followed by a word, it is no article.
             if len(word) == 1 and ((raw == "A" and not self._opens_sentence(start)) or not self._goes_on(end)):
                 self._name(word)
         elif word in words.FUNCTION:
@@ -149,7 +148,7 @@ class _Draft:
         return self.text[end : end + 1].isspace() and self.text[end + 1 : end + 2].isalnum()
 
     def finished(self) -> QuestionReading:
-        """The reading of all that was taken."""
+        """Return the parsed question."""
         return QuestionReading(
             numbers=tuple(self.numbers),
             negations=tuple(self.negations),

@@ -1,11 +1,11 @@
-"""Words that mean the same, and words of one kind that do not: written for this project, for plain English questions.
+"""List synonyms, and words of one kind that are not synonyms: written for this project, for plain English questions.
 
-Synonyms let a rephrasing through that a spelling would refuse; kinds refuse what a vector takes for the same: a cat for
-a dog, a knee for an elbow, Java for Python.
+Synonyms accept a paraphrase that a comparison of spellings would refuse; kinds refuse what a vector considers similar:
+a cat and a dog, a knee and an elbow, Java and Python.
 
-A word with several meanings stands in the group of each (`store` beside `shop`, and beside `save`): then it is compared
-with the words of them all, which are not one another's synonyms for that. Where one of its meanings has no synonym, and
-would be taken for the other (`wood` for a forest), it stands in no group. It is never the first of a group.
+A word with several meanings is in the group of each (`store` with `shop`, and with `save`): it is then compared with
+the words of all of them, which does not make these synonyms of each other. If one of its meanings has no synonym and
+would be mistaken for the other (`wood` for a forest), it is in no group. It is never the first of a group.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ lawsuit litigation; gift present
 """
 GROUPS: Final = tuple(tuple(group.split()) for group in _SYNONYMS.split(";"))
 SYNONYM: Final = {word: tuple(group[0] for group in GROUPS if word in group) for words in GROUPS for word in words}
-"""A word -> the first word of each group of synonyms that it stands in. Words without one are not in it."""
+"""Maps a word to the first word of each of its synonym groups. Words without a synonym are not in it."""
 
 _KINDS = {
     "animal": """dog cat fish bird horse cow pig sheep goat chicken duck rabbit hamster lizard snake turtle frog mouse
@@ -129,7 +129,7 @@ _KINDS = {
 }
 _KINDS_OF = [(word, kind) for kind, line in _KINDS.items() for word in line.split()]
 KIND: Final = {word: frozenset(kind for same, kind in _KINDS_OF if same == word) for word, _ in _KINDS_OF}
-"""A word -> the kinds of thing it is (an orange: a colour and a food), of each of which one is never another."""
+"""Maps a word to its kinds (an orange: a colour and a food); two different words of one kind are never equivalent."""
 
 VAGUE: Final = word_set(
     """good best great nice well better easy easily simple simply proper properly effective effectively
@@ -142,13 +142,13 @@ VAGUE: Final = word_set(
     correctly completely entire entirely following associated related respective involved available existing
     immediately order"""
 )
-"""Content words whose coming or going seldom changes an answer."""
+"""Content words that can be added or removed with little effect on an answer."""
 
 FILLERS: Final = word_set(
     """actually really literally basically truly indeed exactly simply just please kindly honestly seriously
     definitely certainly obviously ever even also else possibly maybe perhaps then so well am be being been"""
 )
-"""Words whose coming or going does not change an answer."""
+"""Words that can be added or removed without effect on an answer."""
 
 _PHRASES = """
 turn on > enable; switch on > enable; turned on > enabled; turn off > disable; switch off > disable; turned off >
@@ -182,7 +182,7 @@ PHRASES: Final = {
     source.strip(): target.strip()
     for source, _, target in (" ".join(line.split()).partition(">") for line in _PHRASES.split(";"))
 }
-"""Words that belong together -> the word that says the same."""
+"""Maps a phrase to the word that means the same."""
 
 _IRREGULAR = """
 bought buy; brought bring; built build; broke break; broken break; caught catch; chose choose; chosen choose; came
@@ -223,7 +223,7 @@ quite; site site; cone cone; pale pale; edition edition; unite unite; presentati
 validation validate
 """
 ROOTS: Final = dict(entry.split() for entry in _IRREGULAR.split(";"))
-"""Irregular forms -> the word they are forms of."""
+"""Maps an irregular form to its base form."""
 
 _ANTONYMS = """
 approve reject; approve cancel; accept decline; keep delete; keep cancel; keep discontinue; verify cancel; verify
@@ -264,7 +264,7 @@ conservative; visible invisible; smart stupid; smart dumb; beautiful ugly; rude 
 dishonest; guilty clean
 """
 ANTONYMS: Final = tuple((left, right) for left, right in (pair.split() for pair in _ANTONYMS.split(";")))
-"""Pairs of opposites; those of their synonyms follow."""
+"""Pairs of opposites; pairs of their synonyms are derived."""
 
 _TOWARDS = """
 increase raise boost grow enlarge expand extend lengthen prolong lift strengthen accelerate double triple maximize
@@ -284,6 +284,6 @@ rollback undo uninstall detach defer postpone delay sell liquidate destroy dismi
 criticise negative halve absent lack
 """
 TOWARDS: Final = frozenset(_TOWARDS.split())
-"""Words for more, for going on, for yes."""
+"""Words for more, for continuing, for yes."""
 AWAY: Final = frozenset(_AWAY.split())
-"""Words for less, for an end, for no. What is left over of a pair must not point one way here and the other there."""
+"""Words for less, for an end, for no. A pair is refused if one side's remaining words are here, the other's TOWARDS."""

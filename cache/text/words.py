@@ -1,4 +1,4 @@
-"""The English the guards know: which words carry a question's meaning, and which are only its wrapping."""
+"""List the English words the guards know: those that carry a question's meaning, and those that are fillers."""
 
 from __future__ import annotations
 
@@ -42,41 +42,41 @@ _CONTRACTIONS = re.compile(
     | (?<=\bwhat|\bwhen|\bthat|\bhere)'s\b | (?<=\bwhere|\bthere)'s\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Of `'s` only what is surely `is`: `the dog's food` is not `the dog is food`."""
+"""Expands `'s` only where it certainly is `is`: `the dog's food` is not `the dog is food`."""
 _EXPANDED = {"n't": " not", "'s": " is", "'re": " are", "'m": " am", "'ll": " will", "'ve": " have", "'d": " would"}
 
 
 def unwrap(text: str) -> str:
-    """`text` without its greeting and its politeness, with every way to ask for a way asked as `howto`."""
+    """Return `text` without greeting and politeness, with every way to ask for a method as `howto`."""
     if "’" in text:
         text = text.replace("’", "'")
     if "'" in text:
         text = text.replace("can't", "can not").replace("won't", "will not")
-        text = _CONTRACTIONS.sub(lambda found: _EXPANDED[found[0].lower()], text)
+        text = _CONTRACTIONS.sub(lambda match: _EXPANDED[match[0].lower()], text)
     text = text.replace("cannot", "can not")
     text = _WRAPPING.sub("", text, count=1)
-    if found := _IF_I_WANT.match(text):
-        return f"howto {found[1]}"
+    if match := _IF_I_WANT.match(text):
+        return f"howto {match[1]}"
     return _HOW.sub("howto ", _FILLER.sub("", text), count=1)
 
 
 def word_set(words: str) -> frozenset[str]:
-    """The words in `words`."""
+    """Split a string of words."""
     return frozenset(words.split())
 
 
 def pair_set(pairs: str) -> frozenset[tuple[str, ...]]:
-    """The pairs of words in `pairs`, which semicolons part."""
+    """Split a string of word pairs separated by semicolons."""
     return frozenset(tuple(pair.split()) for pair in pairs.split(";"))
 
 
 EMPTY: Final = word_set("a an the please kindly really actually basically indeed truly")
-"""Words that may come and go without changing what is asked."""
+"""Words that can be added or removed without changing what is asked."""
 LINKS: Final = word_set(
     """of to in on at for with about as from by into onto over under between among through against within upon per via
     and or but if then than that whether because so"""
 )
-"""What begins another part of the sentence."""
+"""Words that begin another part of the sentence."""
 _FORMS: Final = {
     "is": "be", "are": "be", "am": "be", "was": "be", "were": "be", "does": "do", "did": "do", "has": "have",
     "had": "have", "will": "will", "shall": "will", "gonna": "will", "these": "this", "those": "that",
@@ -112,13 +112,13 @@ PERSONS: Final = {
     "they": "they", "them": "they", "their": "they", "theirs": "they", "themselves": "they",
 }  # fmt: skip
 FUNCTION: Final = {word: word for word in LINKS} | _FORMS | PERSONS
-"""Words of grammar, by what they are compared as. They stay in the text's order: who does what to whom, and where,
-hangs on them."""
+"""Function words and the form they are compared as. They stay in the text's order, which determines who does what to
+whom, and where."""
 FAINT: Final = EMPTY.union(LINKS, _FORMS, PERSONS, ASKED, MODALS) | word_set(
     """this that there here be been being do doing done have having will it its just truly exactly simply very quite
     also too ever some any fact etc get gets got thing things one ones work mean more"""
 )
-"""Words that ask nothing by themselves: a question of these alone leans on what was said before."""
+"""Words without a topic of their own: a question of these alone refers to something said before."""
 
 _UNITS = """two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
 eighteen nineteen"""
@@ -164,23 +164,23 @@ FOREIGN: Final = word_set(
     para que qué cómo dónde cuándo quién mi su se le les du au aux et ou est sont dans avec pour sur qui quoi où quand
     pourquoi mon ma mes ce cette il lo gli di che è sono per os da em um uma het een van voor hoe"""
 )
-"""Words of grammar of German, Spanish, French, Italian, Portuguese and Dutch, less those that are English too."""
+"""Function words of German, Spanish, French, Italian, Portuguese and Dutch, without those that are English too."""
 POINTING_BACK: Final = word_set(
     "it its this that these those they them their he she him his her above previous former latter same"
 )
-"""Words that may stand for something said before."""
+"""Words that may refer to something said before."""
 
 
 _OTHER_THINGS: Final = word_set(
     "glasses goods arms customs woods means manners spectacles odds news spirits airs waters minutes teens"
 )
-"""Plurals that mean something else than more of the same. Words in -ics are another kind."""
+"""Plurals with a meaning of their own. Words in -ics are handled by their ending."""
 
 
 def stem(word: str) -> str:
-    """A word without its plural or its third person, and one word for its commonest synonyms.
+    """Return a word without plural or third-person ending, or its commonest synonym.
 
-    Not without `-ing` and `-ed`: a market is not marketing, nor a partition partitioned.
+    `-ing` and `-ed` are kept: marketing is not a market, nor is something partitioned a partition.
     """
     word = SYNONYMS.get(word, word)
     if len(word) < 4 or not word.isascii() or not word.endswith("s") or word in _OTHER_THINGS:

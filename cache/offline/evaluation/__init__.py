@@ -1,1 +1,1 @@
-"""What the cache is worth on labelled pairs of questions, and how sure that is. Offline, and pure."""
+"""Evaluate the cache on labelled pairs of questions, with confidence intervals. Offline, no I/O."""

@@ -1,8 +1,8 @@
-"""Shares with their intervals, and the three figures by which a cache is judged on labelled pairs.
+"""Compute shares with intervals, and the three figures that measure a cache on labelled pairs.
 
-served     of the pairs that want the same answer, the share for which the stored one went out
-wrong      of the pairs that want different answers, the share for which it went out all the same
-precision  of the pairs for which it went out, the share that wants the same answer
+served     of the pairs that want the same answer, the share for which the stored one was served
+wrong      of the pairs that want different answers, the share for which it was served nevertheless
+precision  of the pairs for which it was served, the share that wants the same answer
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-_Z = 1.959963984540054  # of the central 95%
+_Z = 1.959963984540054  # standard errors of a central 95% interval
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A share of `n` cases and its 95% interval. `value` is None where there are no cases: then all is possible."""
+    """A share of `n` cases and its 95% interval. Without cases `value` is None and the interval is 0..1."""
 
     value: float | None
     lo: float
@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ServedPairs:
-    """See the module's docstring."""
+    """The three figures of the module's docstring."""
 
     served: Figure
     wrong: Figure
@@ -39,7 +39,7 @@ class ServedPairs:
 
 
 def share(count: int, n: int) -> Figure:
-    """`count` of `n`, with the score interval (Wilson 1927), which holds for rare events and few cases too."""
+    """Return `count` of `n` with the score interval (Wilson 1927), which is valid for rare events and few cases."""
     if n == 0:
         return Figure(None, 0.0, 1.0, 0)
     rate, z2 = count / n, _Z * _Z
@@ -51,8 +51,8 @@ def share(count: int, n: int) -> Figure:
 
 
 def served_of(out: Flags, same: Flags) -> ServedPairs:
-    """The figures of pairs, shape (n,): whether the stored answer went `out`, and whether it was the `same` that both
-    want.
+    """Return the figures of pairs, shape (n,): whether the stored answer was served (`out`), and whether both want the
+    `same`.
     """
     right = int((out & same).sum())
     return ServedPairs(
@@ -63,10 +63,10 @@ def served_of(out: Flags, same: Flags) -> ServedPairs:
 
 
 def best_within(scores: Floats, same: Flags, most_wrong: float) -> tuple[Figure, float]:
-    """The most that one threshold on the scores serves while at most `most_wrong` is served wrongly; and it.
+    """Return the largest share that one threshold serves with at most `most_wrong` served wrongly, and that threshold.
 
-    Chosen on the very pairs it is measured on, so it is a bound on what such a score can do, not a promise.
-    Scores of -inf are never served. The threshold is infinite where none will do.
+    It is chosen on the pairs it is measured on, so it is an upper bound for such a score, not an expectation. Scores of
+    -inf are never served. The threshold is infinite where none satisfies the limit.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, truth = scores[order], same[order]

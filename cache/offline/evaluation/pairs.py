@@ -1,4 +1,4 @@
-"""Labelled pairs as the cache would meet them: the first request is answered and kept, then the second one comes."""
+"""Score labelled pairs as the cache would: the first request is answered and stored, then the second one arrives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SAME_REQUEST = math.inf
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request, as far as the cache looks at it.
+    """One request as the cache sees it.
 
-    `text` is the last user text, which is embedded; `question` what candidates are compared by; `key` the exact key;
+    `text` is the last user text, which is embedded; `question` is what candidates are compared by; `key` the exact key;
     `partition` the semantic one, '' where the semantic cache does not apply to the request.
     """
 
@@ -31,7 +31,7 @@ class Asked:
 
     @classmethod
     def of(cls, plan: CachePlan, text: str) -> Asked:
-        """What the plan of a request allows."""
+        """Return what the plan of a request allows."""
         keys = plan.keys
         if keys is None:
             return cls(text, "", "", "")
@@ -39,10 +39,10 @@ class Asked:
 
 
 def score_pairs(pairs: Sequence[tuple[Asked, Asked]], cosines: Floats, decide: Decide) -> Floats:
-    """The score of each pair, shape (n,), which a threshold is set on.
+    """Return the score of each pair, shape (n,), to which a threshold applies.
 
-    NEVER where no threshold would serve it: another history or system prompt, a question that may not be answered by
-    a neighbour's answer, or a veto. SAME_REQUEST where the exact cache answers.
+    NEVER where no threshold would serve it: another history or system prompt, a question that no neighbour's answer may
+    be served for, or a veto. SAME_REQUEST where the exact cache answers.
     """
     scores = np.full(len(pairs), NEVER)
     for row, (stored, asked) in enumerate(pairs):

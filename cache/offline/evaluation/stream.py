@@ -1,8 +1,7 @@
-"""Requests that come one after the other to a cache that is empty at first and fills up with their answers.
+"""Simulate a stream of requests to a cache that is empty at first and fills up with their answers.
 
-A request that is answered afresh is kept; one that another question's answer went to has that answer under its own key
-from then on (the back-fill). So what a threshold lets through changes what comes later, which pairs taken by themselves
-do not show.
+A request answered by a model is stored; one served with another question's answer has that answer under its own key
+from then on (the back-fill). So a threshold affects later requests, which isolated pairs do not show.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from cache.risk.control import Batch, Label, RiskControl
 from cache.semantic.decision import Decide, choose
 
 NEIGHBOURS = 5
-"""As many as a lookup compares."""
+"""Number of neighbours that a lookup compares."""
 
 OnRequest = Callable[[int, int], None]
 _SHOWN_EVERY = 1_000
-_BATCH = 200  # requests between two looks of the controller at what is known
+_BATCH = 200  # requests between two updates of the controller
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOutcome:
-    """Of every request, shape (n,): whether it was answered from the cache, whether because the very same had been
-    asked before, whether that was wrong, and whether it counts as wrong for want of a label.
+    """Per request, shape (n,): answered from the cache; because an equal request came before; wrongly; and counted as
+    wrong only because there is no label.
     """
 
     hits: Flags
@@ -41,18 +40,18 @@ class StreamOutcome:
 
     @classmethod
     def none(cls, count: int) -> StreamOutcome:
-        """Of requests that nothing is known of yet."""
+        """Return an outcome for `count` requests with all flags unset."""
         return cls(*(np.zeros(count, np.bool_) for _ in range(4)))
 
     def part(self, rows: slice) -> StreamOutcome:
-        """Of these requests only."""
+        """Return the outcome of these requests only."""
         return StreamOutcome(self.hits[rows], self.repeats[rows], self.wrong[rows], self.unlabelled[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """`hit_rate`, `repeats` (hits on the very same request) and `error` (wrong hits) are shares of all requests,
-    `precision` of the hits: those that are right.
+    """Rates of a stream: `hit_rate`, `repeats` (hits of equal requests) and `error` (wrong hits) are shares of all
+    requests; `precision` is the share of right hits among hits.
     """
 
     hit_rate: Figure
@@ -62,21 +61,21 @@ class Rates:
 
 
 def rates(outcome: StreamOutcome) -> Rates:
-    """The figures of these requests."""
+    """Return the figures of these requests."""
     n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
     return Rates(share(hits, n), share(int(outcome.repeats.sum()), n), share(wrong, n), share(hits - wrong, hits))
 
 
 def halves(outcome: StreamOutcome) -> tuple[Rates, Rates]:
-    """The figures of the first half of the requests, and of the second."""
+    """Return the figures of the first and of the second half of the requests."""
     middle = len(outcome.hits) // 2
     return rates(outcome.part(slice(middle))), rates(outcome.part(slice(middle, None)))
 
 
 class StreamGate:
-    """From which score on candidates are served: always the same, or as `control` says, which learns on the way.
+    """The threshold for serving candidates: constant, or set by `control`, which learns during the stream.
 
-    It learns as a gateway does: some candidates, drawn by chance, are answered afresh and compared.
+    It learns as in a gateway: a random sample of candidates is answered by a model and compared.
     """
 
     def __init__(self, threshold: float, control: RiskControl | None = None, seed: int = 0) -> None:
@@ -88,7 +87,7 @@ class StreamGate:
         self._labels: list[Label] = []
 
     def serves(self, score: float | None, wrong: bool) -> bool:
-        """Whether a request is answered from the cache, whose best candidate has this score, and would be wrong."""
+        """Return whether the best candidate, with this score, is served; `wrong` is its label."""
         if self._control is None:
             return score is not None and score >= self._threshold
         compared, serves = 0.0, False
@@ -107,8 +106,9 @@ class StreamGate:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`requests` in the order in which they come, those asked again too; request i wants what `wants[i]` stands for in
-    the `truth`, and its text is number `texts[i]` among the `neighbours`.
+    """`requests` in order of arrival, repeated ones included.
+
+    Request i wants what `wants[i]` stands for in `truth`; its text is number `texts[i]` among the `neighbours`.
     """
 
     requests: Sequence[Asked]
@@ -118,7 +118,7 @@ class Stream:
     truth: Truth
 
     def served_by(self, decide: Decide, gate: StreamGate, on_request: OnRequest) -> StreamOutcome:
-        """What our cache does, deciding as a lookup does, at the threshold that `gate` has at the time."""
+        """Simulate our cache, deciding like a lookup, at the threshold that `gate` has at the time."""
         outcome, kept, answers = StreamOutcome.none(len(self.requests)), _Kept(), dict[str, int]()
         for row, asked in enumerate(self.requests):
             if row % _SHOWN_EVERY == 0:
@@ -138,13 +138,13 @@ class Stream:
         return outcome
 
     def _found(self, kept: _Kept, row: int, decide: Decide, gate: StreamGate) -> int | None:
-        """The request whose answer goes to another one's question."""
+        """Return the request whose answer is served for this one; None if there is none."""
         best, score = self._best(kept, row, decide)
         serves = gate.serves(score, best is not None and not self._same(best, row))
         return best if serves else None
 
     def _best(self, kept: _Kept, row: int, decide: Decide) -> tuple[int | None, float | None]:
-        """The best candidate without a veto, and its score."""
+        """Return the best candidate without a veto, and its score."""
         asked = self.requests[row]
         near = self._near(kept, asked.partition, self.texts[row], NEIGHBOURS)
         chosen = choose(decide, asked.question, [(self.requests[other].question, cosine) for other, cosine in near])
@@ -159,7 +159,7 @@ class Stream:
         return one is not None and self.truth.told(self.wants[one], self.wants[other])
 
     def served_by_cosine(self, at_least: float) -> StreamOutcome:
-        """What a cache does that looks at nothing but the cosine of the last user texts."""
+        """Simulate a cache that compares only the cosine of the last user texts."""
         outcome, kept = StreamOutcome.none(len(self.requests)), _Kept()
         for row, text in enumerate(self.texts):
             near = self._near(kept, "", text, 1)
@@ -172,20 +172,20 @@ class Stream:
         return outcome
 
     def _near(self, kept: _Kept, partition: str, text: int, most: int) -> list[tuple[int, float]]:
-        """(request, cosine) of the nearest kept ones."""
-        found = []
+        """Return (request, cosine) of the nearest stored ones."""
+        nearest = []
         if (same := kept.get(partition, text)) is not None:
-            found.append((same, 1.0))
+            nearest.append((same, 1.0))
         for other, cosine in zip(*self.neighbours.of(text), strict=True):
-            if len(found) >= most:
+            if len(nearest) >= most:
                 break
             if (row := kept.get(partition, other)) is not None:
-                found.append((row, cosine))
-        return found
+                nearest.append((row, cosine))
+        return nearest
 
 
 class _Kept:
-    """The request whose answer is kept, by partition and text."""
+    """Maps partition and text to the request whose answer is stored."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], int] = {}

@@ -1,1 +1,1 @@
-"""Offline fits of what the cache serves with. Needs the `train` extra."""
+"""Fit the models that the cache serves with, offline. Needs the `train` extra."""

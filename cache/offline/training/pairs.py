@@ -1,4 +1,4 @@
-"""What a verifier is fitted on: labelled pairs, strangers out of their clusters, and pairs of our own making."""
+"""Collect the verifier's training data: labelled pairs, near pairs of different clusters, and generated pairs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cache.offline.training.perturb import PerturbedPair, perturbed
 from cache.planning.eligibility import LONGEST_QUESTION
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
-"""Texts to unit vectors, shape (texts, dimension)."""
+"""Maps texts to unit vectors, shape (texts, dimension)."""
 
 STRANGERS = "strangers"
-"""The group of the near texts that are known to differ."""
+"""Group name of near texts that are known to differ."""
 _PER_DATASET = 7_000
 _QUESTIONS = 2_500
 _NEIGHBOURS = 4
@@ -28,11 +28,11 @@ _STRANGERS = 2_500
 
 
 class PairError(ValueError):
-    """A file of pairs cannot be used; the message says which line, and why."""
+    """A file of pairs cannot be used; the message gives the line and the reason."""
 
 
 def read_pairs(path: Path) -> list[PerturbedPair]:
-    """Rows `{"a", "b", "same_answer", "dataset", "group"}` of JSON lines, or of .gz of them. Raises PairError.
+    """Read rows `{"a", "b", "same_answer", "dataset", "group"}` of JSON lines, plain or .gz. Raises PairError.
 
     Rows whose `a` or `b` is a conversation are left out: the verifier compares two questions.
     """
@@ -56,9 +56,9 @@ def read_pairs(path: Path) -> list[PerturbedPair]:
 def prepared(
     pairs: Sequence[PerturbedPair], checked: Sequence[PerturbedPair], embed: Embed, seed: int
 ) -> list[PerturbedPair]:
-    """A bounded share of every group, those to fit on and those to check by; then strangers and perturbed pairs.
+    """Return a bounded share of every group for fitting and for checking, then strangers and perturbed pairs.
 
-    Of the pairs to check by only the wording of their questions is used to make others, never a label.
+    Of the pairs for checking only the questions' wording is used to generate others, never a label.
     """
     rng = random.Random(seed)  # noqa: S311  (no secret)
     bounded = list(_bounded([*pairs, *checked], rng))
@@ -78,7 +78,7 @@ def _bounded(pairs: Sequence[PerturbedPair], rng: random.Random) -> Iterator[Per
 
 
 def strangers(pairs: Sequence[PerturbedPair], embed: Embed, rng: random.Random) -> Iterator[PerturbedPair]:
-    """Near texts of one data set that are known to differ: each in a cluster of paraphrases, and not in the same."""
+    """Yield near texts of one data set that are known to differ: they are in different clusters of paraphrases."""
     for dataset in sorted({pair.dataset for pair in pairs}):
         own = [pair for pair in pairs if pair.dataset == dataset]
         clusters = clusters_of(own)
@@ -87,8 +87,8 @@ def strangers(pairs: Sequence[PerturbedPair], embed: Embed, rng: random.Random) 
             sizes[cluster] += 1
         texts = sorted(text for text, cluster in clusters.items() if sizes[cluster] > 3)
         rng.shuffle(texts)
-        found = list(_near(texts[: 2 * _QUESTIONS], clusters, embed, dataset))
-        yield from rng.sample(found, min(_STRANGERS, len(found)))
+        near = list(_near(texts[: 2 * _QUESTIONS], clusters, embed, dataset))
+        yield from rng.sample(near, min(_STRANGERS, len(near)))
 
 
 def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset: str) -> Iterator[PerturbedPair]:
@@ -103,7 +103,7 @@ def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset:
 
 
 def clusters_of(pairs: Iterable[PerturbedPair]) -> dict[str, int]:
-    """Each text's cluster: texts that a chain of true pairs connects have one number."""
+    """Return each text's cluster number: texts connected by a chain of true pairs have the same one."""
     parent: dict[str, str] = {}
 
     def top(text: str) -> str:

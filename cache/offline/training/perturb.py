@@ -1,7 +1,7 @@
-"""Pairs of our own making: a question said otherwise, and a question with one small change that changes its answer.
+"""Generate pairs: a paraphrase of a question, and a question with one small change that changes its answer.
 
-Labelled data knows few ways to ask and few ways to differ. From questions alone (no labels are read), each rule below
-makes a pair whose label is known by construction. The rules are the groups of the data set `perturbed`.
+Labelled data contains few ways to ask and few ways to differ. From questions alone (no labels are read), each rule
+below makes a pair whose label is known by construction. The rules are the groups of the data set `perturbed`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cache.text.thesaurus import FILLERS, SYNONYM, VAGUE
 from cache.text.words import FAINT, NUMBERS
 
 OURS = "perturbed"
-"""The name of the data set."""
+"""Name of the generated data set."""
 _HOW_TO = re.compile(r"^(?:how (?:do|can|should|would) (?:i|you|we|one)|how to) (.+?)\??$", re.IGNORECASE)
 _WAYS = (
     "How do I {}?", "How can I {}?", "How to {}?", "What is the best way to {}?", "What's a good way to {}?",
@@ -33,13 +33,13 @@ _LINKS = ("in", "on", "for", "with", "without", "about", "of", "from", "to", "un
 _WORD = re.compile(r"[A-Za-z]+")
 _BY_GROUP: dict[str, list[str]] = {}
 for _word, _groups in SYNONYM.items():
-    if len(_groups) == 1:  # of several meanings another one may be meant
+    if len(_groups) == 1:  # a word with several meanings may be used in another one
         _BY_GROUP.setdefault(_groups[0], []).append(_word)
 
 
 @dataclass(frozen=True, slots=True)
 class PerturbedPair:
-    """May the answer to `a` be given to who asks `b`? `group` is what pairs are left out together by."""
+    """Two questions and whether the answer to `a` may be served for `b`. Pairs of a `group` are left out together."""
 
     a: str
     b: str
@@ -49,7 +49,7 @@ class PerturbedPair:
 
 
 def perturbed(questions: Sequence[str], seed: int) -> Iterator[PerturbedPair]:
-    """A rephrasing and a changed version of each question, by rules in turn."""
+    """Yield a paraphrase and a changed version of each question, using the rules in turn."""
     rng = random.Random(seed)  # noqa: S311  (no secret)
     pool = [word for text in questions for word in _changeable(text)]
     for number, question in enumerate(questions):
@@ -65,7 +65,7 @@ def perturbed(questions: Sequence[str], seed: int) -> Iterator[PerturbedPair]:
 
 
 def _changeable(text: str) -> list[str]:
-    """The words that carry the meaning of `text`."""
+    """Return the words that carry the meaning of `text`."""
     return [
         word
         for word in _WORD.findall(text)
@@ -78,8 +78,8 @@ def _replace(text: str, word: str, instead: str) -> str:
 
 
 def _otherwise(text: str, rng: random.Random, pool: Sequence[str]) -> str:
-    found = _HOW_TO.match(text)
-    return rng.choice(_WAYS).format(found[1]) if found else ""
+    match = _HOW_TO.match(text)
+    return rng.choice(_WAYS).format(match[1]) if match else ""
 
 
 def _wrapped(text: str, rng: random.Random, pool: Sequence[str]) -> str:
@@ -87,15 +87,15 @@ def _wrapped(text: str, rng: random.Random, pool: Sequence[str]) -> str:
 
 
 def _synonym(text: str, rng: random.Random, pool: Sequence[str]) -> str:
-    known = [word for word in _WORD.findall(text) if len(SYNONYM.get(word, ())) == 1]
-    if not known:
+    candidates = [word for word in _WORD.findall(text) if len(SYNONYM.get(word, ())) == 1]
+    if not candidates:
         return ""
-    word = rng.choice(known)
+    word = rng.choice(candidates)
     return _replace(text, word, rng.choice(_BY_GROUP[SYNONYM[word][0]]))
 
 
 def _plain(text: str, rng: random.Random, pool: Sequence[str]) -> str:
-    """As people type: lower case, no marks, no articles."""
+    """Return the text as people type it: lower case, without final punctuation and articles."""
     return re.sub(r"\s+", " ", re.sub(r"\b(?:the|a|an)\b", " ", text.lower().rstrip("?. ")))
 
 
@@ -168,7 +168,7 @@ def _linked(text: str, rng: random.Random, pool: Sequence[str]) -> str:
 
 
 def _unlinked(text: str, rng: random.Random, pool: Sequence[str]) -> str:
-    """A preposition less, or one more: what is money, and what is it for?"""
+    """Remove a preposition or append one: "what is money" becomes "what is money for"."""
     links = [word for word in _WORD.findall(text) if word in _LINKS]
     if links and rng.random() < 0.5:
         return _replace(text, rng.choice(links), "").replace("  ", " ")

@@ -1,9 +1,8 @@
-"""The fit of `cache.semantic.verifier`: boosted trees whose every feature may move the score one way only, then a
-calibration.
+"""Fit `cache.semantic.verifier`: boosted trees with monotonic features, then a calibration.
 
-Nothing is judged on what it was fitted on. `left out` are predictions of fits that never saw the pair's part: a whole
-group of the data, or every text of its cluster of paraphrases where a data set has few groups. `checked` are data sets
-that no fit sees at all. The calibration comes from what was left out, the strict threshold from both.
+No figure is measured on fitted pairs. `left out` are predictions by fits without the pair's part: a whole group of the
+data or, where a data set has few groups, every text of its cluster of paraphrases. `checked` are data sets that no fit
+uses. The calibration comes from the left-out predictions, the strict threshold from both.
 """
 
 from __future__ import annotations
@@ -27,28 +26,30 @@ from cache.text.normalized_question import gist
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 OnProgress = Callable[[str, int, int], None]
-"""Told of each fit: what it is for, how many are done, of how many."""
+"""Called for each fit with its purpose, the number done and the number of all."""
 
 _FOLDS = 5
 _ROUNDS = 600
 _FEW_GROUPS = 8
 _NEAR = 0.5
-"""The cosine from which on two questions are of one topic, whatever they want."""
+"""Cosine from which two questions are of one topic, whatever they want."""
 _WEIGHT_OF_OURS = 0.3
-"""Of the pairs of our own making, against a labelled data set. With none of them a score means something else for
-commands than for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
+"""Weight of the generated pairs relative to a labelled data set. Without them a score means different things for
+commands and for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
 STRICT_ERROR = 0.02
-"""Of the pairs that differ and are near, the share that may be served at the strict threshold."""
+"""Maximum share, of near pairs that differ, that is served at the strict threshold."""
 
 
 class CacheTrainingUnavailable(RuntimeError):
-    """scikit-learn is not installed; the message says how to get it."""
+    """scikit-learn is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairTable:
-    """The pairs as numbers. `features` (pairs, features); `refused` where a veto spoke; `weight`: 1 a data set, 0 for
-    what no fit may see; `checked` where the data set is there to be checked by only.
+    """The pairs as arrays.
+
+    `features` (pairs, features); `refused` marks vetoes; `weight` sums to 1 per data set and is 0 for pairs that no fit
+    may use; `checked` marks data sets that are only checked against.
     """
 
     features: Floats
@@ -63,7 +64,7 @@ class PairTable:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What `save` writes: the verifier's arrays, the strict threshold, and the figures of the data sheet."""
+    """The fit that `save` writes: the verifier's arrays, the strict threshold, and the figures of the data sheet."""
 
     tensors: dict[str, NDArray[Any]]
     strict: float
@@ -73,7 +74,7 @@ class Fitted:
 def tabulated(
     pairs: Sequence[PerturbedPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
 ) -> PairTable:
-    """Features, vetoes and weights of the pairs. `checked` names the data sets that nothing is fitted on."""
+    """Compute features, vetoes and weights of the pairs. `checked` names the data sets that are not fitted on."""
     rows, refused = [], []
     for pair, cosine in zip(pairs, cosines, strict=True):
         a, b = gist(pair.a), gist(pair.b)
@@ -100,7 +101,7 @@ def tabulated(
 
 
 def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) -> Floats:
-    """Each data set counts alike, and in it each group by the root of its size. What is vetoed counts for nothing."""
+    """Weight each data set alike, and each of its groups by the square root of its size; vetoed pairs get 0."""
     weight = np.zeros(len(dataset))
     for name in np.unique(dataset):
         of_set = (dataset == name) & ~refused
@@ -114,10 +115,10 @@ def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) 
 def _folds(
     pairs: Sequence[PerturbedPair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
 ) -> NDArray[np.intp]:
-    """Whole groups together, or whole topics where there are few groups: what is alike is left out together.
+    """Assign folds by whole groups, or by whole topics where there are few groups, so that similar pairs stay together.
 
-    A topic is what pairs connect that want the same answer, or are near each other though they do not: a question that
-    was fitted on with its opposite is no stranger. A pair of two topics is left out with the first.
+    A topic connects pairs that want the same answer, or that are near each other though they do not: a question that
+    was fitted on together with its opposite is not independent. A pair of two topics belongs to the first.
     """
     fold = np.zeros(len(pairs), np.intp)
     for name in np.unique(dataset):
@@ -139,9 +140,9 @@ def _fold_of(name: str) -> int:
 
 
 def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
-    """Fits on all pairs, with the calibration, the threshold and the figures of fits that left some out.
+    """Fit on all pairs; calibration, threshold and figures come from fits that left some out.
 
-    Raises TrainingUnavailable.
+    Raises CacheTrainingUnavailable.
     """
     live = table.weight > 0
     steps = _FOLDS + 1
@@ -182,7 +183,7 @@ def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
         random_state=seed,
     )
     weight = table.weight[rows]
-    with threadpool_limits(1):  # trees this small are grown slower by several threads that wait for each other
+    with threadpool_limits(1):  # trees this small grow more slowly with several threads
         return model.fit(table.features[rows], table.same[rows], sample_weight=weight * (len(weight) / weight.sum()))
 
 
@@ -192,12 +193,12 @@ def _margins(model: Any, features: Floats) -> Floats:
 
 
 def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Floats]:
-    """Margins to probabilities, (margins, probabilities), rising everywhere so that no two margins become equal."""
+    """Return (margins, probabilities), strictly increasing so that no two margins become equal."""
     from sklearn.isotonic import IsotonicRegression
 
     isotonic = IsotonicRegression(y_min=0.001, y_max=0.999).fit(margin, same, sample_weight=weight)
     at = np.quantile(margin, np.linspace(0, 1, 65))
-    # A little of the logistic keeps a plateau of the isotonic steps from hiding which of two pairs is the surer.
+    # A small logistic part keeps the order of pairs within a plateau of the isotonic steps.
     rising = 0.95 * isotonic.predict(at) + 0.05 / (1 + np.exp(-at))
     at, first = np.unique(at, return_index=True)
     ends = np.array([at[0] - 10, *at, at[-1] + 10])
@@ -206,9 +207,9 @@ def _calibration(margin: Floats, same: Mask, weight: Floats) -> tuple[Floats, Fl
 
 
 def strict_threshold(score: Floats, table: PairTable) -> float:
-    """The lowest score at which of no labelled data set more than 2% are served of the pairs that differ and are near.
+    """Return the lowest score that serves at most 2% of the near pairs that differ, in every labelled data set.
 
-    Those that are not near are never compared; to count them would make any threshold look safe.
+    Pairs that are not near are never compared; counting them would make any threshold look safe.
     """
     near = table.features[:, contrast.FEATURES.index("cosine")] >= _NEAR
     labelled = near & ~table.same & (table.group != STRANGERS) & (table.dataset != OURS)
@@ -219,22 +220,22 @@ def strict_threshold(score: Floats, table: PairTable) -> float:
 
 
 def _within(score: Floats, refused: Mask, false: Mask) -> float:
-    """The lowest score at which at most STRICT_ERROR of these false pairs are served."""
+    """Return the lowest score at which at most STRICT_ERROR of these false pairs are served."""
     served = np.sort(score[false & ~refused])[::-1]
     most = int(STRICT_ERROR * false.sum())
     return float(min(served[most] + 1e-6, 0.999)) if len(served) > most else 0.5
 
 
 def figures_of(score: Floats, table: PairTable, rows: Mask, threshold: float) -> dict[str, Any]:
-    """Shares of true pairs served and of false ones wrongly served, in all and by group."""
+    """Return the shares of true pairs served and of false ones wrongly served, in all and by group."""
     served = (score >= threshold) & ~table.refused
-    found: dict[str, Any] = _shares(served, table.same, rows)
+    shares: dict[str, Any] = _shares(served, table.same, rows)
     if len(np.unique(table.group[rows])) > 1:
-        found["groups"] = {
+        shares["groups"] = {
             str(part): _shares(served, table.same, rows & (table.group == part))
             for part in np.unique(table.group[rows])
         }
-    return found
+    return shares
 
 
 def _shares(served: Mask, same: Mask, rows: Mask) -> dict[str, Any]:
@@ -247,20 +248,20 @@ def _shares(served: Mask, same: Mask, rows: Mask) -> dict[str, Any]:
 
 
 def _arrays(model: Any) -> dict[str, NDArray[Any]]:
-    """The trees as arrays of equal width; see `cache.semantic.verifier.Trees`."""
+    """Return the trees as arrays of equal width; see `cache.semantic.verifier.Trees`."""
     nodes = [round_[0].nodes for round_ in model._predictors]
     width = max(map(len, nodes))
     shape = (len(nodes), width)
     feature, left, right = (np.zeros(shape, np.int16) for _ in range(3))
     at, value = np.zeros(shape), np.zeros(shape)
-    for tree, found in enumerate(nodes):
-        own, leaf = np.arange(len(found)), found["is_leaf"].astype(bool)
-        feature[tree, : len(found)] = np.where(leaf, 0, found["feature_idx"])
-        at[tree, : len(found)] = np.where(leaf, 0.0, found["num_threshold"])
-        left[tree, : len(found)] = np.where(leaf, own, found["left"])
-        right[tree, : len(found)] = np.where(leaf, own, found["right"])
-        value[tree, : len(found)] = np.where(leaf, found["value"], 0.0)
-    depth = max(int(found["depth"].max()) for found in nodes)
+    for tree, entries in enumerate(nodes):
+        own, leaf = np.arange(len(entries)), entries["is_leaf"].astype(bool)
+        feature[tree, : len(entries)] = np.where(leaf, 0, entries["feature_idx"])
+        at[tree, : len(entries)] = np.where(leaf, 0.0, entries["num_threshold"])
+        left[tree, : len(entries)] = np.where(leaf, own, entries["left"])
+        right[tree, : len(entries)] = np.where(leaf, own, entries["right"])
+        value[tree, : len(entries)] = np.where(leaf, entries["value"], 0.0)
+    depth = max(int(entries["depth"].max()) for entries in nodes)
     return {
         "feature": feature, "at": at, "left": left, "right": right, "value": value,
         "base": np.array([float(np.ravel(model._baseline_prediction)[0])]), "depth": np.array([depth]),
@@ -268,7 +269,7 @@ def _arrays(model: Any) -> dict[str, NDArray[Any]]:
 
 
 def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
-    """Writes the artefact's two files; the SHA-256 of the tensors. Raises OSError."""
+    """Write the artefact's two files; return the SHA-256 of the tensors. Raises OSError."""
     from safetensors.numpy import save as packed
 
     data = packed({name: np.ascontiguousarray(array) for name, array in fitted.tensors.items()})
@@ -287,7 +288,7 @@ def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
 
 
 def save_words(words: Sequence[str], vectors: NDArray[np.float32], path: Path) -> None:
-    """Writes the table of word vectors, a byte a number: `words` in order of rarity, `vectors` (words, dimension)."""
+    """Write the table of word vectors as int8: `words` in order of rarity, `vectors` (words, dimension)."""
     from safetensors.numpy import save as packed
 
     lengths = np.abs(vectors).max(axis=1, keepdims=True)
