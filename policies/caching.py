@@ -1,4 +1,4 @@
-"""What a policy says of the cache: what may be answered from the store, how surely, and what never is."""
+"""Define the cache section of a policy: which requests may be answered from the cache, how surely, and which never."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CACHE_VALUES: Final[Ranges] = {
     "json": FLAG,
     "volatile": FLAG,
 }
-"""What a rule of `cache.never` may ask about, and the values it can have.
+"""Names that a rule of `cache.never` may use, and their possible values.
 
-A request that does not say what its `temperature` is leaves it to the model's provider (1 with OpenAI), and so do
-`top_p` and `seed`: no comparison with such a value holds, so `temperature > 1` is about those that say so. `n` is then
-1. `volatile`: the last user message asks for what depends on when it is asked (today, now, latest, news, price).
+A request without `temperature` leaves it to the model's provider (1 with OpenAI), and so for `top_p` and `seed`: no
+comparison with such a value holds, so `temperature > 1` applies only to requests that set it. `n` is 1 if not set.
+`volatile`: the last user message asks for what depends on when it is asked (today, now, latest, news, price).
 """
 TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
-"""What the name of a source that answers are drawn from looks like."""
+"""Format of a tag, the name of a source of answers."""
 TAGS_AT_MOST = 16
 
 CacheRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(CACHE_VALUES))]
@@ -42,80 +42,79 @@ Guard = Literal["negation", "numbers", "entities", "dates"]
 
 
 class ExactCache(Section):
-    """Byte-equal requests are answered from the store."""
+    """Answers requests with equal keys from the store; `ttl` is the lifetime of an answer in seconds."""
 
     ttl: Seconds
 
 
 class CrossEncoderRules(Section):
-    """A second opinion on the best neighbour, by the model that reads both questions together (the deployment's).
+    """A check of the best neighbour by the deployment's cross-encoder, which reads both questions together.
 
-    It is asked where no veto has spoken and the score is `ask_from` at least: under even odds the wait is not worth it,
+    It is called where there is no veto and the score is at least `ask_from`: below even odds the wait is not worth it,
     and the neighbour is not served. (Of Quora's questions one in twelve then waits for it.) As a `veto` it refuses what
-    it scores below `min_score`, and nothing else changes. As the `score` it takes the place of the other score: the
-    threshold starts from `min_score`, and labels move it. An opinion that is not there `within` that time, or that
-    fails, refuses.
+    it scores below `min_score`, and nothing else changes. As the `score` it replaces the other score: the threshold
+    starts at `min_score`, and labels move it. A result that is not available `within` that time (seconds), or a
+    failure, refuses.
     """
 
     min_score: Share
-    """What is enough depends on what the model was trained for; `tierline eval cache` tells."""
+    """The right value depends on the model's training; `tierline eval cache` measures it."""
     decides: Literal["veto", "score"] = "veto"
     ask_from: Share = 0.5
     within: Annotated[Seconds, Field(gt=0)] = 0.1
 
 
 class AuditJudgeRules(Section):
-    """A model that says whether a stored answer and a fresh one come to the same, where the guards see no difference.
+    """A model that decides whether a stored and a new answer agree, where the guards see no difference.
 
-    It reads the question and both answers, after the reply is out and at our own expense. `per_hour` bounds its calls
-    for the surface, those of all workers together, and near misses to half of that; beyond it the answers' vectors are
-    compared.
+    It reads the question and both answers, after the reply is sent and at the operator's expense. `per_hour` bounds its
+    calls for the surface by all workers together, and candidates below the threshold to half of that; beyond it the
+    answers' vectors are compared.
     """
 
     backend: Annotated[str, Field(min_length=1)]
-    """The name of a backend of the deployment's config."""
+    """Name of a backend in the deployment's config."""
     per_hour: Annotated[Whole, Field(ge=1)] = 60
 
 
 class SemanticCache(Section):
-    """Requests that mean the same are answered from the store, when past every guard and surely enough the same.
+    """Answers requests with the same meaning from the store, if no guard objects and the score is high enough.
 
-    `max_error`: the share of all requests that may get another question's answer wrongly. `verify`: what judges a
-    neighbour: the `default` verifier allows other wording, `none` leaves the guards alone, which allow hardly any.
+    `max_error`: the share of all requests that may wrongly get another question's answer. `verify` judges a neighbour:
+    the `default` verifier accepts other wordings, `none` uses the guards alone, which accept hardly any.
     """
 
     ttl: Seconds
     min_similarity: Annotated[float, Field(ge=0.5, le=1)] = 0.5
-    """The cosine from which on a neighbour is looked at at all. It bounds the cost; the verifier bounds the error."""
+    """Minimum cosine of a neighbour to be considered. It bounds the cost; the verifier bounds the error."""
     max_error: Share = 0.01
     audit: Share = 0.02
-    """Of the requests that a stored answer would serve, the share that is answered afresh all the same, to compare."""
+    """Share of requests that a stored answer would serve but a model answers all the same, to compare the answers."""
     audit_judge: AuditJudgeRules | None = None
     verify: Literal["default", "none"] = "default"
     cross_encoder: CrossEncoderRules | None = None
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
-    """A request that asks for more than this wants an answer of its own. One that does not say is not refused."""
+    """A request with a higher temperature is not answered from the cache; one without a temperature is."""
     guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")
 
 
 class CachePolicy(Section):
-    """What may be answered from the store, and what never is.
+    """Which requests may be answered from the store, and which never are.
 
-    `coalesce`: where there is an exact cache, equal requests that come while one of them is being answered share its
-    answer.
+    `coalesce`: where there is an exact cache, concurrent equal requests share one answer.
     """
 
     exact: ExactCache | None = None
     semantic: SemanticCache | None = None
     never: tuple[CacheRule, ...] = ()
-    """Requests of which one of these rules holds are neither answered from the store, nor are their answers kept or
-    shared with equal requests under way."""
+    """Requests for which one of these rules holds are not answered from the store, and their answers are neither stored
+    nor shared with concurrent equal requests."""
     store_tool_calls: bool = False
-    """Whether answers that call tools are kept: what a call does may not be what it did before."""
+    """Whether answers that call tools are stored: repeating a call may have another effect."""
     replay: Literal["at_once", "paced"] = "at_once"
-    """How a stored answer is streamed: as one piece, or at the pace at which it came first."""
+    """How a stored answer is streamed: as one piece, or at its original pace."""
     coalesce: bool = True
     scope: Literal["tenant", "team"] = "tenant"
-    """Who shares answers: each tenant by itself, or all of its team (`tenants` in the deployment's config)."""
+    """Who shares answers: each tenant alone, or all tenants of its team (`tenants` in the deployment's config)."""
     tags: Annotated[tuple[Tag, ...], Field(max_length=TAGS_AT_MOST)] = ()
-    """The sources that answers here are drawn from, beside those that a request names: see `cache purge --tag`."""
+    """Sources of the answers here, in addition to those that a request names: see `cache purge --tag`."""

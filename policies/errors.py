@@ -1,11 +1,11 @@
-"""What is wrong with a config file or a policy, said so that it can be found and put right.
+"""Define the errors in a config file or a policy, each with its place and what to do about it.
 
     ConfigError              one or more problems, each with its file, line, key and message
     ├── UnreadableFile       missing, not a file, too large, not UTF-8
     ├── InvalidYaml          not YAML, or a part of YAML that is refused (aliases, tags, a key twice, ...)
-    └── InvalidContent       good YAML that says something impossible: unknown keys, wrong values, rules that disagree
+    └── InvalidContent       valid YAML with invalid content: unknown keys, wrong values, contradictory rules
 
-Every check reports all it finds, not only the first.
+Every check reports all problems, not only the first.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in a file: `("tiers", 0, "name")`."""
+"""Path to a value in a file: `("tiers", 0, "name")`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong. `line` counts from 1, 0 when there is no line to point at; `key` is such as `slo.ttft.p95`."""
+    """One problem. `line` counts from 1, 0 when there is no line to point at; `key` is such as `slo.ttft.p95`."""
 
     file: Path
     line: int
@@ -34,7 +34,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """See the module's docstring. `str()` has one line per problem."""
+    """One or more problems; `str()` has one line per problem."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -46,7 +46,7 @@ class UnreadableFile(ConfigError):
 
 
 class InvalidYaml(ConfigError):
-    """The file is not YAML as this project reads it."""
+    """The file is not YAML, or uses a part of YAML that is not accepted here."""
 
 
 class InvalidContent(ConfigError):
@@ -54,7 +54,7 @@ class InvalidContent(ConfigError):
 
 
 def dotted(path: KeyPath) -> str:
-    """`tiers[0].backends[1].price`, for people."""
+    """Return a key path for display: `tiers[0].backends[1].price`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -62,6 +62,6 @@ def dotted(path: KeyPath) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean 'deadline'?)`, or nothing when no known name is near."""
+    """Return ` (did you mean 'deadline'?)`, or '' when no known name is similar."""
     near: Sequence[str] = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""

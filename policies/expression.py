@@ -1,11 +1,11 @@
-"""The little language of policy rules: comparisons of named numbers and flags, joined by and, or, not.
+"""Parse and evaluate policy rules: comparisons of named numbers and flags, joined by and, or, not.
 
     p_adequate >= 0.7 and tokens_in < 3000        not tools        temperature > 0.3        otherwise
 
-Parsed once, by Python's own parser, into closures over a mapping of values. A comparison with a value that is
-missing or None is false, so `temperature > 0.3` says nothing of a request that sets no temperature.
+A rule is parsed once, by Python's own parser, into closures over a mapping of values. A comparison with a value that is
+missing or None is false, so `temperature > 0.3` does not hold for a request that sets no temperature.
 
-A rule may be written over several lines, as YAML's `|` and `>` do; it is kept as one, for it is shown in headers.
+A rule may span several lines, as with YAML's `|` and `>`; it is joined to one line, because headers show it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _LIMIT = 500
 
 
 class ExpressionError(ValueError):
-    """A rule that is not in the language; the message says where and what would be."""
+    """A rule is not valid; the message says where, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed rule. `source` is one printable line, `names` the values it asks for; `holds(values)` evaluates it."""
+    """A parsed rule. `source` is one printable line, `names` the values it reads; `holds(values)` evaluates it."""
 
     source: str
     names: frozenset[str]
     _evaluate: _Evaluate = field(repr=False, compare=False, hash=False)
     tree: ast.expr | None = field(default=None, repr=False, compare=False, hash=False)
-    """What Python's parser made of it; None for `otherwise`."""
+    """Python's syntax tree of the rule; None for `otherwise`."""
 
     @classmethod
     def parse(cls, source: str) -> Expression:
-        """The rule in `source`; raises ExpressionError."""
+        """Parse the rule in `source`. Raises ExpressionError."""
         text = " ".join(source.split())
         if text == OTHERWISE:
             return cls(OTHERWISE, frozenset(), lambda _: True)
         if not text or len(text) > _LIMIT:
             raise ExpressionError(f"a rule has 1 to {_LIMIT} characters")
-        if "#" in text or not text.isprintable():  # on one line, a comment would take the rest of the rule with it
+        if "#" in text or not text.isprintable():  # once joined to one line, a comment would hide the rest of the rule
             raise ExpressionError(f"{text!r} is not a rule: comments and control characters have no place in one")
         try:
             tree = ast.parse(text, mode="eval")
@@ -65,7 +65,7 @@ class Expression:
         return cls(text, frozenset(names), evaluate, tree.body)
 
     def holds(self, values: Values) -> bool:
-        """Whether the rule is true of `values`."""
+        """Return whether the rule is true for `values`."""
         return bool(self._evaluate(values))
 
 
@@ -99,11 +99,11 @@ def _build_comparison(
     parts = [_build(operand, names) for operand in operands]
 
     def evaluate(values: Values) -> bool:
-        found = [part(values) for part in parts]
-        if any(value is None for value in found):
+        arguments = [part(values) for part in parts]
+        if any(value is None for value in arguments):
             return False
         try:
-            return all(test(found[i], found[i + 1]) for i, test in enumerate(compare))
+            return all(test(arguments[i], arguments[i + 1]) for i, test in enumerate(compare))
         except TypeError:
             return False
 

@@ -1,6 +1,7 @@
-"""What a policy says that cannot be meant, or probably is not. `tierline check` prints it; every policy here loads.
+"""Find rules of a policy that can never hold, and settings that are probably mistakes, for `tierline check`.
 
-`faults` are certain and count as problems, such as a rule that can never hold; `lint` gives what is only doubtful.
+`faults` are certain and count as problems, such as a rule that can never hold; `lint` returns what is only doubtful.
+Every policy passed here has already been loaded.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from policies.ranges import Range, Ranges, outcomes, parts
 from policies.validation import Finding
 
 _CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty"})
-"""What the classifier tells of a request in its domain, and of no other."""
+"""Values that the classifier gives only for requests in its domain."""
 
 
 def faults(policy: Rules) -> list[Finding]:
-    """(where, what) for every rule that can never hold, in whole or in one of its comparisons."""
+    """Return (where, what) for every rule that can never hold, in whole or in one of its comparisons."""
     return [
         (at, f"{dead.source!r} can never hold: {_named(dead, ranges)}")
         for at, rule, ranges in _rules(policy)
@@ -29,7 +30,7 @@ def faults(policy: Rules) -> list[Finding]:
 
 
 def lint(policy: Rules) -> list[Finding]:
-    """(where, what) for everything doubtful in `policy`."""
+    """Return (where, what) for everything doubtful in `policy`."""
     return [finding for check in _CHECKS for finding in check(policy)]
 
 
@@ -74,7 +75,7 @@ def _schemas_imply_json(policy: Rules) -> Iterator[Finding]:
 
 
 def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
-    """Every rule of the policy, where it stands, and what the names in it can be."""
+    """Yield every rule of the policy, its key path, and the possible values of its names."""
     route = {**ROUTE_VALUES, "budget_ms": Range(0.0, policy.slo.deadline * 1000)}
     for tier, rule in policy.route.start.items():
         yield ("route", "start", tier), rule, route
@@ -85,7 +86,7 @@ def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
 
 
 def _dead(rule: Expression, ranges: Ranges) -> list[Expression]:
-    """The comparisons of a rule that can never hold; the rule itself where each could, but not all that it asks."""
+    """Return the comparisons that can never hold, or the rule itself if only their combination cannot."""
     dead = [part for part in parts(rule) if True not in outcomes(part, ranges, _agree)]
     return dead or ([] if True in outcomes(rule, ranges, _agree) else [rule])
 
@@ -95,16 +96,18 @@ def _always_holds(rule: Expression, ranges: Ranges) -> bool:
 
 
 def _agree(values: Values) -> bool:
-    """Whether there can be such a request: the classifier says all it has to say, or, out of its domain, nothing."""
-    known = [values[name] is not None for name in _CLASSIFIER_SAYS if name in values]
-    known += [values["in_domain"]] if "in_domain" in values else []
-    return all(known) or not any(known)
+    """Return whether such a request can exist: the classifier gives either all its values or, out of domain, none."""
+    given = [values[name] is not None for name in _CLASSIFIER_SAYS if name in values]
+    given += [values["in_domain"]] if "in_domain" in values else []
+    return all(given) or not any(given)
 
 
 def _named(rule: Expression, ranges: Ranges) -> str:
-    told = "; ".join(f"{name} is {ranges[name]}" for name in sorted(rule.names))
+    described = "; ".join(f"{name} is {ranges[name]}" for name in sorted(rule.names))
     both = "in_domain" in rule.names and rule.names & _CLASSIFIER_SAYS
-    return f"{told}; no comparison with {', '.join(sorted(both))} holds unless in_domain does" if both else told
+    if not both:
+        return described
+    return f"{described}; no comparison with {', '.join(sorted(both))} holds unless in_domain does"
 
 
 def _rules_leave_a_choice(policy: Rules) -> Iterator[Finding]:
@@ -145,10 +148,10 @@ def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
     semantic, first = policy.cache.semantic, policy.slo.ttft.p95
     if semantic is None or semantic.cross_encoder is None:
         return
-    asked, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
-    if first is not None and first <= asked.within:
+    rule, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
+    if first is not None and first <= rule.within:
         yield (*at, "within"), "not less than slo.ttft.p95: asking alone uses up the time to the first token"
-    if asked.decides == "veto" and not asked.min_score:
+    if rule.decides == "veto" and not rule.min_score:
         yield (*at, "min_score"), "0 refuses nothing, and every question that might be a hit waits for it"
 
 
@@ -180,12 +183,12 @@ def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     objectives: tuple[tuple[str, Quantiles], ...] = (("ttft", policy.slo.ttft), ("total", policy.slo.total))
     for name, quantiles in objectives:
-        known = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
-        for (lower, less), (upper, more) in pairwise(known):
+        given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
+        for (lower, less), (upper, more) in pairwise(given):
             if less > more:
                 yield ("slo", name, lower), f"longer than {upper}"
-        if known and known[-1][1] > policy.slo.deadline:
-            yield ("slo", name, known[-1][0]), "longer than slo.deadline"
+        if given and given[-1][1] > policy.slo.deadline:
+            yield ("slo", name, given[-1][0]), "longer than slo.deadline"
 
 
 def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
-"""A policy: the rules of one surface, as its YAML file states them, checked and frozen.
+"""Define a policy: the validated, frozen rules of one surface, as its YAML file states them.
 
-Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`; how durations
-and shares are written stands in `policies.values`.
+Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`; the notation
+of durations and shares is in `policies.values`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ROUTE_VALUES: Final[Ranges] = {
     "stream": FLAG,
     "budget_ms": Range(0.0),
 }
-"""What a rule of `route.start` or `escalate.speculate.both` may ask about, and the values it can have."""
+"""Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
 SURFACE_HEADER = "x-tierline-surface"
 RESERVED_NAMES = frozenset({"auto"})
-"""Names for `model` that mean something of their own, as does every one that starts with `tier:`."""
+"""Values of `model` with a special meaning; so have all that start with `tier:`."""
 
 UNCALIBRATED_BELOW = 0.8
-"""The threshold for a mean token probability that nothing has been fitted to. Of the answers of Llama 3 models of 1B to
-8B that reach it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 35 to 63% (measured on
-mzelling/rational-llm-cascades). It lets through too little rather than too much."""
+"""Threshold for a mean token probability without a calibration. Of the answers of Llama 3 models of 1B to 8B that reach
+it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 35 to 63% (measured on
+mzelling/rational-llm-cascades). It errs on the side of escalating too much."""
 
 
 def _quantile_or_seconds(value: object) -> object:
@@ -58,11 +58,11 @@ Priority = Literal["interactive", "batch"]
 
 
 class Match(Section):
-    """Which requests are this surface's: the names `model` may have, or a header's value."""
+    """Which requests belong to this surface: by the values of `model`, or by a header."""
 
     models: tuple[str, ...] = ()
     header: Mapping[str, str] = {}
-    """Only `x-tierline-surface` is looked at."""
+    """Only `x-tierline-surface` is supported."""
 
     @field_validator("models")
     @classmethod
@@ -90,7 +90,7 @@ class Quantiles(Section):
 
 
 class Slo(Section):
-    """What people of this surface wait for, and what happens when it cannot be kept."""
+    """The latency objectives of this surface, its deadline in seconds, and what happens when it cannot be kept."""
 
     ttft: Quantiles = Quantiles()
     total: Quantiles = Quantiles()
@@ -101,9 +101,9 @@ class Slo(Section):
 class Route(Section):
     """Where a request starts. `start` is read in order; the first tier whose rule holds is taken.
 
-    Whatever the rules say, a request for tools, images or JSON only goes to tiers that have that capability.
+    Whatever the rules say, a request that needs tools, images or JSON only goes to tiers with that capability.
 
-    Out of its domain the classifier says nothing: `in_domain` is false, and no comparison with `p_adequate` or
+    Outside its domain the classifier gives no values: `in_domain` is false, and no comparison with `p_adequate` or
     `difficulty` holds. `(p_adequate >= 0.7 or not in_domain)` starts such requests where easy ones start.
     """
 
@@ -112,12 +112,12 @@ class Route(Section):
 
 
 class When(Section):
-    """What makes an answer not good enough.
+    """The conditions under which an answer is not good enough.
 
-    `confidence_below` is held against the calibrated probability that the answer is right, which only a backend's
-    confidence head gives. `uncalibrated_below` is held against what is merely a score: the mean probability of the
-    tokens where there is no head, or how far a second sample agrees. Left out, it is UNCALIBRATED_BELOW wherever
-    `confidence_below` asks for anything at all.
+    `confidence_below` is compared with the calibrated probability that the answer is right, which only a backend's
+    confidence head gives. `uncalibrated_below` is compared with an uncalibrated score: the mean probability of the
+    tokens where there is no head, or the agreement with a second sample. If omitted, it is UNCALIBRATED_BELOW wherever
+    `confidence_below` is above 0.
     """
 
     confidence_below: Share = 0.0
@@ -128,7 +128,7 @@ class When(Section):
     refusal: bool = True
 
     def threshold(self, *, calibrated: bool) -> float:
-        """What a confidence must reach, 0..1; 0 asks for nothing."""
+        """Return the minimum confidence, 0..1; 0 accepts everything."""
         if calibrated:
             return self.confidence_below
         if self.uncalibrated_below is not None:
@@ -137,16 +137,16 @@ class When(Section):
 
     @property
     def asks_for_confidence(self) -> bool:
-        """Whether any answer is held against a threshold."""
+        """Whether any answer is compared with a threshold."""
         return bool(self.confidence_below or self.uncalibrated_below)
 
 
 class Agreement(Section):
-    """Evidence where a backend gives no log-probabilities: whether it says the same when it is asked once more.
+    """Evidence where a backend gives no log-probabilities: whether it gives the same answer when called once more.
 
-    So many further samples are drawn, at this temperature or the request's own if that is higher, and paid for. They
-    are drawn beside the answer, so only where the config says beforehand that there will be no log-probabilities
-    (`logprobs: false`). Streams, requests with tools or images, and answers that nothing could replace are not sampled.
+    `samples` further answers are drawn and paid for, at this temperature or the request's own if that is higher. They
+    are drawn in parallel with the answer, so only where the config states that there will be no log-probabilities
+    (`logprobs: false`). Streams, requests with tools or images, and answers that cannot be escalated are not sampled.
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1
@@ -154,13 +154,13 @@ class Agreement(Section):
 
 
 class StreamRules(Section):
-    """How a stream is held, kept alive, and mended.
+    """How a stream is held back, kept alive, and repaired.
 
-    So many tokens, or so long from the first, are held back and judged, whichever is less. `alive` is what may go out
-    before that, so that the connection feels alive: nothing, comments, or the role chunk too; the reply's head then
-    goes out before it is known who answers. `on_break` is what becomes of a committed stream that breaks off or goes
-    round in circles: the next tier goes on with it where its backend can, else it ends with the error event (`error`
-    does so at once); or the next tier's own answer is appended, marked as a correction.
+    The first `hold_tokens` tokens, or those of the first `hold_max` seconds, are held back and judged, whichever is
+    less. `alive` may be sent before that, to show that the connection works: nothing, comments, or the role chunk too;
+    the reply's headers are then sent before the answering tier is known. `on_break` applies to a committed stream that
+    breaks off or loops: `continue` lets the next tier continue it where its backend can, else the stream ends with the
+    error event; `correct` appends the next tier's own answer, marked as a correction; `error` ends it at once.
     """
 
     hold_tokens: Annotated[Whole, Field(ge=1, le=256)] = 24
@@ -170,11 +170,11 @@ class StreamRules(Section):
 
 
 class Hedge(Section):
-    """A second attempt beside one that is slow; the first adequate first token wins.
+    """A second attempt in parallel with a slow one; the first adequate first token wins.
 
-    `after` is a quantile of the time that the tier's first token takes for prompts of that length (for JSON: of its
-    whole answers), or a time. What hedging costs beyond the answers themselves stays under this share of the surface's
-    spending.
+    `after` is a quantile of the tier's time to first token for prompts of that length (for JSON: of the duration of its
+    whole answers), or a duration. The cost of hedging beyond the answers themselves stays under the share
+    `max_extra_spend` of the surface's spending.
     """
 
     after: Annotated[HedgeQuantile | float, BeforeValidator(_quantile_or_seconds)] = "p95"
@@ -184,8 +184,8 @@ class Hedge(Section):
 class Speculate(Section):
     """Attempts that start before it is known whether they are needed.
 
-    `both`: requests for which the start tier and the next one are asked at once. `during_lookup`: a start tier that
-    costs nothing begins while the semantic cache is still asked.
+    `both`: requests for which the start tier and the next one are called at once. `during_lookup`: a start tier that
+    costs nothing is called while the semantic cache is still searched.
     """
 
     both: RouteRule | None = None
@@ -193,7 +193,7 @@ class Speculate(Section):
 
 
 class Escalate(Section):
-    """When the next tier takes over."""
+    """The rules for escalation to the next tier."""
 
     when: When = When()
     no_signal: Literal["escalate", "accept"] = "escalate"
@@ -205,18 +205,18 @@ class Escalate(Section):
 
 
 class Output(Section):
-    """Limits on what a model may produce here."""
+    """Limits on a model's output on this surface."""
 
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
 
 
 class Load(Section):
-    """How this surface stands in line when backends are full.
+    """How this surface queues when backends are full.
 
-    Interactive requests go ahead of batch ones, which keep a floor of one place in twenty. Nobody waits for longer than
-    `max_wait`, and no more than `max_waiting` requests of the surface do so in one worker: the others are shed at once.
-    That is the whole rule, unless the config caps a backend's line for all surfaces together (its `queue`).
+    Interactive requests go ahead of batch ones, which keep at least one slot in twenty. No request waits longer than
+    `max_wait` seconds, and at most `max_waiting` requests of the surface wait in one worker: the others are rejected at
+    once. The config may additionally cap a backend's queue for all surfaces together (its `queue`).
     """
 
     priority: Priority = "interactive"
@@ -225,7 +225,7 @@ class Load(Section):
 
 
 class Rules(Section):
-    """All that a policy file says."""
+    """The contents of a policy file."""
 
     surface: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
     description: str = ""
@@ -238,9 +238,9 @@ class Rules(Section):
     output: Output = Output()
     load: Load = Load()
     holdout: Share = 0.01
-    """The share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
+    """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None
-    """How a change of this policy is to be brought in. It is checked and not carried out yet: see policies.rollout."""
+    """How to introduce a change of this policy. It is validated but not executed yet: see policies.rollout."""
 
     @field_validator("surface")
     @classmethod
@@ -269,7 +269,7 @@ class Rules(Section):
         return self
 
     def _unreachable(self) -> list[Finding]:
-        """Escalation only goes up, so a tier cheaper than every start is never asked."""
+        """Return a finding for each tier cheaper than every start: escalation only goes up, so it is never called."""
         starts = {self.tiers.index(name) for name in self.route.start}
         return [
             (("tiers", i), f"tier {name!r} can never be reached: no request starts there or below it")
@@ -279,18 +279,18 @@ class Rules(Section):
 
 @dataclass(frozen=True, slots=True)
 class DeployedTier:
-    """What a policy has to know of a tier of the deployment."""
+    """A tier of the deployment, as far as a policy needs to know it."""
 
     name: str
     models: tuple[str, ...] = ()
     """The models of its configured backends, each once, sorted."""
     capabilities: frozenset[str] = frozenset()
     unconfigured: str = ""
-    """Why none of its backends can be used, such as "OPENAI_API_KEY is not set"; '' where one can."""
+    """Why none of its backends can be used, such as "OPENAI_API_KEY is not set"; '' if one can."""
 
     @property
     def why_not(self) -> str:
-        """The same as a clause that names the tier."""
+        """The reason as a clause that names the tier."""
         return f"{self.name} is not configured: {self.unconfigured}"
 
 
@@ -303,23 +303,23 @@ def _version(rules: dict[str, Any]) -> str:
 
 
 class Policy(Rules):
-    """The rules of one surface, in one deployment. What `Rules` lacks is set by the loader and never written in a file.
+    """The rules of one surface in one deployment. Fields that `Rules` lacks are set by the loader, not in a file.
 
     `version` is the hash of the file's content, so equal rules have equal versions.
     """
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
     ladder: tuple[str, ...] = Field(default_factory=_all_tiers)
-    """Those of `tiers` that are configured in this deployment, cheapest first; all, where no deployment is known."""
+    """Those of `tiers` that are configured in this deployment, cheapest first; all if no deployment is known."""
     unconfigured: Mapping[str, DeployedTier] = {}
     """The other tiers, by name."""
     models: tuple[str, ...] = ()
-    """What may answer, for people: the model of each tier of the ladder, or its models, with "or" between."""
+    """For display: the model of each tier of the ladder, or its models joined by "or"."""
     answers_version: str = Field(default_factory=_version)
-    """The hash of what makes an answer: the ladder, its models, and the rules for the output and the cache.
+    """The hash of what determines an answer: the ladder, its models, and the rules for output and cache.
 
-    Stored answers belong to it, so those of another model are never served, and an edited threshold, objective or
-    limit of the load loses none. Without a deployment it is the `version`.
+    Stored answers are bound to it, so those of another model are never served, while editing a threshold, objective or
+    load limit keeps them. Without a deployment it is the `version`.
     """
 
     @property

@@ -1,9 +1,9 @@
-"""Which values a rule's names can have, and so whether the rule can ever hold, or ever fail to.
+"""Compute from the possible values of a rule's names whether it can hold, and whether it can fail.
 
-Rules compare names with constants, so nothing changes between two neighbouring constants of a rule. It is enough to
-evaluate the rule at each constant, at the ends of each range and at one point between neighbours, for every combination
-of the names: the result is exact. Where that would be too many, or two numbers are compared with each other, no claim
-is made.
+Rules compare names with constants, so the result is the same everywhere between two neighbouring constants of a rule.
+It is enough to evaluate the rule at each constant, at the ends of each range and at one point between neighbours, for
+every combination of the names: the result is exact. If there are too many combinations, or two numbers of a request are
+compared with each other, both outcomes are assumed to be possible.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Range:
     flag: bool = False
 
     def __str__(self) -> str:
-        """In the words of an error message: `from 0 to 1`, `a whole number, 0 or more`."""
+        """Return the text for error messages: `from 0 to 1`, `a whole number, 0 or more`."""
         if self.flag:
             return "true or false"
         kind = "a whole number" if self.whole else "a number"
@@ -44,19 +44,19 @@ class Range:
         return f"{kind}, {self.low:g} or more" if math.isinf(self.high) else f"from {self.low:g} to {self.high:g}"
 
     def samples(self, constants: Sequence[float]) -> list[Any]:
-        """One value of every kind that comparisons with these constants can tell apart."""
+        """Return one value of every interval that comparisons with these constants can tell apart."""
         if self.flag:
             return [True, False]
         ends = [end for end in (self.low, self.high) if math.isfinite(end)]
-        cuts = sorted({0.0, *ends, *constants})  # 0 is the number that is not true
+        cuts = sorted({0.0, *ends, *constants})  # 0 is the only number that is false
         between = [math.floor(a) + 1.0 if self.whole else (a + b) / 2 for a, b in pairwise(cuts)]
         outside = [math.floor(cuts[0]) - 1.0, math.floor(cuts[-1]) + 1.0]
-        found: list[Any] = [
+        numbers: list[Any] = [
             value
             for value in {*cuts, *between, *outside}
             if self.low <= value <= self.high and not (self.whole and value % 1)
         ]
-        return [*found, None] if self.optional else found
+        return [*numbers, None] if self.optional else numbers
 
 
 Ranges = Mapping[str, Range]
@@ -67,9 +67,9 @@ COUNT = Range(0.0, whole=True)
 
 
 def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool] = lambda _: True) -> frozenset[bool]:
-    """What the rule can come to: {False} can never hold, {True} always does; both where that is not known.
+    """Return the possible results: {False} can never hold, {True} always does; both where that is unknown.
 
-    `possible` says which combinations of values there are.
+    `possible` returns whether a combination of values can occur.
     """
     if rule.tree is None:
         return frozenset({True})
@@ -92,7 +92,7 @@ def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool
 
 
 def parts(rule: Expression) -> Iterator[Expression]:
-    """Each comparison of the rule, as a rule of its own."""
+    """Yield each comparison of the rule as a rule of its own."""
     if rule.tree is not None:
         for node in _comparisons(rule.tree):
             yield Expression.parse(ast.unparse(node))

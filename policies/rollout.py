@@ -1,6 +1,6 @@
-"""What a policy says of how a change of it is to be brought in, step by step. Nothing carries this out yet.
+"""Define the rollout section of a policy: how a change of it is to be introduced in steps. Nothing executes it yet.
 
-The block is read and checked, so that a mistake in it is found; `tierline check` says that it has no effect.
+The section is parsed and validated, so that mistakes in it are found; `tierline check` reports that it has no effect.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from policies.values import Section, Share, seconds, share
 
 
 def _fall(value: object) -> object:
-    """A share that is written with its minus, as -0.01 or -1%."""
+    """Parse a share written with a minus, as -0.01 or -1%. Raises ValueError."""
     if isinstance(value, str) and value.startswith("-"):
         return -_positive(share(value[1:]), value)
     raise ValueError(f"{value!r} is not a fall; write a share with a minus, such as -1%")
 
 
 def _rise(value: object) -> object:
-    """A share that is written with its plus, as +10%."""
+    """Parse a share written with a plus, as +10%. Raises ValueError."""
     if isinstance(value, str) and value.startswith("+"):
         return _positive(share(value[1:]), value)
     raise ValueError(f"{value!r} is not a rise; write a share with a plus, such as +10%")
 
 
 def _delay(value: object) -> object:
-    """A duration that is written with its plus, as +50ms; in seconds."""
+    """Parse a duration written with a plus, as +50ms, to seconds. Raises ValueError."""
     if isinstance(value, str) and value.startswith("+"):
         return seconds(value[1:])
     raise ValueError(f"{value!r} is not a delay; write a duration with a plus, such as +50ms")
@@ -45,17 +45,17 @@ Delay = Annotated[float, BeforeValidator(_delay), Field(ge=0)]
 
 
 class Guard(Section):
-    """How much worse than the policy in force the new one may be, as absolute differences. Beyond it: back."""
+    """Limits on how much worse than the present policy the new one may be, as absolute differences; else roll back."""
 
     goodput: Fall | None = None
     quality: Fall | None = None
     ttft_p95: Delay | None = None
-    """In seconds."""
+    """Additional seconds."""
     cost: Rise | None = None
 
 
 class Floor(Section):
-    """What may not be fallen below in any minute, whatever the statistics say."""
+    """Values that must hold in every minute, independent of statistical certainty."""
 
     goodput: Share | None = None
 
@@ -63,8 +63,8 @@ class Floor(Section):
 class Rollout(Section):
     """The shares of requests that get the new policy, one step after the other, before all do.
 
-    `sticky`: what stays with one policy. `sure`: how certain a verdict must be. `undecided`: what is done at the end of
-    a step without one.
+    `sticky`: the unit that stays with one policy. `sure`: the required certainty of a verdict, 0..1. `undecided`: the
+    action at the end of a step without a verdict.
     """
 
     steps: Annotated[tuple[Share, ...], Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""From a YAML document to a frozen model: every error of pydantic becomes a Problem with its line, key and a hint."""
+"""Validate a YAML document against a model: every pydantic error becomes a Problem with its line, key and a hint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from policies.yaml_source import Document
 Model = TypeVar("Model", bound=BaseModel)
 
 Refuse = Callable[[KeyPath, Any], str | None]
-"""(where, value) -> why a file may not say this, or None. For keys that exist in the model but not in a file."""
+"""Maps (key path, value) to why a file may not contain it, or None. For keys that only the loader may set."""
 
 Finding = tuple[KeyPath, str]
-"""Something wrong at a path below the value being checked."""
+"""(path below the value being checked, message)."""
 
 _FINDINGS = "findings"
-# Pydantic names Python's types; whoever writes YAML does not know them.
+# Pydantic's messages name Python types, which a YAML author need not know.
 _LIST, _MAPPING = "write a list, such as [a, b]", "write keys with their values, such as {a: b}"
 _PLAIN_WORDS = {
     "tuple_type": _LIST,
@@ -34,21 +34,21 @@ _PLAIN_WORDS = {
 
 
 def raise_findings(findings: list[Finding]) -> None:
-    """For validators that compare keys with each other: reports each finding at its own key."""
+    """Raise the findings of a validator that compares keys, so that each is reported at its own key."""
     if findings:
         summary = "; ".join(message for _, message in findings)
         raise PydanticCustomError(_FINDINGS, "{summary}", {"summary": summary, _FINDINGS: findings})
 
 
 def validate(model: type[Model], document: Document, refuse: Refuse = lambda _path, _value: None) -> Model:
-    """The document as a `model`; raises InvalidContent with everything that is wrong."""
+    """Return the document as a `model`. Raises InvalidContent with all problems."""
     problems: list[Problem] = []
     value = _without_refused(document.value, (), document, refuse, problems)
     try:
         valid = model.model_validate(value)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        problems += [problem for detail in _told_once(details) for problem in _problems(model, detail, document)]
+        problems += [problem for detail in _without_echoes(details) for problem in _problems(model, detail, document)]
         raise InvalidContent(sorted(problems, key=lambda problem: problem.line)) from None
     if problems:
         raise InvalidContent(problems)
@@ -60,19 +60,19 @@ def _without_refused(value: Any, path: KeyPath, document: Document, refuse: Refu
         return [_without_refused(item, (*path, i), document, refuse, problems) for i, item in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    kept = {}
+    allowed = {}
     for key, item in value.items():
         here = (*path, key)
         reason = refuse(here, item)
         if reason is None:
-            kept[key] = _without_refused(item, here, document, refuse, problems)
+            allowed[key] = _without_refused(item, here, document, refuse, problems)
         else:
             problems.append(document.problem(here, reason))
-    return kept
+    return allowed
 
 
-def _told_once(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Without the lists that are only too short because something in them is wrong, which is told already."""
+def _without_echoes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out "too short" for lists that are too short only because an item is invalid, which is reported already."""
     return [
         detail
         for detail in details
@@ -97,7 +97,7 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
 
 
 def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
-    """Pydantic's location without the parts it adds for its own sake (`[key]`, the name of a union's branch)."""
+    """Return pydantic's location without the parts that are not in the file (`[key]`, a union branch's name)."""
     path: KeyPath = ()
     for part in loc:
         if (*path, part) in document.lines:
@@ -106,15 +106,15 @@ def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
 
 
 def _section_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """The model that describes the mapping at `path`, for naming its keys."""
+    """Return the model that describes the mapping at `path`, to list its keys; None if there is none."""
     annotation: Any = model
     for part in path:
         annotation = _unwrap(annotation)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found = annotation.model_fields.get(str(part))
-            if found is None:
+            model_field = annotation.model_fields.get(str(part))
+            if model_field is None:
                 return None
-            annotation = found.annotation
+            annotation = model_field.annotation
         elif get_origin(annotation) is not None:
             annotation = get_args(annotation)[1 if issubclass(get_origin(annotation), Mapping) else 0]
         else:

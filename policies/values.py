@@ -1,6 +1,6 @@
-"""The values that policy files are made of: durations, shares, rules; and the section that holds them.
+"""Parse the values of policy files (durations, shares, rules), and define the base class of their sections.
 
-Durations are written `400ms`, `6s`, `24h` and held in seconds; shares are written `1%` or `0.01` and held as 0..1.
+Durations are written `400ms`, `6s`, `24h` and stored in seconds; shares are written `1%` or `0.01` and stored as 0..1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: object) -> float:
-    """The seconds that a duration as it is written comes to. Raises ValueError."""
+    """Convert a written duration to seconds. Raises ValueError."""
     match = _DURATION.match(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 400ms, 6s, 5m or 24h")
@@ -27,7 +27,7 @@ def seconds(value: object) -> float:
 
 
 def rule(value: object) -> Expression:
-    """The expression that a rule as it is written comes to. Raises ValueError."""
+    """Convert a written rule to an expression. Raises ValueError."""
     if isinstance(value, Expression):
         return value
     if not isinstance(value, str):
@@ -36,7 +36,7 @@ def rule(value: object) -> Expression:
 
 
 def share(value: object) -> object:
-    """The 0..1 that a share as it is written comes to; numbers stay as they are. Raises ValueError."""
+    """Convert a written share to 0..1; numbers stay unchanged. Raises ValueError."""
     if isinstance(value, str) and value.endswith("%"):
         try:
             return float(value[:-1]) / 100
@@ -46,14 +46,14 @@ def share(value: object) -> object:
 
 
 def number(value: object) -> object:
-    """The value, if it is no flag: Python would read true as 1. Raises ValueError."""
+    """Return the value unless it is a bool, which Python would accept as a number. Raises ValueError."""
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a number")
     return value
 
 
 def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
-    """A check that a rule asks for none but these values."""
+    """Return a validator that a rule uses only these names."""
 
     def check(rule: Expression) -> Expression:
         unknown = sorted(rule.names.difference(values))
