@@ -50,7 +50,7 @@ def _thresholds_agree(policy: Rules) -> Iterator[Finding]:
     if when.uncalibrated_below is not None and when.uncalibrated_below < when.confidence_below:
         yield (
             ("escalate", "when", "uncalibrated_below"),
-            "less than confidence_below: a raw score, which says more than it knows, is let through where a "
+            "less than confidence_below: an uncalibrated score, which tends to be too high, is accepted where a "
             "calibrated probability is not",
         )
 
@@ -60,7 +60,7 @@ def _samples_are_used(policy: Rules) -> Iterator[Finding]:
         return
     when, at = policy.escalate.when, ("escalate", "agreement")
     if not when.asks_for_confidence:
-        yield at, "samples are paid for and held against nothing: when.confidence_below is 0"
+        yield at, "samples are paid for but not used: when.confidence_below is 0"
     elif len(policy.tiers) == 1 or policy.escalate.max_attempts == 1:
         yield at, "no sample is ever drawn, because there is nothing to escalate to"
 
@@ -113,7 +113,7 @@ def _named(rule: Expression, ranges: Ranges) -> str:
 def _rules_leave_a_choice(policy: Rules) -> Iterator[Finding]:
     for at, rule, ranges in _rules(policy):
         if rule.source != OTHERWISE and _always_holds(rule, ranges):
-            yield at, f"{rule.source!r} holds for every request ({_named(rule, ranges)}); say 'otherwise' to mean that"
+            yield at, f"{rule.source!r} holds for every request ({_named(rule, ranges)}); write 'otherwise' instead"
 
 
 def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
         if at[:2] != ("route", "start"):
             continue
         if settled_by is not None:
-            yield at, f"never looked at: {settled_by!r} above already takes every request"
+            yield at, f"never reached: {settled_by!r} above already takes every request"
         elif _always_holds(rule, ranges):
             settled_by = str(at[-1])
 
@@ -141,7 +141,7 @@ def _hold_fits(policy: Rules) -> Iterator[Finding]:
     if policy.slo.deadline <= hold:
         yield at, "not less than slo.deadline: a stream can be past its deadline before it is judged"
     elif first is not None and first <= hold:
-        yield at, "not less than slo.ttft.p95: holding alone uses up the time to the first token"
+        yield at, "not less than slo.ttft.p95: holding back alone uses up the time to the first token"
 
 
 def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
@@ -150,7 +150,7 @@ def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
         return
     rule, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
     if first is not None and first <= rule.within:
-        yield (*at, "within"), "not less than slo.ttft.p95: asking alone uses up the time to the first token"
+        yield (*at, "within"), "not less than slo.ttft.p95: its call alone can use up the time to the first token"
     if rule.decides == "veto" and not rule.min_score:
         yield (*at, "min_score"), "0 refuses nothing, and every question that might be a hit waits for it"
 
@@ -176,7 +176,7 @@ def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
     if policy.holdout > 0.1:
         yield (
             ("holdout",),
-            f"{policy.holdout:.0%} of all requests go to the dearest tier to measure the others; 1% does",
+            f"{policy.holdout:.0%} of all requests go to the strongest tier to measure the others; 1% is enough",
         )
 
 

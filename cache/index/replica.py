@@ -186,7 +186,7 @@ class ReplicaIndex:
 
     def state(self) -> IndexState:
         """Return the index's state; see SemanticIndex."""
-        return IndexState("replica", len(self), "it has lost the stream that feeds it" if self._lost else "")
+        return IndexState("replica", len(self), "the stream that feeds it cannot be read" if self._lost else "")
 
     async def follow(self, store: Store, stream: str) -> None:
         """Add the records of `stream` until cancelled."""

@@ -97,7 +97,10 @@ class Batch:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """Encode a batch as a line of the stream, JSON. Scores are rounded to six digits, except those of complaints."""
+    """Encode a batch as a line of the stream, JSON.
+
+    Scores are rounded to six digits, but not those of labels and complaints: a threshold may be set just above one.
+    """
     line: list[object] = [
         batch.requests,
         [round(score, 6) for score in batch.scores],

@@ -253,7 +253,9 @@ def _check_inputs(model: Path, session: InferenceSession) -> None:
     strange = sorted(name for name, kind in inputs.items() if name not in _INPUTS or kind not in _TYPES)
     if strange or "input_ids" not in inputs:
         what = ", ".join(f"{name} ({kind})" for name, kind in inputs.items())
-        raise CrossEncoderError(f"{model}: its inputs are {what}; wanted are {', '.join(sorted(_INPUTS))}; {_EXPORT}")
+        raise CrossEncoderError(
+            f"{model}: its inputs are {what}; supported are {', '.join(sorted(_INPUTS))}; {_EXPORT}"
+        )
 
 
 def _longest(folder: Path, config: Mapping[str, Any]) -> int:

@@ -138,10 +138,12 @@ class Verifier:
             data = tensors_path.read_bytes()
             table = _shared_table(folder.parent / WORDS)
         except (OSError, ValueError) as error:
-            raise VerifierError(f"{folder}: {error}; write it anew with `tierline train cache`") from None
+            raise VerifierError(f"{folder}: {error}; rebuild it with `tierline train cache`") from None
         digest = hashlib.sha256(data).hexdigest()
         if digest != sheet.get("sha256") or sheet.get("features") != list(contrast.FEATURES):
-            raise VerifierError(f"{folder}: not of this version, or its files do not belong together; train it anew")
+            raise VerifierError(
+                f"{folder}: another version, or its two files do not match; rebuild it with `tierline train cache`"
+            )
         tensors = _tensors(tensors_path)
         return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
 

@@ -180,7 +180,7 @@ class _Costs:
         if seen is not None:
             return seen
         if chain > _MAX_CHAIN:
-            raise _NotCheckableError("refers to itself in a circle, or too often in a row")
+            raise _NotCheckableError("refers to itself in a circle, or through too many references in a row")
         count = 1
         for same in self._same[node]:
             count += self._looks(same, chain + 1)
@@ -197,7 +197,7 @@ class _Costs:
             if id(node) in self._same:
                 continue
             if any(isinstance(node.get(key), str) for key in _ELSEWHERE):
-                raise _NotCheckableError("names its parts in a way that is not followed here")
+                raise _NotCheckableError("uses $id, $anchor or dynamic references, which are not supported")
             same = list(_same_value(node))
             if "$ref" in node:
                 same += _schemas([self._target(node["$ref"])])
@@ -219,7 +219,7 @@ class _Costs:
             elif isinstance(target, list) and key.isascii() and key.isdigit() and int(key) < len(target):
                 target = target[int(key)]
             else:
-                raise _NotCheckableError("refers to a part that it does not have")
+                raise _NotCheckableError("refers to a part that does not exist")
         return target
 
 

@@ -45,11 +45,11 @@ def read_pairs(path: Path) -> list[PerturbedPair]:
             except (ValueError, KeyError, TypeError) as error:
                 raise PairError(f"{path}:{number}: a row is {{a, b, same_answer, dataset, group}}: {error}") from None
             if not isinstance(same, bool):
-                raise PairError(f"{path}:{number}: same_answer is true or false")
+                raise PairError(f"{path}:{number}: same_answer must be true or false")
             if all(isinstance(text, str) and len(text) <= LONGEST_QUESTION for text in texts):
                 pairs.append(PerturbedPair(*texts, same, str(row.get("dataset", path.stem)), str(row.get("group", ""))))
     if not pairs:
-        raise PairError(f"{path}: no pair of questions in it")
+        raise PairError(f"{path}: it contains no pair of questions")
     return pairs
 
 
