@@ -88,7 +88,7 @@ class Weighted:
         self._due: dict[int, float] = {}
 
     def choose(self, candidates: Sequence[Candidate], affinity: int, tokens_in: int) -> int:
-        """Return the candidate most due among those with a free slot or less than 0.5 more load than the least loaded."""
+        """Return the candidate most due among those with a free slot or less than 0.5 above the least load."""
         if len(candidates) == 1:
             return 0
         bar = max(1.0, min(candidate.load for candidate in candidates) + _MUCH_MORE)
