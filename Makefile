@@ -66,7 +66,7 @@ bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--h
 
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM against sentence-transformers, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/test_minilm.py $(ARGS)
+	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for what it must carry
