@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there, but for the port."""
+"""What the READMEs show works as it stands there, except for the port."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,14 +20,26 @@ from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway
 from tests.support.upstream import Reply, Upstream
 
-README = (ROOT / "README.md").read_text()
 NODE = ROOT / "tests" / "integration" / "node"
 PARIS = "The capital city of France is Paris."
 
 
+PAGES = {
+    name: (ROOT / name / "README.md").read_text("utf-8")
+    for name in (".", "gateway", "policies", "cache", "routing", "deploy", "tests/bench")
+}
+
+
 def blocks(language: str) -> list[str]:
-    """The README's code blocks in that language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    """The code blocks of all pages in that language, each once."""
+    found = (block for page in PAGES.values() for block in re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S))
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("language", ["python", "sh", "js", "console", "yaml"])
+def test_pages_have_examples(language: str) -> None:
+    """A test of no example at all would pass unseen."""
+    assert blocks(language)
 
 
 def at(gateway: Gateway, code: str) -> str:
@@ -75,10 +88,15 @@ def test_commands_are_understood(line: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_policy_examples(text: str) -> None:
-    """What it says to change in a policy can be laid over the shipped one."""
+    """What they say to change in a policy fits into the shipped one."""
     policy = yaml.safe_load((SHIPPED / "chat.yaml").read_text())
     change = yaml.safe_load(text)
     assert change.keys() <= policy.keys()
-    for section, values in change.items():
-        policy[section] = {**policy[section], **values}
-    Rules.model_validate(policy)
+    Rules.model_validate(_merged(policy, change))
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """`new` over `old`, key by key."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
