@@ -20,7 +20,7 @@ IN, OUT = 2.5e-6, 10e-6
 """What a token of the hosted tier costs."""
 
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "gateway" / "README.md").read_text("utf-8")
 
 
 def ask(gateway: Gateway, question: str, **more: Any) -> httpx2.Response:

@@ -26,8 +26,9 @@ PARIS = "The capital city of France is Paris."
 
 PAGES = {
     name: (ROOT / name / "README.md").read_text("utf-8")
-    for name in (".", "gateway", "policies", "cache", "routing", "deploy", "tests/bench")
+    for name in (".", "gateway", "policies", "cache", "routing", "tests/bench")
 }
+"""All but deploy's, whose trial has tests of its own with the scripted backend."""
 
 
 def blocks(language: str) -> list[str]:
