@@ -1,10 +1,11 @@
-"""The ladder as it runs: tiers, their endpoints, who may call them now, and who waits.
+"""Hold the live state of tiers and their endpoints, and decide which endpoint a request may call and when.
 
-tier       picks an endpoint for each request         slot      one call's place, and how the call went
-endpoint   a backend with its live state              line      who waits while it is full, and in which order
-breaker    when it rests                              reserve   what batch calls leave free for interactive ones
-forecasts  what the next call may expect              baseline  its latency without congestion
-sharing    what sibling workers know of it
+tier       choose an endpoint for each request        slot          one call in flight and its outcome
+endpoint   one backend and its live state             queue         requests that wait for a slot, and their order
+breaker    eject an endpoint and admit it again       reserve       slots that batch calls leave to interactive ones
+fault      whether a failed call counts against it    baseline      latency without congestion
+forecasts  expected latency of the next call          gossip        exchange endpoint state with sibling workers
+keep_warm  call idle backends before they grow cold   gossip_state  the exchanged state, without I/O
 """
 
 from gateway.tiers.endpoint import Endpoint

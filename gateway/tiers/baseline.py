@@ -1,8 +1,8 @@
-"""What a backend's latency is without congestion: what an adaptive limit holds the latency of now against. Pure.
+"""Estimate a backend's latency without congestion, with which the adaptive limit compares current latency. No I/O.
 
-The baseline is the lowest median of any ten seconds, by prompt length, and rises by 2% in each ten seconds, so that a
-backend that has become slower for good is not held against its past for ever (as TCP Vegas and BBR keep a minimum).
-A few dozen milliseconds are no congestion whatever they are a multiple of: our own event loop may have taken them.
+The baseline is the lowest median of any ten seconds, by prompt length. It rises by 2% every ten seconds, so that it
+adapts to a backend that has become slower for good (TCP Vegas and BBR keep such a minimum). 25 ms are added before the
+comparison, because a delay that short may come from our own event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SLACK_S = 0.025
 
 
 class Baseline:
-    """One kind of latency of one backend."""
+    """Hold the baseline of one kind of latency (TTFT or whole answer) of one backend."""
 
     __slots__ = ("_by_length",)
 
@@ -23,7 +23,7 @@ class Baseline:
         self._by_length: dict[int, _Lowest] = {}
 
     def ratio(self, tokens_in: int, seconds: float, now: float) -> float | None:
-        """How many times the uncongested latency this one is; None until there is a baseline."""
+        """Record a latency of `seconds`; return its ratio to the baseline, None until there is one."""
         bucket = (tokens_in >> 8).bit_length()
         lowest = self._by_length.get(bucket)
         if lowest is None:

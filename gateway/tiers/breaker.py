@@ -1,18 +1,19 @@
-"""When an endpoint rests, for how long, and how it comes back. Pure: the clock is passed in, in seconds.
+"""Eject an endpoint after failures, pauses and refusals, and admit it again. No I/O; the clock is passed in (seconds).
 
     closed ──── trip, pause, refusal ───────> open ──── its time is over ───> half_open
       ^                                        ^                                  │
-      │                                        └── the call that tries it fails ──┤
-      └─────────────── a call made since the rest began is answered ──────────────┘
+      │                                        └──────── the probe call fails ────┤
+      └─────────── a call made since the ejection began is answered ──────────────┘
 
 closed     calls go out
-open       none do; save when nothing else can answer and it rests for its failures alone (the tier's panic mode)
-half_open  one call at a time tries it
+open       no calls, except when no other endpoint is available and this one was ejected for failed calls (panic mode)
+half_open  one probe call at a time
 
-It trips after five failures in a row, or when at least ten calls of the last ten seconds have ended and half of them
-failed. How long it is then ejected for depends on whether others can carry on: alone in its tier 1 s, 2 s, 4 s and 5 s
-at most, for recovery must not wait for us; with siblings 30 s, doubling up to 300 s as it is ejected again and again
-(what Envoy calls outlier detection). It goes a step back each time that it has been well for as long as it rested.
+The breaker trips after five failures in a row, or when at least ten calls ended in the last ten seconds and half of
+them failed. How long the ejection lasts depends on the tier's other endpoints: if none is available, 1 s, 2 s, 4 s,
+then 5 s, so that a recovered backend is used again soon; otherwise 30 s, doubling up to 300 s with repeated ejections
+(as in Envoy's outlier detection). The doubling goes back one step for each period, as long as the last ejection,
+without one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _EJECTED_S, _EJECTED_MOST_S = 30.0, 300.0
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """Why and until when an endpoint rests. `heard_from` is the worker that found out, empty for this one.
+    """Why and until when an endpoint is not called. `began` and `until` are seconds of the breaker's clock.
 
-    `status` is the HTTP status that began it; 0 where none did.
+    `heard_from` is the sibling worker that reported it, '' if this worker found it; `status` is the HTTP status that
+    caused it, 0 if none did.
     """
 
     cause: Cause
@@ -50,12 +52,15 @@ class Ejection:
 
     @property
     def refusal(self) -> Refusal:
-        """What of ours the endpoint refuses; empty for a rest of another kind."""
+        """What the endpoint refuses, `key` or `quota`; '' for an ejection of another cause."""
         return _REFUSALS.get(self.cause, "")
 
 
 class Breaker:
-    """The state of one endpoint. Every time is on the same monotonic clock."""
+    """Hold the ejection state of one endpoint. All times are seconds of one monotonic clock.
+
+    `rest` is the ejection in force or waiting for its probe call; None while closed.
+    """
 
     __slots__ = ("_closed_at", "_ended", "_in_a_row", "_level", "_paused_until", "_probes", "_rested_s", "rest")
 
@@ -70,50 +75,56 @@ class Breaker:
         self._closed_at = 0.0
 
     def state(self, now: float) -> State:
-        """Where it stands in the picture above."""
+        """Return the state, as in the diagram in the module's docstring."""
         if self.rest is None:
             return "closed"
         return "open" if now < self.rest.until else "half_open"
 
     def reason(self, now: float) -> str:
-        """Why no call may go out now; empty if one may."""
+        """Return why no call may go out now; '' if one may."""
         if self.rest is None or (now >= self.rest.until and not self._probes):
             return ""
         return self.rest.reason
 
     def failing(self, now: float) -> bool:
-        """Whether it rests for its failures alone, and has not asked for a pause that is not over yet."""
+        """Return whether it is ejected for failed calls and no requested pause is still running."""
         return self.rest is not None and self.rest.cause == "failing" and now >= self._paused_until
 
     def pause_s(self, now: float) -> float | None:
-        """How much is left of a pause that was asked for; None without one."""
+        """Return the seconds left of a pause that the backend asked for; None if there is none."""
         left = self._paused_until - now
         return left if left > 0 else None
 
     def enter(self) -> bool:
-        """A call goes out; whether it is one that tries a rested endpoint. `leave` must follow."""
+        """Record that a call goes out; return whether it is a probe of an ejected endpoint. `leave` must follow."""
         probe = self.rest is not None
         self._probes += probe
         return probe
 
     def leave(self, *, probe: bool) -> None:
-        """A call has ended."""
+        """Record that a call has ended."""
         self._probes -= probe
 
     def answered(self, called_at: float, now: float) -> None:
-        """A call made at `called_at` has begun to answer. One from before a rest does not end it, nor a pause."""
+        """Record that a call made at `called_at` has begun to answer, which ends the ejection.
+
+        A call from before the ejection does not end it, and none ends a pause that is still running.
+        """
         if self.rest is not None and called_at >= self.rest.began and now >= self._paused_until:
             self._close(now)
 
     def succeeded(self, called_at: float, now: float) -> None:
-        """A call was answered to its end."""
+        """Record that a call was answered to its end."""
         self._ended.add(now, failed=False)
         self.answered(called_at, now)
         if self.rest is None:
             self._in_a_row = 0
 
     def failed(self, error: str, called_at: float, now: float, *, alone: bool) -> None:
-        """A call failed by the endpoint's fault; `alone`: no sibling can carry on. What fails in a rest is old news."""
+        """Record a call that failed by the endpoint's fault, and eject the endpoint if that trips the breaker.
+
+        `alone`: no other endpoint of the tier is available. Failures while the breaker is open do not count.
+        """
         if self.state(now) == "open":
             return
         self._ended.add(now, failed=True)
@@ -126,36 +137,36 @@ class Breaker:
             self._eject(f"failing ({error}, {failed} of {ended} calls)", now, alone=alone)
 
     def pause(self, seconds: float, reason: str, now: float, status: int = 429) -> None:
-        """The endpoint asked for a pause."""
+        """Eject the endpoint for the `seconds` that its backend asked for."""
         self._paused_until = max(self._paused_until, now + seconds)
         self._begin("pause", seconds, reason, now, status)
 
     def refuse(self, what: Literal["key", "quota"], seconds: float, reason: str, now: float, status: int) -> None:
-        """The endpoint refused our key, or our account for being out of quota."""
+        """Eject the endpoint because its backend refused our key, or our account as out of quota."""
         self._begin(what, seconds, reason, now, status)
 
     def hear(self, worker: str, rest: Ejection | None, now: float) -> None:
-        """What a sibling worker found counts like our own; when it finds the endpoint well again, that does too."""
+        """Adopt the ejection that a sibling worker reports; None ends one that came from the same worker."""
         if rest is None:
             if self.rest is not None and self.rest.heard_from == worker:
                 self._paused_until = 0.0
                 self._close(now)
             return
         if rest.until <= now or (self.rest is not None and self.rest.until >= rest.until):
-            return  # what is over begins nothing, though it is no word of the endpoint being well either
+            return  # it is over or shorter than ours; a report that is over does not mean that the endpoint is well
         if rest.cause == "pause":
             self._paused_until = max(self._paused_until, rest.until)
         self.rest = replace(rest, heard_from=worker)
 
     def cut(self, until: float) -> None:
-        """Ends an ejection by then: nobody is left who could carry on without it."""
+        """Shorten an ejection for failed calls to `until`: the tier has no other available endpoint left."""
         if self.rest is not None and self.rest.cause == "failing" and self.rest.until > until:
             self.rest = replace(self.rest, until=until)
 
     def _close(self, now: float) -> None:
         self.rest = None
         self._closed_at = now
-        self._ended = _Ended()  # what led to the rest must not lead to the next one
+        self._ended = _Ended()  # the failures that led to this ejection must not count towards the next one
 
     def _eject(self, reason: str, now: float, *, alone: bool) -> None:
         if self.rest is None and self._rested_s:
@@ -166,7 +177,7 @@ class Breaker:
         self._begin("failing", self._rested_s, reason, now)
 
     def _begin(self, cause: Cause, seconds: float, reason: str, now: float, status: int = 0) -> None:
-        """The longer of two rests prevails; `began` stays that of the rest which is under way."""
+        """Begin an ejection. The longer of two prevails; `began` stays that of the one under way."""
         rest = self.rest
         if rest is not None and now + seconds <= rest.until:
             return
@@ -176,7 +187,7 @@ class Breaker:
 
 
 class _Ended:
-    """How many calls ended, and how many of them failed, in the last ten seconds: a ring of whole seconds."""
+    """Count the calls that ended, and that failed, in the last ten seconds: a ring of whole seconds."""
 
     __slots__ = ("_all", "_failed", "_second")
 

@@ -1,9 +1,9 @@
-"""One backend and its live state: what it carries, who waits for it, how fast it is, and whether it rests.
+"""Hold one backend and its live state: calls in flight, queue, latency, quota and ejection.
 
-It rests when it asked to (429, 503 with Retry-After: exactly that long, a minute at most), when it refuses our key or
-our account, or when its breaker trips (see `breaker`). When it begins to rest, those in line are turned away at once,
-so that they can go elsewhere. How many calls it carries at most is the config's `max_in_flight`, this worker's share of
-it, and less while its latency says so.
+An endpoint is ejected (not called for a while) when its backend asks for a pause (429 or 503 with Retry-After: for
+exactly that long, at most 60 s), when it refuses our key or account, or when its breaker trips (see `breaker`). Queued
+requests are then rejected at once, so that they can go to another tier. The limit on calls in flight is this worker's
+share of the config's `max_in_flight`, lowered while latency rises under load.
 """
 
 from __future__ import annotations
@@ -38,17 +38,22 @@ _LOWERED_S = 10.0
 _LOWEST = 0.125
 _HOLD_WEIGHT = 0.1
 _BATCH_SURE = 0.75
-"""What a batch request in line waits is up to interactive traffic to come: it is let in only with time to spare."""
+"""Share of its permitted wait that the predicted wait of a batch request may take for it to be queued. Less than 1
+because interactive requests that arrive later go ahead of it."""
 _NOTHING_ASKED = SlotRequest()
 
 Clock = Callable[[], float]
 OnRefusal = Callable[[BackendConfig, str, bool], None]
-"""Hears that a backend begins to refuse our key or account, and why, or, with an empty reason, that it answers again.
-The flag says whether this worker's own call has shown it, not a sibling's."""
+"""Called with (config, reason, own) when a backend begins to refuse our key or account, and with an empty reason when
+it answers again. `own` is True if this worker's own call showed it, False if a sibling worker reported it."""
 
 
 class Endpoint:
-    """Not thread-safe: it belongs to one event loop. `waiting` counts each surface's waiters in the whole worker."""
+    """Track one backend's state and admit calls to it.
+
+    `waiting` counts the queued requests of each surface over all endpoints of the worker. Not thread-safe: use it from
+    one event loop.
+    """
 
     def __init__(
         self,
@@ -60,15 +65,15 @@ class Endpoint:
     ) -> None:
         self.config = config
         self.quota = quota or Quota()
-        """What its rate limits leave; the backend tells it of every reply."""
+        """What is left of the backend's rate limits; the backend updates it with every reply."""
         self.now = clock
         self.in_flight = 0
         self.batch_in_flight = 0
         self.well = True
-        """Whether its last call went well."""
+        """Whether its last call succeeded."""
         self.refused: Refusal = ""
-        """What of ours it refuses, from when it first does until a call is answered again."""
-        self.on_refusal: OnRefusal = _unheard
+        """What the backend refuses, `key` or `quota`, until a call succeeds again; empty if nothing."""
+        self.on_refusal: OnRefusal = _ignore_refusal
         self.latency = LatencyModel()
         self.breaker = Breaker()
         self.line = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)
@@ -86,17 +91,17 @@ class Endpoint:
         self._weight = 1.0
         self._weight_until = 0.0
         self.capacity = config.max_in_flight
-        """How many calls this worker may have in flight now."""
+        """The number of calls that this worker may have in flight now."""
 
     @property
     def backend(self) -> Backend:
-        """The backend; only for an endpoint that `unavailable()` does not rule out."""
+        """The backend. Raises RuntimeError if it is unconfigured; check `unavailable()` first."""
         if self._backend is None:
             raise RuntimeError(f"backend {self.config.name} is unconfigured")
         return self._backend
 
     def unavailable(self, tokens_in: int = 0) -> str:
-        """Why it may not be called now with a prompt of so many tokens; empty if it may."""
+        """Return why it may not be called now with a prompt of `tokens_in` tokens; '' if it may."""
         if self._backend is None:
             return f"unconfigured: {self.config.unconfigured_reason}"
         if self.breaker.rest is not None and (reason := self.breaker.reason(self.now())):
@@ -107,30 +112,30 @@ class Endpoint:
 
     @property
     def unhindered(self) -> bool:
-        """Whether it does not rest and nobody has to wait for it: the common case, cheaply."""
+        """Whether a call can go out at once: not ejected, has room, empty queue, quota not tight. Cheap to read."""
         return (
             self.breaker.rest is None and self.in_flight < self.capacity and not self.line.size and not self.quota.tight
         )
 
     @property
     def failing(self) -> bool:
-        """Whether it rests for its failures alone: when nothing else can answer, it is better asked than not."""
+        """Whether it is ejected only for failed calls, so that it may be called when no other endpoint is available."""
         return self.breaker.failing(self.now())
 
     @property
     def full(self) -> bool:
-        """Whether it already carries all the calls it may."""
+        """Whether it has as many calls in flight as it may."""
         return self.in_flight >= self.capacity
 
     @property
     def weight(self) -> float:
-        """Its share beside its siblings': the config's, less for ten seconds after it said that it is overloaded."""
+        """Its weight in the tier: the config's, halved for ten seconds by each 503 or 529 (down to an eighth)."""
         if self._weight_until and self.now() >= self._weight_until:
             self._weight, self._weight_until = 1.0, 0.0
         return self.config.weight * self._weight
 
     def pause_s(self, tokens_in: int = 0) -> float | None:
-        """How long until a pause that it asked for is over and its quota allows such a prompt; None if it does now."""
+        """Return the seconds until its requested pause ends and its quota allows `tokens_in` tokens; None if now."""
         now = self.now()
         pause = self.breaker.pause_s(now)
         if self.quota.tight and (wait_s := self.quota.wait_s(now, tokens_in)) > 0:
@@ -138,21 +143,21 @@ class Endpoint:
         return pause
 
     def idle_s(self, now: float) -> float | None:
-        """How long ago it last answered anybody, as far as is known here; None if it never did."""
+        """Return the seconds since it last answered this worker or a reporting sibling; None if it never did."""
         return self._forecasts.idle_s(now)
 
     def has_room(self, *, batch: bool, now: float) -> bool:
-        """Whether a newcomer may have a place at once, none of its kind waiting for one."""
+        """Return whether a new call may have a slot at once, with no queued request entitled to it first."""
         if self.in_flight >= self.capacity or (self.line.size and self.line.ahead_of(batch=batch)):
             return False
         return not batch or self._admits_batch(now)
 
     def take(self, ask: SlotRequest = _NOTHING_ASKED, queued_s: float = 0.0, *, retry: bool = False) -> Slot:
-        """A place for one call, whether there is room or not."""
+        """Return a slot for one call now, regardless of the limit on calls in flight."""
         return self.place(ask, self.now(), queued_s, retry=retry)
 
     def place(self, ask: SlotRequest, now: float, queued_s: float, *, retry: bool) -> Slot:
-        """The same at a time that is known already."""
+        """Return a slot as `take` does, with `now` passed in to save a clock read."""
         self.quota.spent(ask.tokens_in)
         self.in_flight += 1
         if ask.priority == "batch":
@@ -162,16 +167,17 @@ class Endpoint:
         return Slot(self, ask, now, queued_s, probe=self.breaker.enter(), retry=retry)
 
     async def wait(self, ask: SlotRequest, *, retry: bool = False) -> Slot:
-        """A place, once there is one. Raises Saturated, at once if the wait is predicted to be longer than it may be.
+        """Wait in the queue for a slot and return it.
 
-        Safe to cancel: a place that was given to a request that has left goes to the next one.
+        Raises Saturated at once if the predicted wait exceeds the permitted one, and when the permitted wait is over.
+        Safe to cancel: a slot granted to a cancelled request goes to the next one.
         """
         predicted = self.predicted_wait_s(batch=ask.priority == "batch")
         cap = self.config.queue.wait
         longest = ask.wait_s if cap is None else min(ask.wait_s, cap)
         ahead_s = predicted - self._turn_s(batch=ask.priority == "batch")
         if longest <= 0 or ahead_s > (longest * _BATCH_SURE if ask.priority == "batch" else longest):
-            raise Saturated(f"{self.config.name} is full, for {ahead_s * 1000:.0f} ms as it seems", predicted)
+            raise Saturated(f"{self.config.name} is full; the predicted wait is {ahead_s * 1000:.0f} ms", predicted)
         waiter = self.line.join(ask, self.now(), predicted, retry=retry)
         if self.line.batch == 1 and ask.priority == "batch":
             self._grants.begin(self._batch_per_second(), self.now())
@@ -188,27 +194,30 @@ class Endpoint:
             self.line.leave(waiter)
 
     def predicted_wait_s(self, *, batch: bool) -> float:
-        """How long a newcomer would wait for a place; 0 with a place free."""
+        """Return the seconds that a new request would wait for a slot; 0 if it would get one at once."""
         if self.has_room(batch=batch, now=self.now()):
             return 0.0
         predicted = (self.line.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
         return max(predicted, self._as_granted_s()) if batch and self.line.batch else predicted
 
     def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
-        """What the next call with a prompt of so many tokens may expect."""
+        """Return the expected latency of the next call with a prompt of `tokens_in` tokens, its wait included."""
         forecast = self._forecasts.unqueued(tokens_in, now)
         if self.has_room(batch=batch, now=now):
             return forecast
         return queued(forecast, self.predicted_wait_s(batch=batch))
 
     async def aclose(self) -> None:
-        """Closes the backend's connections."""
-        self.line.turn_all_away(Saturated("the gateway is closing"))
+        """Reject all queued requests with Saturated and close the backend's connections."""
+        self.line.turn_all_away(Saturated("the gateway is shutting down"))
         if self._backend is not None:
             await self._backend.aclose()
 
     def state(self, now: float) -> dict[str, Any]:
-        """What sibling workers should know, JSON-able: load, our own rest, the latencies since the last time."""
+        """Return the report for sibling workers as JSON-serialisable values.
+
+        It holds the load, the ejection if this worker made it, and the latencies observed since the last report.
+        """
         self._share(now)
         return {
             "in_flight": self.in_flight,
@@ -220,7 +229,7 @@ class Endpoint:
         }
 
     def heard(self, worker: str, state: Mapping[str, Any], now: float) -> None:
-        """What a sibling worker says of the same backend."""
+        """Take in a sibling worker's report (see `state`) on the same backend."""
         self._peers.heard(worker, state, now)
         rest = rest_of(state, now)
         if rest is not None or self.breaker.rest is not None:
@@ -238,10 +247,11 @@ class Endpoint:
             self.latency.hear(latency, now)
         self._share(now)
 
-    # What a Slot says of its call. Times are `now()`s; `called_at` is when the call went out.
+    # A Slot reports its call through the methods below. Times are of the clock `now`; `called_at` is when the call
+    # went out.
 
     def began(self, called_at: float, tokens_in: int, now: float) -> None:
-        """A stream's first token is here."""
+        """Record that the first token of a stream has arrived."""
         self.well = True
         self._forecasts.answered(now)
         self.breaker.answered(called_at, now)
@@ -251,12 +261,12 @@ class Endpoint:
         self._observe(self._ttft, tokens_in, now - called_at, now)
 
     def answered(self, called_at: float, tokens_in: int, now: float) -> None:
-        """A whole answer is here at once. `well_again` follows."""
+        """Record the latency of an answer that arrived whole; `well_again` must follow."""
         self.latency.observe_whole(tokens_in, now - called_at, now)
         self._observe(self._whole, tokens_in, now - called_at, now)
 
     def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
-        """A call ended without a fault of the endpoint's."""
+        """Record that a call ended and that the endpoint was not at fault, whatever the answer."""
         self.well = True
         if retry:
             self.retries.retry_succeeded(now)
@@ -267,7 +277,7 @@ class Endpoint:
             self._note_refusal(own=True)
 
     def failed(self, error: BackendError, called_at: float, now: float, *, retry: bool) -> None:
-        """A call failed by the endpoint's fault. Decides whether, and how long, it rests."""
+        """Record that a call failed by the endpoint's fault, and eject the endpoint if need be."""
         self.well = False
         if retry:
             self.retries.retry_failed(now)
@@ -296,7 +306,7 @@ class Endpoint:
         self._rested(closed, now)
 
     def leave(self, called_at: float, now: float, *, batch: bool, probe: bool) -> None:
-        """A call is over; its place goes to the first in line."""
+        """Record that a call is over and give its slot to the next queued request."""
         self.in_flight -= 1
         self.batch_in_flight -= batch
         self.breaker.leave(probe=probe)
@@ -308,7 +318,7 @@ class Endpoint:
             self._admit(now)
 
     def _note_refusal(self, *, own: bool) -> None:
-        """Tells of a refusal when it begins and when it ends, once. A failure of another kind ends none."""
+        """Call `on_refusal` once when a refusal begins and once when it ends. Another kind of failure ends none."""
         rest = self.breaker.rest
         refused = "" if rest is None else rest.refusal or self.refused
         if refused != self.refused:
@@ -343,7 +353,10 @@ class Endpoint:
             self._admit(now)
 
     def _rested(self, was_well: bool, now: float) -> None:
-        """Those in line are turned away when a rest has begun, unless it is one in which they may be served yet."""
+        """Reject the queued requests after an ejection, unless it is for failed calls and had begun before.
+
+        An endpoint that is ejected only for failed calls may still be called when nothing else is available.
+        """
         rest = self.breaker.rest
         if rest is not None and self.line.size and (was_well or not self.breaker.failing(now)):
             left = max(0.0, rest.until - now)
@@ -366,27 +379,30 @@ class Endpoint:
 
     def _overdue(self, waiter: Waiter) -> None:
         predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")
-        self.line.turn_away(waiter, Saturated(f"no place at {self.config.name} in time", predicted))
+        self.line.turn_away(waiter, Saturated(f"{self.config.name} had no free slot within the wait", predicted))
 
     def _as_granted_s(self) -> float:
-        """What a batch newcomer would wait at the rate at which those before it get their places."""
+        """Return the seconds that a new batch request would wait at the rate at which batch requests get slots now."""
         least = floor_of(self.capacity) / self._hold_s if self._hold_s else math.inf
         return (self.line.batch + 1) / max(self._grants.per_second(self.now()), least)
 
     def _batch_per_second(self) -> float:
-        """How many places a second should come free for batch requests, by the calls under way."""
+        """Return how many slots a second should become free for batch requests, from the mean length of a call."""
         turn_s = self._turn_s(batch=True)
         return 1 / turn_s if turn_s else math.inf
 
     def _turn_s(self, *, batch: bool) -> float:
-        """How long it takes until a place becomes free for those in line, of which some may be for batch alone."""
+        """Return the mean seconds between two slots that become free for queued requests of this kind.
+
+        Batch requests alone in the queue share only the slots that are neither interactive nor reserved.
+        """
         places = self.capacity
         if batch and not self.line.interactive:
             interactive = self.in_flight - self.batch_in_flight
-            kept = self._reserve.kept(interactive, self.now())
-            places = max(floor_of(places), places - interactive - kept)
+            reserved = self._reserve.kept(interactive, self.now())
+            places = max(floor_of(places), places - interactive - reserved)
         return self._hold_s / places
 
 
-def _unheard(config: BackendConfig, reason: str, own: bool) -> None:
-    """Nobody listens."""
+def _ignore_refusal(config: BackendConfig, reason: str, own: bool) -> None:
+    """Do nothing: the default of `Endpoint.on_refusal`."""

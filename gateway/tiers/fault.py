@@ -1,13 +1,14 @@
-"""Whose fault a failed call is. Only an endpoint's own faults may make it rest, for it rests for everybody.
+"""Decide whether a failed call is the endpoint's fault. Only then may it be ejected, which affects all requests.
 
-never called (every endpoint was full)       nobody's
-a 4xx of the caller's making                 the caller's: the endpoint is well
-more than the model can hold                 nobody's: the endpoint is well
-a text that goes round in circles            nobody's: it is how the model writes
-the request's deadline, tokens still coming  the request's
-the time we gave it ran out                  the endpoint's, if it was silent for longer than its own `patience`;
-                                             else ours: a hurried surface, or client, must not harm the others
-anything else                                the endpoint's
+never called (every endpoint was full)                    no
+a 4xx that the caller caused                              no
+a prompt longer than the model's context                  no
+a text that repeats itself                                no: the model wrote it
+the request's deadline passed while tokens still arrived  no
+the time that the request gave the call ran out           yes, if the backend was silent for its config's `patience`;
+                                                          else no: short timeouts of one client or surface must not
+                                                          eject a backend for all others
+anything else                                             yes
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from gateway.backends.base import BackendError, BadStatus, ContextExceeded, Dege
 
 
 class BudgetSpent(TimedOut):
-    """The time that the request could give this call ran out, `waited_s` seconds after it began."""
+    """Raised when the time that the request could give this call ran out, `waited_s` seconds after it began."""
 
     def __init__(self, waited_s: float) -> None:
-        super().__init__("nothing in time")
+        super().__init__("no answer within the call's time limit")
         self.waited_s = waited_s
 
 
 class DeadlinePassed(TimedOut):
-    """The request's own deadline passed while its stream went on."""
+    """Raised when the request's own deadline passed while its stream went on."""
 
     error_type = "deadline_exceeded"
 
 
 def is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
-    """Whether the endpoint that gave this error is to blame for it; see the module's docstring."""
+    """Return whether `error` counts against its endpoint, by the table in the module's docstring."""
     if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded):
         return False
     if isinstance(error, BadStatus):

@@ -1,4 +1,4 @@
-"""What the next call to a backend may expect, ready to be read on every request. Pure: the clock is passed in."""
+"""Forecast the latency of the next call to a backend, cached so that every request can read it. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FRESH_S = 0.25
 
 
 class Forecasts:
-    """One backend's, by prompt length. Each is worked out once in a quarter of a second."""
+    """Forecast one backend's latency by prompt length; each forecast is cached for 0.25 s."""
 
     __slots__ = ("_answered_at", "_cache", "_latency", "_warm")
 
@@ -22,16 +22,16 @@ class Forecasts:
         self._cache: dict[tuple[int, bool], tuple[float, Forecast]] = {}
 
     def answered(self, at: float) -> None:
-        """The backend was at work then, for whichever worker."""
+        """Record that the backend answered at time `at`, for this worker or another."""
         if self._answered_at is None or at > self._answered_at:
             self._answered_at = at
 
     def idle_s(self, now: float) -> float | None:
-        """How long ago that was; None if it never was."""
+        """Return the seconds since the backend last answered any worker; None if it never did."""
         return None if self._answered_at is None else now - self._answered_at
 
     def unqueued(self, tokens_in: int, now: float) -> Forecast:
-        """The forecast for a prompt of so many tokens with a place free."""
+        """Return the forecast for a prompt of `tokens_in` tokens without a wait in the queue."""
         cold = False
         if self._warm is not None:
             cold = self._answered_at is None or now - self._answered_at > self._warm.after
@@ -55,7 +55,7 @@ class Forecasts:
 
 
 def queued(forecast: Forecast, queue_s: float) -> Forecast:
-    """The forecast with a wait in line before it. The wait is known even where nothing else is."""
+    """Return the forecast with a wait of `queue_s` seconds before it; then it counts as known even if it was not."""
     if queue_s <= 0:
         return forecast
     return replace(

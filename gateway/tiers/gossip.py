@@ -1,10 +1,9 @@
-"""Carries what workers tell each other of their backends through the store, so that a sibling knows within a second.
+"""Exchange endpoint state between workers through a stream in the store; siblings learn of changes within a second.
 
-Four times a second a worker that has news appends one entry, with the state of the endpoints that changed, to a stream
-that all workers and replicas follow; once a second it repeats the state of those that are in use, so that siblings know
-that it lives. Nothing here is on the path of a request, and a store that is missing, down or full only means that each
-worker goes by what it sees itself. What comes from the stream is a stranger's word: only what `Endpoint.heard` may be
-told is let through.
+Four times a second a worker appends one entry with the state of the endpoints that changed, if any, to a stream that
+all workers and replicas follow. Once a second it repeats the state of the endpoints in use, as a heartbeat. Nothing
+here is on a request's path; when the store is missing, down or full, each worker goes by its own observations. Entries
+are untrusted: they are checked field by field before they reach `Endpoint.heard`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Clock = Callable[[], float]
 
 
 class Gossip:
-    """One worker's part in it. Started and closed by the worker's assembly, on its event loop."""
+    """Publish one worker's endpoint state and follow its siblings'. Start and close it on the worker's event loop."""
 
     def __init__(self, store: Store, endpoints: Iterable[Endpoint], clock: Clock = time.monotonic) -> None:
         self.worker = secrets.token_hex(6)
@@ -54,7 +53,7 @@ class Gossip:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begins to tell and to follow; without a store there is nobody to tell."""
+        """Start publishing and following; do nothing if no store is configured."""
         if self._store.state().status != "unconfigured":
             self._tasks = [
                 asyncio.create_task(self._tell(), name="tierline.peers.tell"),
@@ -62,7 +61,7 @@ class Gossip:
             ]
 
     async def aclose(self) -> None:
-        """Ends both."""
+        """Cancel both tasks and wait for their end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -76,12 +75,12 @@ class Gossip:
                 try:
                     await self._store.apply([Append(STREAM, self._entry(news), _KEEP)])
                 except StoreUnavailable:
-                    # Nobody knows, so all of it is told again, save the latencies, which would pile up.
+                    # No sibling has seen it, so publish all states again, except the latencies, which would pile up.
                     self._told = dict.fromkeys(self._told, ())
                     await asyncio.sleep(_RETRY_S)
 
     def _news(self) -> dict[str, dict[str, Any]]:
-        """The state of the endpoints of which siblings would not know; every second of all that are in use."""
+        """Return the state of each endpoint that changed since it was published; once a second, of all in use."""
         now = self._clock()
         beat = now - self._told_at >= _HEARTBEAT_S
         news: dict[str, dict[str, Any]] = {}
@@ -103,7 +102,7 @@ class Gossip:
         while True:
             try:
                 if last_id is None:
-                    # What was told before we began, or while the store was gone, is old.
+                    # Skip what was published before we started or while the store was unreachable: it is stale.
                     newest = await self._store.latest(STREAM, 1)
                     last_id = newest[0][0] if newest else "0"
                 entries = await self._store.after(STREAM, last_id, _COUNT, _BLOCK_MS)
@@ -119,10 +118,10 @@ class Gossip:
                         self._hear(value)
 
     def _hear(self, value: bytes) -> None:
-        told = _parse(value)
-        if told is None or told[0] == self.worker:
+        entry = _parse(value)
+        if entry is None or entry[0] == self.worker:
             return
-        worker, backends = told
+        worker, backends = entry
         now = self._clock()
         for name, state in backends.items():
             endpoint = self._endpoints.get(name)
@@ -131,7 +130,7 @@ class Gossip:
 
 
 def _name_of(config: BackendConfig) -> str:
-    """The same in all gateways that call the same model at the same place, and in no other."""
+    """Return the backend's name in the stream: `NAME@HASH`, the hash of its base URL and model (12 hex digits)."""
     where = hashlib.sha256(f"{config.base_url}\n{config.model}".encode()).hexdigest()
     return f"{config.name}@{where[:12]}"
 
@@ -140,7 +139,7 @@ _IDLE: tuple[Any, ...] = (0, 0, None, False)
 
 
 def _gist_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of a state is news when it changes: not that time has passed."""
+    """Return the part of a state whose change is published: everything but the values that change with time alone."""
     rest = state.get("rest")
     return (
         state.get("in_flight", 0),
@@ -156,7 +155,7 @@ def _milliseconds(entry_id: str) -> int:
 
 
 def _parse(value: bytes) -> tuple[str, dict[str, Any]] | None:
-    """The worker, and its states by backend; None of what is no entry of this version."""
+    """Return (worker, state by backend name); None for an invalid entry or one of another version."""
     if len(value) > _LARGEST_ENTRY:
         return None
     try:
@@ -172,7 +171,7 @@ def _parse(value: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 def _read(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a state makes sense; the rest is left out. The latencies are checked by the model that takes them."""
+    """Return the valid fields of a state. `latency` is checked by the latency model that reads it."""
     read: dict[str, Any] = {"rest": _rest(state.get("rest"))}
     for key in ("in_flight", "waiting"):
         if type(count := state.get(key)) is int and 0 <= count <= _MOST_CALLS:

@@ -1,9 +1,9 @@
-"""Keeps backends warm that would go cold without calls, where their config says `warm.keep`.
+"""Send a one-token request to an idle backend before it grows cold, where its config says `warm.keep`.
 
-A backend that nobody in any worker has called for 0.8 times `warm.after` gets a request for one token. All workers see
-the same silence, for they tell each other when they were answered (see `peers`). Lest all break it at once, each waits
-a random while longer, and whoever is first is heard by the others. These requests are counted in the metrics, in a
-series of their own, and in no ledger.
+A backend that no worker has called for 0.8 times `warm.after` gets such a request. Workers exchange the time of the
+last answer (see `gossip`), so all see the same idle time; each waits a random time longer (up to 0.1 times
+`warm.after`), so that one of them calls first and the others learn of it. These requests are counted in a metric of
+their own and are in no ledger.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 
 
 class KeepWarm:
-    """One worker's part in it. Started and closed by the worker's assembly, on its event loop."""
+    """Keep one worker's endpoints warm with one task each. Start and close it on the worker's event loop."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class KeepWarm:
         clock: Clock = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`counted` is told of each such request: the backend's name and how it ended."""
+        """Call `counted` with the backend's name and the outcome of each such request."""
         self._endpoints = [one for one in endpoints if one.config.configured and one.config.warm is not None]
         self._counted = counted
         self._clock = clock
@@ -46,7 +46,7 @@ class KeepWarm:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """One task for each backend that is to be kept warm."""
+        """Start one task for each backend that is to be kept warm."""
         self._tasks = [
             asyncio.create_task(
                 self._keep(endpoint, warm.after, warm.ttft), name=f"tierline.warm.{endpoint.config.name}"
@@ -56,14 +56,14 @@ class KeepWarm:
         ]
 
     async def aclose(self) -> None:
-        """Ends them."""
+        """Cancel the tasks and wait for their end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
     async def _keep(self, endpoint: Endpoint, after_s: float, cold_s: float) -> None:
-        # All workers begin at the same time, with a backend that may be cold.
+        # All workers start at the same time, when the backend may be cold: spread their first requests.
         await asyncio.sleep(self._chance() * min(_FIRST_SPREAD_S, _SPREAD * after_s))
         while True:
             due_s = after_s * (_DUE + _SPREAD * self._chance())
@@ -74,7 +74,7 @@ class KeepWarm:
                 await asyncio.sleep(_SPREAD * after_s)
 
     async def _warm(self, endpoint: Endpoint, cold_s: float) -> bool:
-        """Whether it answered. The call holds a place as any other does, and its time to the one token is one."""
+        """Send the request; return whether it was answered. It takes a slot, and its time counts as a TTFT."""
         slot = endpoint.take()
         try:
             async with asyncio.timeout(max(endpoint.config.patience, _PATIENCE * cold_s)):
@@ -84,7 +84,7 @@ class KeepWarm:
         except BackendError as error:
             slot.failed(error)
         except TimeoutError:
-            slot.failed(TimedOut("no answer to a request that was to keep it warm"))
+            slot.failed(TimedOut("no answer to the keep-warm request"))
         else:
             self._counted(endpoint.config.name, "warmed")
             return True

@@ -1,11 +1,11 @@
-"""The line in front of an endpoint that carries all it may: who waits, and who gets the place that becomes free.
+"""Queue the requests that wait for a slot of a full endpoint, and choose the next one when a slot becomes free.
 
-Interactive requests go ahead of batch ones, first come first served within each. A batch request gets at least every
-twentieth place that becomes free, unless batch calls hold their part of the places already (see `reserve`).
+Interactive requests go ahead of batch ones, first come first served within each class. A batch request gets at least
+every twentieth free slot, unless batch calls already hold their share of the slots (see `reserve`).
 
-One rule says how many wait and for how long: each surface's policy, by `load.max_waiting` and `load.max_wait`. A
-backend's `queue` is a hard cap on all surfaces together, where the config has one. A line that is full by it takes an
-interactive request in place of its youngest batch request, but for one place in line in twenty.
+Each surface's policy limits how many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A
+backend's `queue` in the config, if set, is a hard cap on all surfaces together. When that cap is reached, an
+interactive request replaces the youngest batch request, except that one queue position in twenty stays for batch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from gateway.tiers.slot import Slot
 
 EVERY = 20
-"""A batch request gets one place in so many."""
+"""While interactive requests wait too, one in this many free slots goes to a batch request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """What a request wants of a tier: one place for one call.
+    """Ask a tier for one slot, for one call.
 
-    `wait_s` is how long it may wait for it at most, in seconds; `max_waiting` how many requests of its surface may wait
-    in this worker. `affinity` is a hash of the tenant and of the conversation's beginning, 0 for none.
+    `wait_s` is the longest wait in seconds; `max_waiting` is how many requests of its surface may wait in this worker;
+    `tokens_in` is the length of the prompt. `affinity` is the key for sticky selection, a hash of the tenant and the
+    beginning of the conversation; 0 for none.
     """
 
     surface: str = ""
@@ -43,7 +44,7 @@ class SlotRequest:
 
 
 class Waiter:
-    """One request in line. Its future gets the slot, or Saturated."""
+    """One queued request. Its future gets the slot, or a Saturated error. `since` is when it joined."""
 
     __slots__ = ("ask", "future", "retry", "since")
 
@@ -55,7 +56,10 @@ class Waiter:
 
 
 class SlotQueue:
-    """At most `length` waiters; None caps nothing. `surfaces` counts each surface's, in all lines of the worker."""
+    """Hold the queued requests of one endpoint, at most `length` of them (None: no cap).
+
+    `surfaces` counts each surface's queued requests over all queues of the worker.
+    """
 
     __slots__ = ("_batch", "_interactive", "_kept", "_length", "_passed_over", "_surfaces", "size")
 
@@ -67,26 +71,26 @@ class SlotQueue:
         self._batch: OrderedDict[Waiter, None] = OrderedDict()
         self._passed_over = 0
         self.size = 0
-        """How many wait."""
+        """The number of queued requests."""
 
     @property
     def interactive(self) -> int:
-        """How many interactive requests wait."""
+        """The number of queued interactive requests."""
         return len(self._interactive)
 
     @property
     def batch(self) -> int:
-        """How many batch requests wait."""
+        """The number of queued batch requests."""
         return len(self._batch)
 
     def ahead_of(self, *, batch: bool) -> int:
-        """How many places must become free before the one that a newcomer would get, as things are now."""
+        """Return how many slots must become free before the one that a new request would get, as the queue is now."""
         if not batch:
             return len(self._interactive)
         return min(len(self._interactive) + len(self._batch), (len(self._batch) + 1) * EVERY - 1)
 
     def join(self, ask: SlotRequest, now: float, retry_after_s: float, *, retry: bool = False) -> Waiter:
-        """The newcomer's place in line. Raises Saturated, with this hint, when there is none for it."""
+        """Queue a request. Raises Saturated, with `retry_after_s` as its hint, when the queue has no room for it."""
         if self._surfaces[ask.surface] >= ask.max_waiting:
             raise Saturated(f"{ask.max_waiting} requests of {ask.surface} wait already", retry_after_s)
         batch = ask.priority == "batch"
@@ -94,7 +98,7 @@ class SlotQueue:
             if batch or len(self._batch) <= self._kept:
                 raise Saturated(f"{self.size} requests wait already", retry_after_s)
             youngest = next(reversed(self._batch))
-            self.turn_away(youngest, Saturated("an interactive request took its place in line", retry_after_s))
+            self.turn_away(youngest, Saturated("an interactive request took its place in the queue", retry_after_s))
         waiter = Waiter(ask, now, asyncio.get_running_loop().create_future(), retry=retry)
         (self._batch if batch else self._interactive)[waiter] = None
         self.size += 1
@@ -102,7 +106,7 @@ class SlotQueue:
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no longer; nothing happens when it has left already."""
+        """Remove a request from the queue; do nothing if it has left already."""
         line = self._batch if waiter.ask.priority == "batch" else self._interactive
         if line.pop(waiter, waiter) is None:
             self.size -= 1
@@ -112,21 +116,24 @@ class SlotQueue:
                 del self._surfaces[surface]
 
     def turn_away(self, waiter: Waiter, error: Saturated) -> None:
-        """It leaves without a place."""
+        """Remove a request from the queue and fail it with `error`."""
         self.leave(waiter)
         if not waiter.future.done():
             waiter.future.set_exception(error)
 
     def turn_all_away(self, error: Saturated) -> None:
-        """Everybody leaves without a place."""
+        """Remove all requests from the queue and fail each with `error`."""
         for waiter in [*self._interactive, *self._batch]:
             self.turn_away(waiter, error)
 
     def next(self, *, batch_may: bool) -> Waiter | None:
-        """Who gets a place that became free, out of line by then; None: only batch ones wait, and none may have it."""
+        """Remove and return the request that gets the next free slot.
+
+        None if only batch requests wait and `batch_may` says that none of them may have it.
+        """
         for line in (self._interactive, self._batch):
             while line and (first := next(iter(line))).future.done():
-                self.leave(first)  # cancelled, and not run since
+                self.leave(first)  # cancelled, but its task has not run since to leave the queue itself
         if self._batch and batch_may and (self._passed_over >= EVERY - 1 or not self._interactive):
             self._passed_over = 0
             return self._first_of(self._batch)

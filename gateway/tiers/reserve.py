@@ -1,9 +1,8 @@
-"""The places that batch calls leave free: as many as interactive traffic needed lately and does not hold now. Pure.
+"""Reserve slots of an endpoint for interactive calls: as many as they recently needed and do not hold now. No I/O.
 
-A place that a batch call holds is gone for as long as its answer takes, so waiting until interactive requests come
-would be too late for those. How far back "lately" goes is a matter of how long calls take: in the time of a few of them
-interactive traffic shows what it needs, and when it has gone all is for batch. However it is, batch may hold one place
-in twenty, rounded up.
+A batch call holds its slot until its answer is complete, so slots must be kept free before interactive requests arrive.
+"Recently" is three windows of three mean call lengths each (1 to 5 s a window). Without interactive traffic in that
+time, batch may use every slot; it may always hold one slot in twenty, rounded up.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _REMEMBERED_S = 2.0
 
 
 class Reserve:
-    """The most interactive calls in flight at once during the last three windows, each of the length of a few calls."""
+    """Track the most interactive calls in flight at once during the last three windows."""
 
     __slots__ = ("_before", "_long_before", "_now", "_turns_at", "_window_s")
 
@@ -27,22 +26,22 @@ class Reserve:
         self._window_s = _SHORTEST_WINDOW_S
 
     def calls_take(self, seconds: float) -> None:
-        """How long a call holds its place, on average."""
+        """Set the mean time in seconds for which a call holds its slot."""
         self._window_s = min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, _CALLS * seconds))
 
     def entered(self, interactive: int, now: float) -> None:
-        """So many interactive calls are in flight, after one more went out."""
+        """Record that `interactive` calls are in flight, after one more went out."""
         if now >= self._turns_at:
             self._turn(now)
         self._now = max(self._now, interactive)
 
     def admits_batch(self, capacity: int, interactive: int, batch: int, now: float) -> bool:
-        """Whether one more batch call may go out, beside so many that are in flight."""
+        """Return whether one more batch call may go out, given the calls in flight of each class."""
         free = capacity - interactive - batch
         return free > 0 and (batch < floor_of(capacity) or free > self.kept(interactive, now))
 
     def kept(self, interactive: int, now: float) -> int:
-        """How many places are kept free now."""
+        """Return how many free slots are reserved now, with `interactive` calls in flight."""
         if now >= self._turns_at:
             self._turn(now)
         return max(0, max(self._now, self._before, self._long_before) - interactive)
@@ -55,10 +54,10 @@ class Reserve:
 
 
 class Grants:
-    """How many places a second batch requests in line have been given lately: what those behind them may expect.
+    """Measure the rate, in slots a second, at which queued batch requests get slots; it predicts a new one's wait.
 
-    While none waits none is given, which says nothing: the rate is only measured while some do, and begins with the one
-    that the calls under way let expect. It is remembered for the time of a few calls, for places come free in waves.
+    The rate is measured only while batch requests wait, and starts from the one expected by the mean length of a call.
+    It decays over the time of three calls (at least 2 s), because slots become free in bursts.
     """
 
     __slots__ = ("_at", "_rate", "_remembered_s")
@@ -69,27 +68,30 @@ class Grants:
         self._remembered_s = _REMEMBERED_S
 
     def calls_take(self, seconds: float) -> None:
-        """How long a call holds its place, on average."""
+        """Set the mean time in seconds for which a call holds its slot."""
         self._remembered_s = max(_REMEMBERED_S, _CALLS * seconds)
 
     def begin(self, expected: float, now: float) -> None:
-        """One waits where none did; so many places a second should come free. What was measured just before holds."""
+        """Start measuring, as the first batch request is queued, from `expected` slots a second.
+
+        A rate measured shortly before is kept instead.
+        """
         if math.isinf(self._rate) or now - self._at > self._remembered_s:
             self._rate = expected
         self._at = now
 
     def granted(self, expected: float, now: float) -> None:
-        """One has got its place."""
+        """Record that a queued batch request got its slot."""
         if math.isinf(self._rate):
             self.begin(expected, now)
         self._rate = self.per_second(now) + 1 / self._remembered_s
         self._at = now
 
     def per_second(self, now: float) -> float:
-        """The rate, each grant counting for less as it grows old; infinite until a call has ended."""
+        """Return the rate with older grants discounted exponentially; infinite until a call has ended."""
         return self._rate if math.isinf(self._rate) else self._rate * math.exp((self._at - now) / self._remembered_s)
 
 
 def floor_of(capacity: int) -> int:
-    """The places that batch may always hold."""
+    """Return the number of slots that batch calls may always hold: 5% of `capacity`, rounded up."""
     return math.ceil(capacity * _FLOOR)

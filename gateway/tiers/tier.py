@@ -1,8 +1,8 @@
-"""One rung of the ladder: backends that are as good as each other, and which of them is called.
+"""Group the interchangeable backends of one tier and choose one of them for each request.
 
-A backend that has become slow without failing is not ejected. Selection goes by live latency, so it gets little; what
-it still gets shows when it is well again. A tier never rules out its last backend: one that rests for its failures
-alone is asked when nothing else can answer.
+A backend that is slow but does not fail is not ejected: selection goes by live latency, so it gets few requests, and
+those few show when it has recovered. When no backend of a tier is available, those that are ejected only for failed
+calls may still be called.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ Clock = Callable[[], float]
 
 
 class Tier:
-    """Not thread-safe: it belongs to one event loop. `select` is how one of several endpoints is chosen."""
+    """Hold the endpoints of one tier and choose among them.
+
+    `select` is `power_of_two`, `weighted` or `sticky`. Not thread-safe: use it from one event loop.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Tier:
         self.name = name
         self.endpoints = tuple(endpoints)
         self.sticky = select == "sticky" and len(self.endpoints) > 1
-        """Whether the `affinity` of an `SlotRequest` matters."""
+        """Whether selection uses the `affinity` of a `SlotRequest`."""
         self._clock = clock
         self._selection = _selection(select)
         self._retries = RetryBudget()
@@ -50,12 +53,12 @@ class Tier:
         configs = [endpoint.config for endpoint in self._configured or self.endpoints]
         self._capabilities: frozenset[str] = frozenset.intersection(*(frozenset[str](c.capabilities) for c in configs))
         self.configured = bool(self._configured)
-        """Whether at least one of its backends is."""
+        """Whether at least one of its backends is configured."""
         self._context = min((c.context for c in configs if c.context is not None), default=None)
         self.free = all(config.price.input == 0 == config.price.output for config in configs)
-        """Whether its calls cost nothing."""
+        """Whether all its backends have a price of 0."""
         self.price = configs[0].price
-        """Of its first backend; what its calls are compared by."""
+        """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
         self._candidates: dict[int, tuple[float, Mapping[Endpoint, Candidate]]] = {}
         self._looked = 0
@@ -65,10 +68,10 @@ class Tier:
             endpoint.siblings = tuple(other for other in self._configured if other is not endpoint)
 
     def health(self, tokens_in: int = 0, batch: bool = False) -> TierHealth:
-        """What routing may know of it now; the forecast is for a prompt of so many tokens.
+        """Return the tier's state for routing, with a forecast for a prompt of `tokens_in` tokens.
 
-        A forecast that keeps everyone away would never be proved wrong: of twenty requests that look at a tier which
-        has had no call for five seconds, one is told nothing.
+        A pessimistic forecast that keeps all requests away would never be corrected. So while a tier has had no call
+        for five seconds, one in twenty reads of its health has no forecast.
         """
         now = self._clock()
         self._looked += 1
@@ -85,18 +88,21 @@ class Tier:
         return cached[1]
 
     def quantile_s(self, q: float, tokens_in: int, *, whole: bool) -> float | None:
-        """That quantile of the time to a first token, or to a whole answer, of its fastest backend; None if unknown."""
+        """Return quantile `q` of the time to the first token (or, with `whole`, to the whole answer) in seconds.
+
+        The figure is that of the tier's fastest backend; None if there are no measurements.
+        """
         now = self._clock()
         models = [endpoint.latency for endpoint in self._configured]
-        known = [model.whole(q, tokens_in, now) if whole else model.ttft(q, tokens_in, now) for model in models]
-        return min((seconds for seconds in known if seconds is not None), default=None)
+        quantiles = [model.whole(q, tokens_in, now) if whole else model.ttft(q, tokens_in, now) for model in models]
+        return min((seconds for seconds in quantiles if seconds is not None), default=None)
 
     async def acquire(self, ask: SlotRequest, failed: Container[Endpoint] = ()) -> Slot:
-        """A place for one call, at once where there is room, else after a wait in the line of one endpoint.
+        """Return a slot for one call: at once if an endpoint has room, else after a wait in one endpoint's queue.
 
-        An endpoint that has `failed` this request already comes last. Raises Saturated: at once when no line has a
-        place for this request or it would wait there for longer than it may, and when it has waited that long. Safe to
-        cancel: no place is lost.
+        Endpoints in `failed` (they have failed this request already) are used last. Raises Saturated at once when the
+        queue is full or the predicted wait exceeds `ask.wait_s`, and after `ask.wait_s` seconds in the queue. Safe to
+        cancel: no slot is lost.
         """
         now = self._called_at = self._clock()
         self._looked = 0
@@ -115,12 +121,18 @@ class Tier:
         return await nearest.wait(ask, retry=bool(failed))
 
     def may_retry(self, failed: Container[Endpoint]) -> bool:
-        """Whether a request that others have `failed` may be tried here; a yes counts, so ask only if it will be."""
+        """Return whether the retry budget lets a request that the endpoints in `failed` failed be tried here.
+
+        True is charged to the budget, so call this only for a retry that will be made.
+        """
         healthy = any(one.well and one not in failed and not one.unavailable() for one in self._configured)
         return self._retries.may_retry(healthy, self._clock())
 
     def pause_s(self, tokens_in: int = 0) -> float | None:
-        """How long until an endpoint that asked for a pause, or is out of quota, may be called; None if none is."""
+        """Return the seconds until the first paused or quota-exhausted endpoint may be called; None if there is none.
+
+        `tokens_in` is the length of the prompt that the quota must allow.
+        """
         pauses = [endpoint.pause_s(tokens_in) for endpoint in self.endpoints]
         return min((pause for pause in pauses if pause is not None), default=None)
 
@@ -141,28 +153,31 @@ class Tier:
         return TierHealth(self.name, self._capabilities, count, reason, failing, context=self._context)
 
     def _usable(self, tokens_in: int) -> list[Endpoint]:
-        """The available ones; where there is none, those that rest for their failures alone."""
+        """Return the available endpoints; if there are none, those that are ejected only for failed calls."""
         available = [endpoint for endpoint in self._configured if not endpoint.unavailable(tokens_in)]
         return available or [endpoint for endpoint in self._configured if endpoint.failing]
 
     def _choose(self, among: Sequence[Endpoint], ask: SlotRequest, now: float) -> Endpoint:
         if len(among) == 1:
             return among[0]
-        known = self._known(ask.tokens_in, now)
+        by_endpoint = self._candidates_for(ask.tokens_in, now)
         candidates = []
         for endpoint in among:
-            candidate = known[endpoint]
+            candidate = by_endpoint[endpoint]
             candidate.load = (endpoint.in_flight + endpoint.line.size) / endpoint.capacity
             candidates.append(candidate)
         return among[self._selection.choose(candidates, ask.affinity, ask.tokens_in)]
 
-    def _known(self, tokens_in: int, now: float) -> Mapping[Endpoint, Candidate]:
-        """What is known of each endpoint for prompts of this length, but for its load."""
+    def _candidates_for(self, tokens_in: int, now: float) -> Mapping[Endpoint, Candidate]:
+        """Return each endpoint's selection candidate for prompts of this length; the caller sets `load`.
+
+        Cached per bucket of prompt length for 0.25 s.
+        """
         bucket = tokens_in.bit_length()
         cached = self._candidates.get(bucket)
         if cached is None or now >= cached[0]:
-            known = {one: self._candidate(i, one, tokens_in, now) for i, one in enumerate(self._configured)}
-            cached = self._candidates[bucket] = (now + _FRESH_S, known)
+            candidates = {one: self._candidate(i, one, tokens_in, now) for i, one in enumerate(self._configured)}
+            cached = self._candidates[bucket] = (now + _FRESH_S, candidates)
         return cached[1]
 
     def _candidate(self, index: int, endpoint: Endpoint, tokens_in: int, now: float) -> Candidate:
@@ -173,12 +188,12 @@ class Tier:
 
 
 def _first_s(forecast: Forecast) -> float:
-    """When something comes: the first token, or where only whole answers were seen, those."""
+    """Return the seconds until the first output: the first token, or the whole answer if no stream was measured."""
     return forecast.ttft_s or forecast.whole_s
 
 
 def _fresh(endpoints: Sequence[Endpoint], failed: Container[Endpoint]) -> Sequence[Endpoint]:
-    """Those that have not failed the request; all of them where there are none."""
+    """Return the endpoints that have not failed the request; all of them if every one has."""
     if not failed:
         return endpoints
     return [endpoint for endpoint in endpoints if endpoint not in failed] or endpoints

@@ -277,7 +277,7 @@ async def test_waits_for_a_place(clock: Clock, endpoint: Endpoint) -> None:
 async def test_a_wait_has_an_end(endpoint: Endpoint) -> None:
     """Who has waited for as long as it may is turned away, told when to come again, and takes no place later."""
     slots = [endpoint.take(CHAT), endpoint.take(CHAT)]
-    with pytest.raises(Saturated, match="in time") as caught:
+    with pytest.raises(Saturated, match="within the wait") as caught:
         await endpoint.wait(SlotRequest("chat", "interactive", 0.01, 10))
     assert caught.value.retry_after_s is not None
     slots[0].free()
