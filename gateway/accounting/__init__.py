@@ -1,1 +1,1 @@
-"""Count what requests cost: charges per call, the final figures of a request, the budget for hedges."""
+"""Compute what requests cost: the charge of each call, the final figures of a request, the budget for hedges."""

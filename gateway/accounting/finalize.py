@@ -1,8 +1,8 @@
-"""Closing the books of one request, when its reply is out: the account of each call, and what follows from it.
+"""Complete the ledger of one request after its reply: the account of each call, wasted cost, and objectives met.
 
-The hops of a trace say what every call cost and how long it took, so on the request path nothing is kept twice: here
-they are read once, in the order they began. An objective is one of its surface's policy (`slo`): a quantile's limit is
-held against each request, and over many of them the share that met it should reach the quantile.
+The trace's hops hold the cost and duration of every call; they are read here once, in the order they began. Objectives
+come from the surface's policy (`slo`): the limit of a quantile is checked for each request, and over many requests the
+share that meets it should reach the quantile.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ _MOST_POLICIES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What a policy version holds its requests against."""
+    """Price and objectives of one policy version."""
 
     strongest: Price | None
-    """Of its strongest tier's first configured backend."""
+    """Price of its strongest tier's first configured backend."""
     ttft_ms: Sequence[tuple[str, float]]
-    """Objectives and their limits, of streams."""
+    """Names and limits in milliseconds of the objectives for the first token; they apply to streams."""
     total_ms: Sequence[tuple[str, float]]
+    """Names and limits in milliseconds of the objectives for the whole answer."""
 
 
 class Finalizer:
-    """Knows the prices and the objectives that requests are held against."""
+    """Complete ledgers, with the prices and objectives of the policies in force."""
 
     def __init__(self, policies: PolicyReloader, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets) -> None:
         self._policies = policies
@@ -49,7 +50,7 @@ class Finalizer:
         self._terms: dict[str, _Terms] = {}
 
     def close(self, trace: Trace, ledger: Ledger) -> None:
-        """Fills in what the ledger lacks. The trace's root has ended, and so have status, times and costs."""
+        """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
         ledger.calls = calls = _read(trace, ledger)
         if calls:
             _settle(ledger, calls)
@@ -63,7 +64,7 @@ class Finalizer:
         ledger.slo = _held_against(terms, ledger)
 
     def _terms_of(self, ledger: Ledger) -> _Terms | None:
-        """Of the policy version that the request had; None when another one is in force and this one was never met."""
+        """Return the terms of the request's policy version; None if it was replaced before any request needed them."""
         policy = self._policies.current.by_surface.get(ledger.surface)
         if policy is None or policy.label != ledger.policy:
             return None
@@ -79,56 +80,56 @@ class Finalizer:
 
 
 def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
-    """The calls of a trace; the versions and the choices that other hops tell go into the ledger on the way."""
+    """Return the calls of a trace, and copy model versions, queue times and routing choices into the ledger."""
     calls: list[CallAccount] = []
     for hop in trace.hops:
-        said = hop.attributes
+        attributes = hop.attributes
         if hop.name == names.ATTEMPT:
             call = _account(hop, ledger.served, trace.root.end_ns)
             calls.append(call)
-            beside = bool(said.get(names.HEDGE) or said.get(names.SPECULATIVE))
-            ledger.hedged = ledger.hedged or bool(said.get(names.HEDGE))
-            ledger.speculated = ledger.speculated or bool(said.get(names.SPECULATIVE))
+            beside = bool(attributes.get(names.HEDGE) or attributes.get(names.SPECULATIVE))
+            ledger.hedged = ledger.hedged or bool(attributes.get(names.HEDGE))
+            ledger.speculated = ledger.speculated or bool(attributes.get(names.SPECULATIVE))
             if not beside:
                 ledger.queue_ms += call.queue_ms
             if not call.wasted:
-                ledger.head = said.get(names.CONFIDENCE_HEAD) or ""
+                ledger.head = attributes.get(names.CONFIDENCE_HEAD) or ""
         elif hop.name == names.SAMPLE:
             sample = _account(hop, ledger.served, trace.root.end_ns)
             sample.tier = next((call.tier for call in calls if call.backend == sample.backend), "")
             calls.append(sample)
         elif hop.name == names.ROUTE:
-            ledger.classifier = said.get(names.CLASSIFIER) or ""
-            ledger.holdout = said.get(names.HOLDOUT)
+            ledger.classifier = attributes.get(names.CLASSIFIER) or ""
+            ledger.holdout = attributes.get(names.HOLDOUT)
         elif hop.name == names.EMBED:
-            ledger.embedder = said.get(names.GEN_AI_REQUEST_MODEL) or ""
+            ledger.embedder = attributes.get(names.GEN_AI_REQUEST_MODEL) or ""
         elif hop.name == names.HOP_SHED:
-            ledger.queue_ms += said.get(names.QUEUE) or 0.0
+            ledger.queue_ms += attributes.get(names.QUEUE) or 0.0
     return calls
 
 
 def _account(hop: Hop, served: Sequence[int] | None, end_ns: int) -> CallAccount:
-    said = hop.attributes
-    number = said.get(names.ATTEMPT_NUMBER, 0) if hop.name == names.ATTEMPT else 0
+    attributes = hop.attributes
+    number = attributes.get(names.ATTEMPT_NUMBER, 0) if hop.name == names.ATTEMPT else 0
     return CallAccount(
         number,
-        said.get(names.TIER, ""),
-        said.get(names.BACKEND, ""),
-        said.get(names.GEN_AI_REQUEST_MODEL, ""),
-        said.get(names.OUTCOME) or hop.error or hop.name,
-        said.get(names.GEN_AI_TOKENS_IN, 0),
-        said.get(names.GEN_AI_TOKENS_OUT, 0),
-        names.USAGE_ESTIMATED in said,
-        said.get(names.COST, 0.0),
+        attributes.get(names.TIER, ""),
+        attributes.get(names.BACKEND, ""),
+        attributes.get(names.GEN_AI_REQUEST_MODEL, ""),
+        attributes.get(names.OUTCOME) or hop.error or hop.name,
+        attributes.get(names.GEN_AI_TOKENS_IN, 0),
+        attributes.get(names.GEN_AI_TOKENS_OUT, 0),
+        names.USAGE_ESTIMATED in attributes,
+        attributes.get(names.COST, 0.0),
         served is not None and number not in served,
-        said.get(names.QUEUE, 0.0),
-        said.get(names.TTFT),
+        attributes.get(names.QUEUE, 0.0),
+        attributes.get(names.TTFT),
         ((hop.end_ns or end_ns) - hop.start_ns) / 1e6,
     )
 
 
 def _settle(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
-    """What the client got, and what nobody did."""
+    """Set the ledger's wasted cost and tokens, the answer's tokens, and its time per token."""
     if ledger.served is None:
         return
     wasted_usd, wasted_tokens, tokens = 0.0, 0, 0
@@ -144,28 +145,28 @@ def _settle(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
     ledger.wasted_usd, ledger.wasted_tokens = wasted_usd, wasted_tokens
     if first is None:
         return
-    # An attempt that goes on with another's text reads that text again, which is not the answer's to pay for.
+    # An attempt that continues another's text reads that text as input; only the first attempt's prompt counts.
     ledger.answer_tokens_in, ledger.answer_tokens_out = first.tokens_in, tokens
     if ledger.stream and ledger.ttft_ms is not None and tokens > 1:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
 
 
 def _objectives(slo: Slo) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """Of a first token, and of a whole answer: names and limits in milliseconds."""
-    found: dict[str, list[tuple[str, float]]] = {"ttft": [], "total": []}
+    """Return the objectives for the first token and for the whole answer: names and limits in milliseconds."""
+    objectives: dict[str, list[tuple[str, float]]] = {"ttft": [], "total": []}
     for what, quantiles in (("ttft", slo.ttft), ("total", slo.total)):
         for name in ("p50", "p95", "p99"):
             limit = getattr(quantiles, name)
             if limit is not None:
-                found[what].append((f"{what}_{name}", limit * 1000))
-    found["total"].append(("deadline", slo.deadline * 1000))
-    return found["ttft"], found["total"]
+                objectives[what].append((f"{what}_{name}", limit * 1000))
+    objectives["total"].append(("deadline", slo.deadline * 1000))
+    return objectives["ttft"], objectives["total"]
 
 
 def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
-    """Each objective and whether it was met; None for a request that its caller has spoilt or given up.
+    """Return whether each objective was met; None for a client error (4xx but 429) or a client that disconnected.
 
-    Only streams have a first token to wait for. What failed met nothing, however fast.
+    Objectives for the first token apply to streams only. A failed request meets none.
     """
     status = ledger.status
     if status not in (_OK, _TOO_MANY) and status < _SERVER_ERROR:

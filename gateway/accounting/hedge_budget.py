@@ -1,7 +1,8 @@
-"""What hedging may cost: per surface a share of what its answers cost, earned with every answer and spent by hedges.
+"""Limit the cost of hedging to a share of what each surface's served answers cost.
 
-A hedge costs what its loser cost, and what the winner cost more than the first attempt would have. Kept per worker:
-each earns and spends for itself, so all of them together stay under the share too.
+Every answer adds to the surface's budget, every hedge is charged to it: the cost of the losing attempt, and the amount
+by which the winner cost more than the first attempt would have. Each worker has its own budgets; as each stays under
+the share, all of them together do.
 """
 
 from __future__ import annotations
@@ -17,35 +18,38 @@ from routing.load.budgets import SpendBudget
 
 
 class HedgeBudgets:
-    """The budgets of the surfaces that hedge, made as they are first asked for."""
+    """Hold the budget of each surface that hedges; a budget is made on first use."""
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self._tiers = tiers
         self._budgets: dict[str, tuple[float, SpendBudget]] = {}
 
     def may_hedge(self, policy: Policy) -> bool:
-        """Whether that policy's surface can afford one more."""
+        """Return whether the budget of the policy's surface allows one more hedge; False without a hedge section."""
         hedge = policy.escalate.hedge
         return hedge is not None and self._of(policy.surface, hedge.max_extra_spend).may_spend()
 
     def book(self, ledger: Ledger) -> None:
-        """Takes a finished request, its calls accounted for, of a surface that hedges; any other changes nothing."""
-        known = self._budgets.get(ledger.surface)
-        if known is None:
+        """Add a finished request's cost to its surface's budget and charge its hedge; `ledger.calls` must be set.
+
+        Requests of surfaces that do not hedge change nothing.
+        """
+        entry = self._budgets.get(ledger.surface)
+        if entry is None:
             return
-        budget = known[1]
+        budget = entry[1]
         budget.earn(ledger.cost_usd - ledger.wasted_usd)
         if ledger.hedged:
             budget.spend(ledger.wasted_usd + self._dearer(ledger.calls or ()))
 
     def _of(self, surface: str, share: float) -> SpendBudget:
-        known = self._budgets.get(surface)
-        if known is None or known[0] != share:
-            known = self._budgets[surface] = (share, SpendBudget(share))
-        return known[1]
+        entry = self._budgets.get(surface)
+        if entry is None or entry[0] != share:
+            entry = self._budgets[surface] = (share, SpendBudget(share))
+        return entry[1]
 
     def _dearer(self, calls: Sequence[CallAccount]) -> float:
-        """By how much the served calls cost more than the first one's tier would have asked for the same tokens."""
+        """Return by how many US dollars the served calls cost more than the same tokens at the first call's tier."""
         if not calls or not calls[0].wasted:
             return 0.0
         price = self._tiers[calls[0].tier].price

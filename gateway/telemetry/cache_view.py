@@ -1,4 +1,4 @@
-"""How what lies in the cache is told: to the admin API's callers as JSON, to people in a terminal."""
+"""Present cache scopes and entries: as JSON for the admin API, as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOKUPS: Final = "tierline_cache_lookups_total"
 
 
 def scope_shown(one: ScopeStats) -> dict[str, Any]:
-    """One scope: whose it is, and how much it holds. `bytes` are as stored."""
+    """Return one scope as JSON values: its owner (`tenant` or `team`), its entries, and their bytes as stored."""
     scope = one.scope
     kind, _, name = scope.owner.partition(":")
     return {
@@ -35,7 +35,10 @@ def scope_shown(one: ScopeStats) -> dict[str, Any]:
 
 
 def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
-    """One entry, with the beginning of its answer; `now` in seconds since 1970. The question may be '': not kept."""
+    """Return one entry as JSON values, with the first 300 characters of its answer.
+
+    `now` is in Unix seconds. The question is '' where the deployment does not keep prompts.
+    """
     entry, now = found.entry, time.time() if now is None else now
     kind, _, name = found.scope.owner.partition(":")
     return {
@@ -61,19 +64,19 @@ def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
 
 
 def lookups_of(exposition: str) -> dict[str, dict[str, int]]:
-    """How lookups ended, by cache (exact, semantic) and outcome, of what `/metrics` says."""
-    found: dict[str, dict[str, int]] = {}
+    """Count cache lookups by cache (exact, semantic) and outcome, from the text of `/metrics`."""
+    counts: dict[str, dict[str, int]] = {}
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
             if sample.name == _LOOKUPS:
-                outcomes = found.setdefault(sample.labels["hop"].removeprefix("cache."), {})
+                outcomes = counts.setdefault(sample.labels["hop"].removeprefix("cache."), {})
                 outcome = sample.labels["outcome"]
                 outcomes[outcome] = outcomes.get(outcome, 0) + int(sample.value)
-    return found
+    return counts
 
 
 def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
-    """A table of the scopes, and a line of what the running gateway says of lookups and of its index."""
+    """Print a table of the scopes and, if `running` holds a gateway's figures, its index and its lookups."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("surface", "owner", "policy", "models"):
         table.add_column(name, overflow="fold")
@@ -86,7 +89,7 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
         table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
     console.print(table if scopes else "The cache is empty.")
     if any(not one["current"] for one in scopes):
-        console.print("dim: purged, and gone when its time is up", style="dim")
+        console.print("dim: purged; removed when it expires", style="dim")
     if running is not None:
         index = running["index"]
         held = "" if index.get("entries") is None else f", {index['entries']} entries"
@@ -96,7 +99,7 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
 
 
 def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
-    """One entry, field by field, its question and answer last."""
+    """Print one entry, a line for each field, its question and answer last."""
     lines = {
         "entry": shown["id"] + (f", a copy of {shown['copy_of']}" if shown["copy_of"] else ""),
         "surface": f"{shown['surface']} ({shown['policy']}, generation {shown['generation']})",
@@ -113,7 +116,7 @@ def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes, for people."""
+    """Format a number of bytes with a binary unit, such as `1.5 MiB`."""
     value, units = float(count), iter(("B", "KiB", "MiB", "GiB"))
     unit = next(units)
     while value >= 1024 and unit != "GiB":
@@ -122,7 +125,7 @@ def size(count: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time, for people."""
+    """Format a duration with its largest fitting unit, such as `2.5 h`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
@@ -130,22 +133,22 @@ def span(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that came from strangers, in one line and without what would steer a terminal."""
+    """Replace line breaks and control characters in untrusted text by spaces, so that it cannot steer a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _outcomes(outcomes: Mapping[str, int]) -> str:
     total = sum(outcomes.values())
-    said = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda item: -item[1]))
-    return f"{said} ({outcomes.get('hit', 0) / total:.1%} hits)" if total else "no lookups yet"
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda item: -item[1]))
+    return f"{counts} ({outcomes.get('hit', 0) / total:.1%} hits)" if total else "no lookups yet"
 
 
 def _answer(body: bytes) -> str:
-    """The beginning of the first choice's text, or of what it calls."""
+    """Return the beginning of the first choice's text, or of its tool calls as JSON."""
     try:
         message = orjson.loads(body)["choices"][0]["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError):
         return ""
     parts: Iterable[object] = (message.get("content"), message.get("tool_calls"))
-    said = next((part for part in parts if part), "")
-    return (said if isinstance(said, str) else orjson.dumps(said).decode())[:_BEGINNING]
+    shown = next((part for part in parts if part), "")
+    return (shown if isinstance(shown, str) else orjson.dumps(shown).decode())[:_BEGINNING]

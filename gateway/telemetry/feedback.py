@@ -1,9 +1,9 @@
-"""Feedback: what a client says afterwards of an answer it got, kept in a stream of its own beside the records.
+"""Encode and decode feedback, a client's rating of an answer it got; stored in a stream beside the records.
 
     {"v": 1, "request_id": "req_...", "tenant": "acme", "surface": "chat", "score": 1.0, "comment": null,
      "at": 1767225600.123456}
 
-`score` is from 0 (useless) to 1 (right); `at` is in Unix seconds. The last word on a request counts.
+`score` is from 0 (useless) to 1 (right); `at` is in Unix seconds. Of several ratings of one request the last counts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final
 import orjson
 
 STREAM: Final = "tierline:feedback"
-"""The store's stream of feedback, the newest last."""
+"""Key of the store's stream of feedback, oldest first."""
 
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
 
 Key = tuple[str, str]
-"""(tenant, request id): two tenants may have sent the same id."""
+"""(tenant, request id). The id alone is not unique: two tenants may send the same one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """One word on one request."""
+    """One rating of one request."""
 
     request_id: str
     tenant: str
@@ -37,27 +37,27 @@ class Feedback:
 
     @property
     def key(self) -> Key:
-        """Whose request it speaks of."""
+        """The tenant and id of the rated request."""
         return self.tenant, self.request_id
 
     def encode(self) -> bytes:
-        """The bytes to append to the stream."""
+        """Return the bytes to append to the stream."""
         return orjson.dumps({"v": _VERSION, **self.shown()})
 
     def shown(self) -> dict[str, Any]:
-        """All that it says."""
+        """Return all fields as a dict."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def decode(blob: bytes) -> Feedback | None:
-    """The feedback in one entry of the stream; None for another version's or a stranger's."""
+    """Return the feedback in one entry of the stream; None for an entry of another version or format."""
     if not blob.startswith(_BEGINNING):
         return None
-    said = orjson.loads(blob)
-    del said["v"]
-    return Feedback(**said)
+    fields = orjson.loads(blob)
+    del fields["v"]
+    return Feedback(**fields)
 
 
 def key_of(ledger: Mapping[str, Any]) -> Key:
-    """The key under which a recorded request's feedback is found."""
+    """Return the key of a recorded request's feedback."""
     return ledger["tenant"], ledger["request_id"]

@@ -1,8 +1,7 @@
-"""The ledger: one flat record per request, filled in by the pipeline as the request goes, kept beside its trace.
+"""The ledger: one flat record per request of its cost, tier, times and outcome, stored beside its trace.
 
-It answers "what did this request cost, who answered it, and how long did it take" without reading any hop. What the
-pipeline knows anyway it writes here at once; what follows from the hops (the account of each call, what was wasted,
-the pace, the objectives) `gateway.accounting.finalize` adds when the reply is out.
+The pipeline fills it in as the request proceeds. After the reply `gateway.accounting.finalize` adds what is computed
+from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class CallAccount:
-    """What one backend call cost, in tokens, money and milliseconds. Made from its hop, after the reply.
+    """Cost of one backend call in tokens, US dollars and milliseconds; made from its hop after the reply.
 
-    `attempt` is the attempt's number; 0 for a sample drawn beside one, which is never served. `wasted`: nobody saw what
-    it wrote. `ttft_ms` is the backend's own, None where its answer came whole. A call that failed has a cost of 0.
+    `attempt` is the attempt's number, 0 for an extra sample that is only compared, never served. `wasted`: none of its
+    text reached the client. `ttft_ms` is the backend's own, None if its answer came whole. A failed call costs 0.
     """
 
     attempt: int
@@ -36,11 +35,11 @@ class CallAccount:
 
 @dataclass(slots=True)
 class Ledger:
-    """One request's account. Mutable until `Telemetry.record` takes it; never changed after that.
+    """The ledger of one request. Mutable until passed to `Telemetry.record`, never changed after that.
 
     `surface` and `tier` become metric labels, so they hold names from policies and config (or nothing), never text
-    a client sent. Money is in US dollars; `cost_usd` is everything spent, `wasted_usd` the part of it that went to
-    drafts nobody saw. `usage_estimated` says that some backend reported no usage and the tokens are our own count.
+    that a client sent. Money is in US dollars: `cost_usd` is everything spent, `wasted_usd` the part spent on calls
+    whose text the client never saw. `usage_estimated`: a backend reported no usage, so the tokens are our own count.
     """
 
     request_id: str
@@ -51,9 +50,9 @@ class Ledger:
     requested_model: str = ""
     stream: bool = False
     status: int = 0
-    """What the client got; 499 when it left first."""
+    """HTTP status sent to the client; 499 if it disconnected first."""
     path: str = ""
-    """The word of `x-tierline-path`."""
+    """The value of `x-tierline-path`, such as `direct` or `cache-exact`."""
     tier: str = ""
     backend: str = ""
     model: str = ""
@@ -67,37 +66,37 @@ class Ledger:
     confidence: float | None = None
     similarity: float | None = None
     ttft_ms: float | None = None
-    """To the first byte of content the client got; None when it got none."""
+    """Time from the request to the first byte of content sent to the client; None if none was sent."""
     total_ms: float = 0.0
     overhead_ms: float = 0.0
-    """Our own time: the total less the time spent waiting for backends."""
+    """The gateway's own time: the total less the time spent waiting for backends."""
     error: str | None = None
-    """The `code` of the error envelope, or another stable word such as `client_gone`."""
+    """The `code` of the error envelope, or another fixed code such as `client_gone`."""
     served: tuple[int, ...] | None = None
-    """The attempts of whose text the answer is made: one, or several where one went on for another; none where nothing
-    was served. None when no cascade has run."""
+    """Numbers of the attempts whose text is in the answer: several if one continued another's text, none if nothing
+    was served. None if the cascade did not run."""
     answer_tokens_in: int | None = None
-    """Of the served answer, whoever paid for it: a hit's are those of the answer as it was stored."""
+    """Prompt tokens of the served answer; for a cache hit, those of the stored answer."""
     answer_tokens_out: int | None = None
     answer_estimated: bool = False
-    """Whether the two are our own count."""
+    """Whether the two token counts of the answer are our own estimate."""
     counterfactual_usd: float | None = None
-    """What the answer's tokens would have cost at the policy's strongest tier; None when not known."""
+    """What the answer's tokens would have cost at the policy's strongest tier; None if not known."""
     wasted_tokens: int = 0
-    """Read and written by calls that nobody saw anything of; free ones count too."""
+    """Prompt and completion tokens of calls whose text the client never saw, free calls included."""
     tpot_ms: float | None = None
-    """The pace of the stream as the client got it: time per token after the first. None for JSON and hits."""
+    """Time per output token after the first, of the stream as sent to the client. None for JSON and cache hits."""
     queue_ms: float = 0.0
-    """Waited in line for backends; an attempt beside another adds nothing."""
+    """Time waited in backends' queues; hedges and speculative attempts, which run beside another, add nothing."""
     holdout: bool | None = None
-    """Whether it was drawn to go to the strongest tier regardless; None where there was no draw."""
+    """Whether the request was drawn at random to go to the strongest tier; None if there was no draw."""
     hedged: bool = False
     speculated: bool = False
     classifier: str = ""
-    """The version of the classifier that judged the difficulty."""
+    """Version of the classifier that estimated the difficulty."""
     embedder: str = ""
     head: str = ""
-    """The version of the head that calibrated the served answer's confidence."""
+    """Version of the confidence head that calibrated the served answer's confidence."""
     slo: Mapping[str, bool] | None = None
-    """The surface's objectives, each with whether this request met it; None where none could apply."""
+    """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()

@@ -1,6 +1,6 @@
-"""Writes lines to a file descriptor without ever blocking the caller: a bounded queue, and one thread that writes.
+"""Write lines to a file descriptor without blocking the caller: a bounded queue and one writing thread.
 
-`logging.handlers.QueueListener` has such a thread, but waits for it without limit when it stops.
+`logging.handlers.QueueListener` also has a writing thread, but waits for it without a time limit when it stops.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ T = TypeVar("T")
 
 
 class LineWriter(Generic[T]):
-    """Takes items from any thread. Close it, or what is queued at the end is lost."""
+    """Queue items from any thread and write each as a line. Call `close`, or queued items are lost at exit."""
 
     def __init__(self, descriptor: int, render: Callable[[T], bytes], notice: Callable[[int], bytes]) -> None:
-        """`render` makes an item's line, in the writing thread; `notice` the line that says how many are missing.
+        """Start the writing thread.
 
-        The descriptor is written to directly: a thread that hangs in one of Python's own streams holds its lock, and
-        then the interpreter cannot end.
+        `render` makes an item's line, in that thread; `notice` makes the line that reports how many lines were dropped.
+        The descriptor is written to directly: a thread that hangs in a Python stream object holds its lock, and the
+        interpreter could then not exit.
         """
         self._descriptor = descriptor
         self._render = render
@@ -41,18 +42,18 @@ class LineWriter(Generic[T]):
 
     @property
     def dropped(self) -> int:
-        """How many lines found the queue full, or could not be written."""
+        """The number of lines dropped because the queue was full or writing failed."""
         return self._refused + self._failed
 
     def put(self, item: T) -> None:
-        """Queues an item, or drops and counts it where too many wait. Never blocks, never raises."""
+        """Queue an item, or drop and count it if 1,024 are waiting. Never blocks, never raises."""
         if self._queue.qsize() >= _MOST:
             self._refused += 1
         else:
             self._queue.put(item)
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Writes what is queued, as far as that goes within `limit_s` seconds."""
+        """Write what is queued, for at most `limit_s` seconds, and end the thread."""
         self._queue.put(None)
         self._thread.join(limit_s)
 
@@ -66,7 +67,7 @@ class LineWriter(Generic[T]):
                 self._report()
 
     def _report(self) -> None:
-        """Says, now that lines are written again, how many are missing; not more often than once a second."""
+        """Write a notice of the dropped lines now that writing works again; at most once a second."""
         missing, now = self.dropped - self._noticed, time.monotonic()
         if missing and (now >= self._notice_at or self._queue.empty()):
             self._noticed, self._notice_at = self.dropped, now + _NOTICE_EVERY_S

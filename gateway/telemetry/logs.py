@@ -1,11 +1,11 @@
-"""The process's log, on stderr: lines as text or JSON, written by a thread of their own, and a line for each request.
+"""Write the process's log to stderr, as text or JSON lines from a thread of its own, with a line for each request.
 
     2026-01-02 03:04:05,678 WARNING tierline.cache: the message
     {"time":"2026-01-02T03:04:05.678+00:00","level":"warning","logger":"tierline.cache","message":"the message"}
 
-Nothing that logs ever waits: where nobody reads stderr, or its disk is full, lines are dropped and counted in
-`tierline_log_dropped_total`, and once they are written again one says how many are missing. Control characters are
-escaped; what follows the first line of a text message is indented, so that no text can pass for a line of the log.
+Logging never blocks: if stderr is not read or its disk is full, lines are dropped and counted in
+`tierline_log_dropped_total`, and a later line says how many are missing. Control characters are escaped, and further
+lines of a text message are indented, so that no logged text can pass for a line of the log.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from gateway.telemetry.trace import Trace
 
 _STDERR: Final = 2
 _LONGEST: Final = 16_384
-"""Characters of a message; what is longer is cut."""
+"""Longest message in characters; longer ones are cut."""
 _REQUESTS: Final = "tierline.requests"
-# Tab and newline have a meaning; the last two end a line in some viewers.
+# All control characters except tab and newline, and two separators that end a line in some viewers.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _OURS: Final = ("tierline", "uvicorn")
 
 _Item = logging.LogRecord | tuple[Trace, Ledger]
 _Line = Callable[[float, str, str, str, Mapping[str, Any]], bytes]
-"""Makes a line: Unix seconds, level, logger, message, and fields that belong to it."""
+"""Make a line from Unix seconds, level, logger name, message and the message's fields."""
 
 
 class _Handler(logging.handlers.QueueHandler):
-    """Puts the message together, arguments, traceback and all, and leaves the rest to the writer's thread."""
+    """Format the message with its arguments and traceback, and pass it to the writing thread."""
 
     def __init__(self, writer: LineWriter[_Item]) -> None:
         super().__init__(writer)  # type: ignore[arg-type]  # only `enqueue` would use it as a queue
@@ -49,7 +49,7 @@ class _Handler(logging.handlers.QueueHandler):
         self._writer.put(record)
 
     def close(self) -> None:
-        """Called by `logging` at the end of the process."""
+        """Write what is queued; called by `logging` at the end of the process."""
         self._writer.close()
         super().close()
 
@@ -58,10 +58,10 @@ _writer: LineWriter[_Item] | None = None
 
 
 def configure_logging(config: LogConfig) -> None:
-    """Sends what is logged in this process to stderr; a process that has a log already keeps it.
+    """Send this process's log to stderr; do nothing if a log handler is already set.
 
-    The level is for our own log and the server's. Other libraries say no more than warnings: at lower levels some of
-    them write headers, and so keys, into the log.
+    `config.level` applies to the loggers of Tierline and uvicorn. Other libraries log warnings and above only, because
+    at lower levels some of them log headers and with them keys.
     """
     global _writer  # noqa: PLW0603  (a process has one log, as it has one stderr)
     if logging.root.handlers:
@@ -76,12 +76,12 @@ def configure_logging(config: LogConfig) -> None:
 
 
 def dropped_lines() -> int:
-    """How many lines of this process's log were dropped."""
+    """Return how many lines of this process's log were dropped."""
     return 0 if _writer is None else _writer.dropped
 
 
 def log_request(trace: Trace, ledger: Ledger) -> None:
-    """Writes the line of a finished request, of which nothing will change any more. No prompt and no key is in it."""
+    """Log the line of a finished request, which must not change any more. It holds no prompt and no key."""
     if _writer is not None:
         _writer.put((trace, ledger))
 
@@ -95,12 +95,12 @@ def _rendered(item: _Item, line: _Line) -> bytes:
 
 
 def _missing(count: int, line: _Line) -> bytes:
-    message = f"{count} lines are missing here: they could not be written as fast as they came"
+    message = f"{count} log lines are missing here: they could not be written fast enough"
     return line(time.time(), "WARNING", "tierline.log", message, {})
 
 
 def _fields(ledger: Ledger) -> dict[str, Any]:
-    """What the line of a request says; times in milliseconds, money in US dollars."""
+    """Return the fields of a request's line; times in milliseconds, money in US dollars."""
     return {
         "request_id": ledger.request_id,
         "tenant": ledger.tenant,
@@ -118,10 +118,10 @@ def _fields(ledger: Ledger) -> dict[str, Any]:
 
 
 def _text(created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]) -> bytes:
-    """Fields that are empty are left out."""
+    """Return a text line; empty fields are left out."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created))
     words = [_cut(message), *(f"{name}={value}" for name, value in fields.items() if value not in (None, ""))]
-    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(words)).replace("\n", "\n    ")
+    text = _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", " ".join(words)).replace("\n", "\n    ")
     return f"{stamp},{int(created * 1000) % 1000:03d} {level} {logger}: {text}\n".encode(errors="backslashreplace")
 
 
@@ -134,7 +134,7 @@ def _json(created: float, level: str, logger: str, message: str, fields: Mapping
         **fields,
     }
     text = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE).decode()
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 def _cut(message: str) -> str:

@@ -1,13 +1,13 @@
-"""What `/metrics` says, by prometheus-client, at a cost the hot path can bear.
+"""Count requests in Prometheus metrics with prometheus-client, and render the text of `/metrics`.
 
-One finished request updates everything by one call, `observe(trace, ledger)`. Counters are tallied in a plain dict
-and handed to prometheus-client by `flush()`, which the telemetry's background task calls every few tens of
+Each finished request is counted by one call, `observe(trace, ledger)`. To keep that cheap, counters are summed in a
+plain dict and passed to prometheus-client by `flush()`, which telemetry's background task calls every few tens of
 milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers.
-Series are resolved once per combination of labels and kept, for `labels()` costs 0.9 us.
+Series are looked up once per combination of labels and cached, because `labels()` costs 0.9 us.
 
-With several workers the server names PROMETHEUS_MULTIPROC_DIR before they start (or takes the one named), empties it,
-and calls `worker_died` for each that ends; every worker writes its values to files there, and `render()` in any of them
-answers for all.
+With several workers, the server sets PROMETHEUS_MULTIPROC_DIR before they start (unless it is set), empties that
+folder, and calls `worker_died` for each worker that ends. Every worker writes its values to files there, and `render()`
+in any worker returns the values of all.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from gateway.telemetry.trace import Hop, Trace
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
-# Seconds. From a cache hit (1 ms) over a hosted model's first token (0.2-2 s) to a long batch answer (minutes).
+# Histogram buckets in seconds, from a cache hit (1 ms) over a hosted model's first token (0.2-2 s) to a long batch
+# answer (minutes).
 _DURATION: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 _TTFT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 2.5, 5, 10, 30)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 _OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1)
 
-# The attributes that become labels of the hops that are counted one by one.
+# By hop name, the attributes that become the labels of its counter.
 _COUNTED: Final = {
     names.CACHE_EXACT: (names.CACHE_OUTCOME, names.CACHE_REASON),
     names.CACHE_SEMANTIC: (names.CACHE_OUTCOME, names.CACHE_REASON),
@@ -55,13 +56,13 @@ _STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
 _NONE: Final = "none"
 _OVERLOADED: Final = "server_is_overloaded"
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names the folder through which the workers share their metrics; without it there is one worker."""
+"""Environment variable with the folder through which workers share their metrics; unset with one worker."""
 
 _Key = tuple[str | None, ...]
 
 
 class Metrics:
-    """The metrics of this process, in their own registry. Made once; methods are for the event loop's thread."""
+    """Hold the metrics of this process in a registry of their own. Call its methods on the event loop's thread."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -92,50 +93,49 @@ class Metrics:
             return Gauge(f"tierline_{name}", text, labels, registry=registry, multiprocess_mode=mode)  # type: ignore[arg-type]
 
         self.requests = counter("requests", "Requests answered.", "surface", "path", "tier", "status")
-        self.duration = histogram("request_duration", "Request to last byte.", _DURATION, "surface", "path")
-        self.ttft = histogram("ttft", "Request to first byte of content.", _TTFT, "surface", "path")
-        self.overhead = histogram("overhead", "Our own time in a request.", _OVERHEAD, "path")
-        self.attempts = counter("attempts", "Backend calls, by how they ended.", "tier", "backend", "outcome")
+        self.duration = histogram("request_duration", "Time from request to last byte.", _DURATION, "surface", "path")
+        self.ttft = histogram("ttft", "Time from request to first byte of content.", _TTFT, "surface", "path")
+        self.overhead = histogram("overhead", "The gateway's own time in a request.", _OVERHEAD, "path")
+        self.attempts = counter("attempts", "Backend calls.", "tier", "backend", "outcome")
         self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome", "reason")
-        self.coalesced = counter("coalesced", "Requests that shared an equal one's answer, by how it ended.", "outcome")
+        self.coalesced = counter("coalesced", "Requests that shared the answer of an identical one.", "outcome")
         self.writes = counter("cache_writes", "Cache writes.", "outcome", "reason")
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
-        self.cost = counter("cost_usd", "Dollars spent, wasted ones included.", "surface", "tier")
-        self.wasted = counter("wasted_usd", "Dollars spent on drafts nobody saw.", "surface")
-        self.wasted_tokens = counter("wasted_tokens", "Tokens of calls nobody saw anything of.", "surface", "tier")
+        self.cost = counter("cost_usd", "Cost of backend calls in US dollars, wasted or not.", "surface", "tier")
+        self.wasted = counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
+        self.wasted_tokens = counter("wasted_tokens", "Tokens of calls whose text was not served.", "surface", "tier")
         self.counterfactual = counter(
-            "counterfactual_usd", "Dollars the strongest tier would have cost for the same answers.", "surface"
+            "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"
         )
-        self.queue = histogram("queue", "Waited in line for a backend.", _QUEUE, "tier")
-        self.tpot = histogram("tpot", "A stream's time per token, as the client got it.", _TPOT, "surface", "tier")
-        self.hedges = counter("hedges", "Second attempts beside slow ones, by how they ended.", "surface", "outcome")
-        self.shed = counter("shed", "Requests turned away because too many wait.", "surface", "reason")
-        self.slo = counter("slo", "Requests held against their surface's objectives.", "surface", "objective", "met")
-        self.warmings = counter("warmings", "Requests that keep a backend warm, by how they end.", "backend", "outcome")
+        self.queue = histogram("queue", "Wait in a backend's queue.", _QUEUE, "tier")
+        self.tpot = histogram("tpot", "Time per output token of a stream, as sent.", _TPOT, "surface", "tier")
+        self.hedges = counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
+        self.shed = counter("shed", "Requests rejected because of overload.", "surface", "reason")
+        self.slo = counter("slo", "Requests checked against their surface's objectives.", "surface", "objective", "met")
+        self.warmings = counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
         self.judgements = counter(
-            "cache_judgements", "Answers compared by a judge for the cache's audits, by how that ended.", "surface",
-            "outcome",
-        )  # fmt: skip
-        self.judge_cost = counter("cache_judge_usd", "Dollars for these, in no client's ledger.", "surface")
-        self.drops = counter("telemetry_dropped", "Traces not counted, not kept or not exported.", "reason")
-        self.log_drops = counter("log_dropped", "Lines of the log that could not be written.")
-        self.reloads = counter("policy_reload", "Policy reloads that took effect.")
-        self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last good policy serves.")
-        self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
-        self.lag = gauge("loop_lag_seconds", "How late the event loop is, again and again.", "livemax")
-        self.memory = gauge("memory_share", "Of the memory that the process may have, how much is in use.", "livemax")
-        self.store = gauge("store_state", "1 for the state the store is in.", "livemax", "state")
-        self.refusing = gauge("backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend")
-        self.threshold = gauge(
-            "cache_threshold", "The score from which the semantic cache serves.", "livemax", "surface"
+            "cache_judgements", "Pairs of answers compared by a judge for the cache's audits.", "surface", "outcome"
         )
-        self.compared = gauge("cache_labels", "Compared answers that this threshold rests on.", "livemax", "surface")
+        self.judge_cost = counter(
+            "cache_judge_usd", "Cost in US dollars of these comparisons; in no client's ledger.", "surface"
+        )
+        self.drops = counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
+        self.log_drops = counter("log_dropped", "Log lines that could not be written.")
+        self.reloads = counter("policy_reload", "Policy reloads that took effect.")
+        self.reload_failures = counter("policy_reload_failed", "Policy reloads refused; the last valid policy applies.")
+        self.in_flight = gauge("in_flight", "Requests being answered now.", "livesum")
+        self.lag = gauge("loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax")
+        self.memory = gauge("memory_share", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
+        self.store = gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
+        self.refusing = gauge("backend_refuses", "1 while a backend refuses our key or account.", "livemax", "backend")
+        self.threshold = gauge("cache_threshold", "Lowest score that the semantic cache serves.", "livemax", "surface")
+        self.compared = gauge("cache_labels", "Compared answers from which it is estimated.", "livemax", "surface")
         self.breached = gauge("cache_breached", "1 while wrong hits are above max_error.", "livemax", "surface")
         if METRICS_FOLDER not in os.environ:
             ProcessCollector(registry=registry)
 
     def observe(self, trace: Trace, ledger: Ledger) -> None:
-        """Counts one finished request: its ledger, its attempts, its cache lookups and its cache write."""
+        """Count one finished request: its ledger, attempts, cache lookups and cache write."""
         key = (ledger.surface, ledger.path, ledger.tier, ledger.status)
         series = self._series.get(key)
         if series is None:
@@ -169,52 +169,52 @@ class Metrics:
             self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
 
     def request_started(self) -> None:
-        """A request has come in; `request_ended` must follow, however it ends."""
+        """Count a request as in flight; `request_ended` must follow, however it ends."""
         self._in_flight += 1
 
     def request_ended(self) -> None:
-        """The request is over: nothing more will be sent."""
+        """Count a request as over: nothing more will be sent."""
         self._in_flight -= 1
 
     def policy_reloaded(self, ok: bool) -> None:
-        """A policy file has changed; `ok` says whether it took effect or was refused."""
+        """Count a policy reload; `ok` says whether it took effect or was refused."""
         (self.reloads if ok else self.reload_failures).inc()
 
     def warmed(self, backend: str, outcome: str) -> None:
-        """A request that was to keep a backend warm has ended."""
+        """Count a finished keep-warm request."""
         self.warmings.labels(backend, outcome).inc()
 
     def backend_refuses(self, backend: str, refuses: bool) -> None:
-        """A backend has begun to refuse our key or account, or answers again."""
+        """Record that a backend has begun to refuse our key or account, or that it answers again."""
         self.refusing.labels(backend).set(refuses)
 
     def judged(self, surface: str, outcome: str, dollars: float) -> None:
-        """A judge was asked to compare two answers of this surface, which cost so much."""
+        """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
         self.judgements.labels(surface, outcome).inc()
         self.judge_cost.labels(surface).inc(dollars)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
-        """`count` traces were lost, for a stable word of a reason."""
+        """Count `count` lost traces; `reason` is one of a fixed set of words."""
         self.drops.labels(reason).inc(count)
 
     def watch_store(self, state: Callable[[], StoreState]) -> None:
-        """From now on the store gauge follows `state()`."""
+        """Read the store gauge from `state()` at each flush."""
         self._store_state = state
 
     def watch_gate(self, gate: Callable[[], tuple[float, float]]) -> None:
-        """From now on the gauges of lag (seconds) and memory (a share) follow `gate()`."""
+        """Read the gauges of event-loop lag (seconds) and memory (share, 0 to 1) from `gate()` at each flush."""
         self._gate = gate
 
     def watch_learning(self, learned: Callable[[], Mapping[str, SurfaceState]]) -> None:
-        """From now on the gauges of the semantic cache's thresholds follow `learned()`, by surface."""
+        """Read the gauges of the semantic cache's thresholds, by surface, from `learned()` at each flush."""
         self._learned = learned
 
     def watch_log(self, dropped: Callable[[], int]) -> None:
-        """From now on the counter of dropped log lines follows `dropped()`."""
+        """Read the counter of dropped log lines from `dropped()` at each flush."""
         self._dropped_lines = dropped
 
     def flush(self) -> None:
-        """Hands what was tallied since the last time to prometheus-client."""
+        """Pass what was counted since the last flush to prometheus-client, and update the gauges."""
         tally, self._tally = self._tally, {}
         for series, amount in tally.items():
             series.inc(amount)
@@ -236,7 +236,7 @@ class Metrics:
                 self.store.labels(status).set(status == now)
 
     def render(self) -> bytes:
-        """The exposition text (see CONTENT_TYPE): of all workers when there are several, else of this process."""
+        """Return the exposition text (see CONTENT_TYPE), of all workers if there are several, else of this process."""
         self.flush()
         if METRICS_FOLDER not in os.environ:
             return generate_latest(self._registry)
@@ -267,7 +267,7 @@ class Metrics:
             (series.cost, ledger.cost_usd),
             (series.wasted, ledger.wasted_usd),
         ):
-            if amount > 0:  # prometheus-client refuses to take a counter down, and a backend may report anything
+            if amount > 0:  # prometheus-client raises for a negative amount, and a backend may report one
                 tally[counter] = tally.get(counter, 0) + amount
 
     def _resolve(self, key: _Key) -> Counter:
@@ -286,7 +286,7 @@ class Metrics:
 
 
 class _Series:
-    """All series that one combination of surface, path, tier and status needs."""
+    """Hold all series of one combination of surface, path, tier and status."""
 
     __slots__ = (
         "cost", "counterfactual", "duration", "overhead", "requests", "surface", "tokens_in", "tokens_out", "tpot",
@@ -309,13 +309,14 @@ class _Series:
 
 
 def _stable(value: str | None) -> str:
-    """A label of a reason: behind a colon it tells what is different each time."""
+    """Return a reason without its variable details, which follow a colon, so that it can be a label."""
     return (value or _NONE).partition(":")[0]
 
 
 def _why_shed(trace: Trace, ledger: Ledger) -> str:
-    """What the hop that turned the request away says; without one the gate did, which asks for no surface, or else no
-    backend of its tiers had a place for it.
+    """Return why the request was rejected: the reason of its `shed` hop.
+
+    Without such a hop, `gate` if load shedding rejected it before its surface was known, else `backends_full`.
     """
     hop = next((hop for hop in trace.hops if hop.name == names.HOP_SHED), None)
     if hop is not None:
@@ -324,12 +325,12 @@ def _why_shed(trace: Trace, ledger: Ledger) -> str:
 
 
 def _raced(hop: Hop, ledger: Ledger) -> str:
-    """How a hedge ended: won when the client got its text, else the outcome of its attempt."""
+    """Return a hedge's outcome: `won` if the client got its text, else the outcome of its attempt."""
     number = hop.attributes.get(names.ATTEMPT_NUMBER)
     return "won" if ledger.served and number in ledger.served else _stable(hop.attributes.get(names.OUTCOME))
 
 
 def worker_died(pid: int) -> None:
-    """Takes a dead worker's gauges out of what the others render; its counters stay. For the supervisor."""
+    """Remove a dead worker's gauges from what the others render; its counters stay. Called by the parent process."""
     if METRICS_FOLDER in os.environ:
         mark_process_dead(pid)  # type: ignore[no-untyped-call]

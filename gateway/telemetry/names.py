@@ -1,4 +1,4 @@
-"""Every span and attribute name Tierline emits, in one place: the GenAI conventions are still moving.
+"""Define every span and attribute name that Tierline emits, in one place because the GenAI conventions still change.
 
 `gen_ai.*` (OpenTelemetry GenAI semantic conventions) appears only on real model and embedding calls; `error.type`
 and `http.*` are OpenTelemetry's general names; our own steps are under `tierline.*`.
@@ -13,12 +13,12 @@ REQUEST: Final = "request"
 CACHE_EXACT: Final = "cache.exact"
 EMBED: Final = "embed"
 CACHE_SEMANTIC: Final = "cache.semantic"
-CACHE_FOLLOW: Final = "cache.follow"  # reads the answer that an equal request is being given
+CACHE_FOLLOW: Final = "cache.follow"  # shares the answer of an identical request in flight
 ROUTE: Final = "route"
 ATTEMPT: Final = "attempt"
-SAMPLE: Final = "sample"  # within an attempt: the backend asked once more, for evidence
+SAMPLE: Final = "sample"  # within an attempt: another answer of the backend, to compare for agreement
 CACHE_WRITE: Final = "cache.write"
-HOP_SHED: Final = "shed"  # turned away because too many wait; the last hop of its request
+HOP_SHED: Final = "shed"  # rejected because too many requests wait; the last hop of its request
 
 # The request.
 REQUEST_ID: Final = "tierline.request_id"
@@ -40,16 +40,16 @@ ATTEMPTS: Final = "tierline.attempts"
 WASTED_TOKENS: Final = "tierline.wasted_tokens"
 COUNTERFACTUAL: Final = "tierline.counterfactual_usd"  # what the strongest tier would have cost
 TPOT: Final = "tierline.tpot_ms"
-QUEUE: Final = "tierline.queue_ms"  # of an attempt, or of a request: the time it waited in line for a backend
-HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier by chance, to measure the others against
+QUEUE: Final = "tierline.queue_ms"  # of an attempt or a request: the time it waited in a backend's queue
+HOLDOUT: Final = "tierline.holdout"  # sent to the strongest tier at random, as the baseline for the other tiers
 
 # Caches.
 CACHE_OUTCOME: Final = "tierline.cache.outcome"  # hit, miss, bypass, error, timeout, open
 CACHE_REASON: Final = "tierline.cache.reason"
 CACHE_ENTRY: Final = "tierline.cache.entry"
 CACHE_AGE: Final = "tierline.cache.age_s"
-CACHE_CREATED: Final = "tierline.cache.created_at"  # Unix seconds: which answer it was, where another takes its place
-CACHE_SCORE: Final = "tierline.cache.score"  # how surely another question's answer is right for this one
+CACHE_CREATED: Final = "tierline.cache.created_at"  # Unix seconds; tells an answer from one that replaced it later
+CACHE_SCORE: Final = "tierline.cache.score"  # estimated probability that another question's answer is right here
 FOLLOWED: Final = "tierline.cache.followed"  # the id of the request whose answer was shared
 SIMILARITY: Final = "tierline.similarity"
 MIN_SIMILARITY: Final = "tierline.similarity.min"
@@ -66,23 +66,23 @@ CLASSIFIER: Final = "tierline.classifier"
 DECISION: Final = "tierline.decision"
 REASON: Final = "tierline.reason"
 BUDGET_LEFT: Final = "tierline.budget_left_ms"
-FORECAST_TTFT: Final = "tierline.forecast.ttft_ms"  # what the latency model expects of the chosen tier or backend
+FORECAST_TTFT: Final = "tierline.forecast.ttft_ms"  # TTFT that the latency model predicts for the tier or backend
 
 # An attempt.
 ATTEMPT_NUMBER: Final = "tierline.attempt"
 TIER: Final = "tierline.tier"
 BACKEND: Final = "tierline.backend"
 OUTCOME: Final = "tierline.outcome"
-LOST: Final = "lost"  # the outcome of an attempt that another one beat
-HEDGE: Final = "tierline.hedge"  # true on the second attempt of a race
-SPECULATIVE: Final = "tierline.speculative"  # true where it started before it was known to be needed
-CONTINUES: Final = "tierline.continues"  # the number of the attempt with whose text this one goes on
+LOST: Final = "lost"  # the outcome of an attempt when a parallel one was faster
+HEDGE: Final = "tierline.hedge"  # true on the second of two parallel attempts
+SPECULATIVE: Final = "tierline.speculative"  # true if it started before it was known to be needed
+CONTINUES: Final = "tierline.continues"  # the number of the attempt whose text this one continues
 CONFIDENCE: Final = "tierline.confidence"
 MIN_CONFIDENCE: Final = "tierline.confidence.min"
 CONFIDENCE_BASIS: Final = "tierline.confidence.basis"  # calibrated, logprob, agreement, none
 CONFIDENCE_HEAD: Final = "tierline.confidence.head"  # the version of the head that calibrated it
 TOKENS_JUDGED: Final = "tierline.tokens_judged"
-SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the request's schema was held against nothing
+SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the answer was not checked against the request's schema
 TIMEOUT: Final = "tierline.timeout_ms"
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
 USAGE_ESTIMATED: Final = "tierline.usage.estimated"
@@ -95,7 +95,7 @@ GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
 ERROR_TYPE: Final = "error.type"
 
-# What the root span says is taken from the ledger when spans are made, so the pipeline need not set it twice.
+# Attributes of the root span that are read from the ledger when spans are made, with the ledger's field.
 OF_LEDGER: Final = {
     REQUEST_ID: "request_id",
     TENANT: "tenant",
@@ -120,5 +120,5 @@ OF_LEDGER: Final = {
 
 
 def of_call(backend: str, provider: str, model: str) -> dict[str, str]:
-    """The attributes of a call of that backend."""
+    """Return the attributes that a call of this backend starts with."""
     return {BACKEND: backend, GEN_AI_OPERATION: "chat", GEN_AI_PROVIDER: provider, GEN_AI_REQUEST_MODEL: model}

@@ -1,9 +1,9 @@
-"""Finished traces as OpenTelemetry spans, sent by OTLP over HTTP. Imported only when an endpoint is set.
+"""Export finished traces as OpenTelemetry spans by OTLP over HTTP. Imported only when an endpoint is set.
 
-Batching and sending are opentelemetry-sdk's, in a thread of its own; the OTEL_* variables mean what its documentation
-says (endpoint, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES).
-A collector that is down, hanging or slow costs traces, which are counted, and nothing else: what has been handed over
-and not yet sent is bounded, and `aclose` gives up after a few seconds.
+opentelemetry-sdk batches and sends in a thread of its own; the OTEL_* variables have the meaning that it documents
+(endpoint, headers, timeout, compression, OTEL_BSP_*, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES). A collector that
+is down, hanging or slow affects no request: the number of unsent spans is bounded, lost traces are counted, and
+`aclose` gives up after a few seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, Trace
 
 Dropped = Callable[[str, int], None]
-"""Told a stable word of a reason and how many traces were lost; called from any thread."""
+"""Called with a reason, one of a fixed set of words, and the number of traces lost; may be called from any thread."""
 
 _CLOSE_S: Final = 3.0
 _SWITCH_S: Final = 0.0005
@@ -43,13 +43,13 @@ _KINDS: Final = {names.REQUEST: SpanKind.SERVER, names.ATTEMPT: SpanKind.CLIENT,
 
 
 class OtlpSpans:
-    """The span sink of `telemetry.sink`. One per worker process, made after any fork."""
+    """Export spans over OTLP; implements `telemetry.sink.SpanSink`. Make one per worker process, after any fork."""
 
     def __init__(self, dropped: Dropped) -> None:
-        # The exporter's thread encodes in pure Python, and by default may keep the event loop waiting 5 ms at a time.
+        # The exporter's thread encodes in pure Python; at the default interval it may hold up the event loop for 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         version = importlib.metadata.version("tierline")
-        provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads the sampler's variables
+        provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)  # reads OTEL_TRACES_SAMPLER*
         self._resource = provider.resource
         self._sampler = provider.sampler
         self._scope = InstrumentationScope("tierline", version)
@@ -60,14 +60,14 @@ class OtlpSpans:
         self._dropped = dropped
 
     def export(self, trace: Trace, ledger: Ledger) -> None:
-        """Hands a finished trace to the SDK, if it is sampled and there is room; never blocks.
+        """Pass a finished trace to the SDK if it is sampled and the queue has room; never blocks.
 
-        Sampling goes by the trace id alone: a caller's own flag could make us export whatever it likes.
+        Sampling goes by the trace id alone, not by the caller's sampled flag, so that callers cannot force exports.
         """
         sampling = self._sampler.should_sample(None, trace.trace_id, trace.root.name)
         if sampling.decision is not Decision.RECORD_AND_SAMPLE:
             return
-        # The processor's queue would throw out its oldest spans and count none, leaving traces with holes.
+        # A full processor queue would drop its oldest spans uncounted, and leave incomplete traces.
         if self._handed_over - self._exporter.finished + len(trace.hops) > self._limit:
             self._dropped("export_queue_full", 1)
             return
@@ -76,13 +76,13 @@ class OtlpSpans:
             self._processor.on_end(span)
 
     async def aclose(self) -> None:
-        """Sends what is left, for at most 3 seconds."""
-        # The SDK's own limit is 30 s. Not an executor's thread: the interpreter would wait for that one at its end.
+        """Send what is left, for at most 3 seconds."""
+        # The SDK's own limit is 30 s. An executor's thread will not do: the interpreter waits for those when it exits.
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
         def close() -> None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]
-            with contextlib.suppress(RuntimeError):  # the loop has not waited for us, and is closed
+            with contextlib.suppress(RuntimeError):  # the loop did not wait for this thread and is closed
                 loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=close, name="tierline.otlp.close", daemon=True).start()
@@ -104,7 +104,7 @@ class OtlpSpans:
                 resource=self._resource,
                 attributes=_attributes(hop, ledger if hop is root else None),
                 kind=_KINDS.get(hop.name, SpanKind.INTERNAL),
-                # A server's span is in error when the server was at fault; a caller's mistake is not ours.
+                # By convention a server span is in error for 5xx only, not for a caller's mistake.
                 status=_ERROR if (ledger.status >= 500 if hop is root else hop.error) else _UNSET,
                 start_time=offset + hop.start_ns,
                 end_time=offset + (hop.end_ns or root.end_ns),
@@ -115,7 +115,7 @@ class OtlpSpans:
 
 
 class _Watched(SpanExporter):
-    """An exporter whose work is counted: `finished` spans, sent or lost, and the traces lost with them."""
+    """Count an exporter's work: `finished` spans, sent or lost, and the traces lost with them."""
 
     def __init__(self, inner: SpanExporter, dropped: Dropped) -> None:
         self.finished = 0
@@ -145,7 +145,7 @@ def _resource(version: str) -> Resource:
 
 
 def _attributes(hop: Hop, ledger: Ledger | None) -> dict[str, Any]:
-    """The hop's attributes that have a value, its error, and on the root span what the ledger says."""
+    """Return the hop's attributes that have a value, its error, and, for the root span, the ledger's fields."""
     attributes = {name: value for name, value in hop.attributes.items() if value is not None}
     if hop.error:
         attributes[names.ERROR_TYPE] = hop.error

@@ -1,4 +1,4 @@
-"""Reading records and feedback back from the store, newest first, in pages small enough for its short time limits."""
+"""Read records and feedback from the store, newest first, in pages small enough for the store's short time limits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ _PAUSE_S: Final = 0.2
 
 
 async def newest(store: Store) -> AsyncIterator[bytes]:
-    """Every record kept, newest first, as stored; raises StoreUnavailable."""
+    """Yield every stored record, newest first, encoded as stored. Raises StoreUnavailable."""
     async for blob in _entries(store, record.STREAM):
         if is_record(blob):
             yield blob
 
 
 async def latest(store: Store, count: int) -> list[bytes]:
-    """The newest `count` records, newest first."""
-    found: list[bytes] = []
+    """Return the newest `count` records, newest first. Raises StoreUnavailable."""
+    records: list[bytes] = []
     if count > 0:
         async for blob in newest(store):
-            found.append(blob)
-            if len(found) == count:
+            records.append(blob)
+            if len(records) == count:
                 break
-    return found
+    return records
 
 
 async def find(store: Store, request_id: str, tenant: str | None = None) -> bytes | None:
-    """The newest record of that request id, of that tenant if one is named: an id may have been used more than once."""
+    """Return the newest record of a request id, of `tenant` only if given; None if there is none.
+
+    A request id may occur more than once. Raises StoreUnavailable.
+    """
     needle = orjson.dumps(request_id)
     async for blob in newest(store):
         if needle in blob:
@@ -48,13 +51,13 @@ async def find(store: Store, request_id: str, tenant: str | None = None) -> byte
 
 
 async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
-    """The last word on every request that anything was said of; raises StoreUnavailable."""
-    found: dict[Key, Feedback] = {}
+    """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
+    by_request: dict[Key, Feedback] = {}
     async for blob in _entries(store, feedback.STREAM):
-        said = feedback.decode(blob)
-        if said is not None:
-            found.setdefault(said.key, said)
-    return found
+        entry = feedback.decode(blob)
+        if entry is not None:
+            by_request.setdefault(entry.key, entry)
+    return by_request
 
 
 async def _entries(store: Store, stream: str) -> AsyncIterator[bytes]:
@@ -70,7 +73,7 @@ async def _page(store: Store, stream: str, before: str | None) -> list[tuple[str
         try:
             return await store.latest(stream, _PAGE, before)
         except StoreUnavailable:
-            # Its limits are set for the request path; a person can wait for a busy machine.
+            # The store's time limits are set for the request path; a reader here can wait longer, so try again.
             if not left:
                 raise
             await asyncio.sleep(_PAUSE_S)

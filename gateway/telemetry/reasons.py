@@ -1,4 +1,4 @@
-"""Why each hop ended as it did, in words: a recorded hop's attributes, read back as a person would say them."""
+"""Explain in words why each hop of a trace ended as it did, from its recorded attributes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _BASES: Final = {
 
 _FOLLOWED: Final = {
     "done": "",
-    "found": "found in the cache by an equal request",
-    "failed": "the equal request has failed",
-    "lost": "who made the answer is gone",
-    "client_cancel": "the client left before the end",
+    "found": "found in the cache by an identical request",
+    "failed": "the identical request failed",
+    "lost": "the worker that produced the answer is gone",
+    "client_cancel": "the client disconnected before the end",
 }
 
 
 def explain(hop: Mapping[str, Any]) -> list[str]:
-    """The reasons of one hop of a record (see `telemetry.record`), as short phrases, the decisive one first."""
+    """Return the reasons of one hop of a record (see `telemetry.record`) as short phrases, the decisive one first."""
     attributes: Attributes = hop["attributes"]
     say = _WORDS.get(hop["name"], _anything)
     phrases = [phrase for phrase in say(attributes) if phrase]
@@ -36,7 +36,7 @@ def explain(hop: Mapping[str, Any]) -> list[str]:
 
 
 def milliseconds(value: float) -> str:
-    """A duration given in milliseconds, with the unit that reads best."""
+    """Format a duration given in milliseconds as us, ms, s or min."""
     if value < 1:
         return f"{value * 1000:.0f} us"
     if value < 1000:
@@ -45,7 +45,7 @@ def milliseconds(value: float) -> str:
 
 
 def dollars(value: float) -> str:
-    """An amount of US dollars: cents from a dollar on, else as many decimals as it takes, up to seven."""
+    """Format an amount of US dollars: two decimals from $1, else as many as needed, up to seven."""
     if value >= 1 or not value:
         return f"${value:.2f}" if value else "$0"
     return f"${value:.7f}".rstrip("0") if value >= 1e-7 else "<$0.0000001"
@@ -53,9 +53,9 @@ def dollars(value: float) -> str:
 
 def _request(a: Attributes) -> Iterable[str]:
     yield _held_out(a)
-    yield _said(a, names.STREAM_END, "stream ended: {}")
-    yield _said(a, names.CLIENT_RETRY, "the client's retry no. {}")
-    yield _said(a, names.PROMPT, "prompt: {}")
+    yield _phrase(a, names.STREAM_END, "stream ended: {}")
+    yield _phrase(a, names.CLIENT_RETRY, "the client's retry no. {}")
+    yield _phrase(a, names.PROMPT, "prompt: {}")
 
 
 def _cache(a: Attributes) -> Iterable[str]:
@@ -63,36 +63,36 @@ def _cache(a: Attributes) -> Iterable[str]:
     yield f"{outcome} ({reason})" if reason else str(outcome)
     yield _neighbour(a)
     yield _score(a)
-    yield _said(a, names.CACHE_ENTRY, "entry {}")
-    yield _said(a, names.CACHE_AGE, "{:.0f} s old")
+    yield _phrase(a, names.CACHE_ENTRY, "entry {}")
+    yield _phrase(a, names.CACHE_AGE, "{:.0f} s old")
 
 
 def _follow(a: Attributes) -> Iterable[str]:
-    yield _said(a, names.FOLLOWED, "shared the answer of request {}")
+    yield _phrase(a, names.FOLLOWED, "shared the answer of request {}")
     outcome = a.get(names.CACHE_OUTCOME, "")
     yield _FOLLOWED.get(outcome, str(outcome))
 
 
 def _neighbour(a: Attributes) -> str:
-    found, minimum = a.get(names.SIMILARITY), a.get(names.MIN_SIMILARITY)
+    similarity, minimum = a.get(names.SIMILARITY), a.get(names.MIN_SIMILARITY)
     who = f"nearest neighbour {a[names.NEIGHBOUR]}" if a.get(names.NEIGHBOUR) else "nearest neighbour"
-    if found is None:
+    if similarity is None:
         return "" if minimum is None else f"no neighbour (minimum {minimum:.3f})"
     if minimum is None:
-        return f"{who} at similarity {found:.3f}"
-    return f"{who} at similarity {found:.3f} {_against(found, minimum)} minimum {minimum:.3f}"
+        return f"{who} at similarity {similarity:.3f}"
+    return f"{who} at similarity {similarity:.3f} {_against(similarity, minimum)} minimum {minimum:.3f}"
 
 
 def _score(a: Attributes) -> str:
     score, threshold = a.get(names.CACHE_SCORE), a.get(names.THRESHOLD)
     if score is None or threshold is None:
-        return _said(a, names.CACHE_SCORE, "score {:.3f}")
+        return _phrase(a, names.CACHE_SCORE, "score {:.3f}")
     return f"score {score:.3f} {_against(score, threshold)} threshold {threshold:.3f}"
 
 
 def _embed(a: Attributes) -> Iterable[str]:
-    yield _said(a, names.GEN_AI_REQUEST_MODEL, "{}")
-    yield _said(a, names.OUTCOME, "{}")
+    yield _phrase(a, names.GEN_AI_REQUEST_MODEL, "{}")
+    yield _phrase(a, names.OUTCOME, "{}")
 
 
 def _route(a: Attributes) -> Iterable[str]:
@@ -100,73 +100,73 @@ def _route(a: Attributes) -> Iterable[str]:
     if tiers is not None:
         yield "tiers " + (" then ".join(map(str, tiers)) if isinstance(tiers, list) else str(tiers))
     yield _held_out(a)
-    yield _said(a, names.REASON, "because {}")
-    yield _said(a, names.DIFFICULTY, "difficulty {:.3f}")
-    yield _said(a, names.P_ADEQUATE, "p_adequate {:.3f}")
+    yield _phrase(a, names.REASON, "because {}")
+    yield _phrase(a, names.DIFFICULTY, "difficulty {:.3f}")
+    yield _phrase(a, names.P_ADEQUATE, "p_adequate {:.3f}")
     in_domain = a.get(names.IN_DOMAIN)
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
-    yield _said(a, names.CLASSIFIER, "classifier {}")
+    yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
-    yield _said(a, names.BUDGET_LEFT, "{} left", milliseconds)
+    yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
 
 
 def _attempt(a: Attributes) -> Iterable[str]:
     model = a.get(names.GEN_AI_RESPONSE_MODEL) or a.get(names.GEN_AI_REQUEST_MODEL)
     where = "/".join(str(a[name]) for name in (names.TIER, names.BACKEND) if a.get(name))
     yield f"{where} ({model})" if model else where
-    yield "lost the race" if a.get(names.OUTCOME) == names.LOST else _said(a, names.OUTCOME, "{}")
+    yield "lost the race" if a.get(names.OUTCOME) == names.LOST else _phrase(a, names.OUTCOME, "{}")
     yield from _why_beside(a)
-    if not str(a.get(names.REASON, "")).startswith("confidence "):  # that is told with its numbers, next
-        yield _said(a, names.REASON, "because {}")
+    if not str(a.get(names.REASON, "")).startswith("confidence "):  # _confidence gives that with its numbers
+        yield _phrase(a, names.REASON, "because {}")
     yield _confidence(a)
-    yield _said(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
-    yield _said(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
+    yield _phrase(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
+    yield _phrase(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _tokens(a)
-    yield _said(a, names.COST, "{}", dollars)
+    yield _phrase(a, names.COST, "{}", dollars)
     yield _waited(a)
-    yield _said(a, names.TTFT, "first token after {}", milliseconds)
+    yield _phrase(a, names.TTFT, "first token after {}", milliseconds)
     yield _forecast(a)
-    yield _said(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
-    yield _said(a, names.TIMEOUT, "timeout {}", milliseconds)
-    yield _said(a, names.STREAM_END, "stream ended: {}")
+    yield _phrase(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
+    yield _phrase(a, names.TIMEOUT, "timeout {}", milliseconds)
+    yield _phrase(a, names.STREAM_END, "stream ended: {}")
 
 
 def _why_beside(a: Attributes) -> Iterable[str]:
-    """Why an attempt ran beside another, or went on where another ended."""
+    """Yield why an attempt ran beside another, or continued another's text."""
     if a.get(names.HEDGE):
         yield "a hedge, beside an attempt that was late"
     if a.get(names.SPECULATIVE):
-        yield "speculative, begun before it was known to be needed"
-    yield _said(a, names.CONTINUES, "goes on with the text of attempt {}")
+        yield "speculative, started before it was known to be needed"
+    yield _phrase(a, names.CONTINUES, "continues the text of attempt {}")
 
 
 def _shed(a: Attributes) -> Iterable[str]:
-    yield _said(a, names.REASON, "turned away: {}") or "turned away"
-    yield _said(a, names.TIER, "tier {}")
+    yield _phrase(a, names.REASON, "rejected: {}") or "rejected"
+    yield _phrase(a, names.TIER, "tier {}")
     yield _waited(a)
     yield _forecast(a)
 
 
 def _held_out(a: Attributes) -> str:
-    return "held out: the strongest tier answers, by chance and not by difficulty" if a.get(names.HOLDOUT) else ""
+    return "held out: drawn at random to go to the strongest tier" if a.get(names.HOLDOUT) else ""
 
 
 def _waited(a: Attributes) -> str:
-    return _said(a, names.QUEUE, "waited {} in line", milliseconds) if a.get(names.QUEUE) else ""
+    return _phrase(a, names.QUEUE, "waited {} in the queue", milliseconds) if a.get(names.QUEUE) else ""
 
 
 def _forecast(a: Attributes) -> str:
-    return _said(a, names.FORECAST_TTFT, "first token forecast after {}", milliseconds)
+    return _phrase(a, names.FORECAST_TTFT, "first token forecast after {}", milliseconds)
 
 
 def _confidence(a: Attributes) -> str:
-    found, minimum, judged = a.get(names.CONFIDENCE), a.get(names.MIN_CONFIDENCE), a.get(names.TOKENS_JUDGED)
-    if found is None:
+    confidence, minimum, judged = a.get(names.CONFIDENCE), a.get(names.MIN_CONFIDENCE), a.get(names.TOKENS_JUDGED)
+    if confidence is None:
         return ""
-    text = f"confidence {found:.3f}"
+    text = f"confidence {confidence:.3f}"
     if minimum is not None:
-        text += f" {_against(found, minimum)} threshold {minimum:.3f}"
+        text += f" {_against(confidence, minimum)} threshold {minimum:.3f}"
     if judged:
         text += f" over {judged} tokens"
     basis = _BASES.get(a.get(names.CONFIDENCE_BASIS, ""))
@@ -174,9 +174,9 @@ def _confidence(a: Attributes) -> str:
 
 
 def _sample(a: Attributes) -> Iterable[str]:
-    yield f"{a.get(names.BACKEND, '')} asked once more, to compare"
+    yield f"another answer of {a.get(names.BACKEND, '')}, to compare"
     yield _tokens(a)
-    yield _said(a, names.COST, "{}", dollars)
+    yield _phrase(a, names.COST, "{}", dollars)
 
 
 def _tokens(a: Attributes) -> str:
@@ -191,11 +191,11 @@ def _anything(a: Attributes) -> Iterable[str]:
     return (f"{name} {value}" for name, value in a.items())
 
 
-def _against(found: float, minimum: float) -> str:
-    return ">=" if found >= minimum else "<"
+def _against(value: float, minimum: float) -> str:
+    return ">=" if value >= minimum else "<"
 
 
-def _said(a: Attributes, name: str, phrase: str, unit: Callable[[Any], str] | None = None) -> str:
+def _phrase(a: Attributes, name: str, phrase: str, unit: Callable[[Any], str] | None = None) -> str:
     value = a.get(name)
     return "" if value is None or value == "" else phrase.format(unit(value) if unit else value)
 

@@ -1,4 +1,4 @@
-"""The record of one request as the store keeps it: one JSON object, written for reading by people and by tools.
+"""Encode the record of one request as the store keeps it: one JSON object, for people and for tools.
 
     {"v": 1, "trace_id": "4bf9...", "parent_id": null, "started": 1767225600.123456, "ledger": {...},
      "hops": [{"name": "request", "number": 0, "span_id": "00f0...", "start_us": 0, "duration_us": 41230,
@@ -17,14 +17,14 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
 STREAM: Final = "tierline:traces"
-"""The store's stream of records, the newest last."""
+"""Key of the store's stream of records, oldest first."""
 
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
 
 
 def encode(trace: Trace, ledger: Ledger) -> bytes:
-    """The record of a finished request; raises orjson.JSONEncodeError (a TypeError) on what JSON cannot hold."""
+    """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
     root = trace.root
     origin, end = root.start_ns, root.end_ns
     span_id = trace.span_id
@@ -51,5 +51,5 @@ def encode(trace: Trace, ledger: Ledger) -> bytes:
 
 
 def is_record(blob: bytes) -> bool:
-    """Whether it begins as a record of this version does; another version's, or a stranger's, is not for reading."""
+    """Return whether `blob` begins like a record of this version; do not decode one that does not."""
     return blob.startswith(_BEGINNING)

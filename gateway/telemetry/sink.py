@@ -1,7 +1,7 @@
-"""Where finished requests go: metrics at once, then, from one background task, the store and the span exporter.
+"""Record finished requests: in the metrics at once, then in the store and the span exporter by a background task.
 
 Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the store or the exporter
-does not take, is dropped and counted in `tierline_telemetry_dropped_total`, never retried into a backlog.
+does not take, is dropped and counted in `tierline_telemetry_dropped_total`, and not retried.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _log = logging.getLogger("tierline.telemetry")
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
-_BATCH: Final = 16  # per round trip; more would hold the event loop longer than a request should wait
-# One reply for all: to read each costs as much as a tenth of a request.
+_BATCH: Final = 16  # records per round trip; more would hold up the event loop for too long
+# A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
 for i = 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
 return #ARGV - 1
@@ -34,17 +34,20 @@ _CLOSE_S: Final = 1.5
 
 
 class SpanSink(Protocol):
-    """Something that takes finished traces elsewhere; see `telemetry.otlp`."""
+    """Export finished traces; `telemetry.otlp` implements it."""
 
     def export(self, trace: Trace, ledger: Ledger) -> None:
-        """Takes the trace, or drops and counts it; never blocks, never raises."""
+        """Accept the trace, or drop and count it; never block, never raise."""
 
     async def aclose(self) -> None:
-        """Sends what is left, within 3 seconds."""
+        """Send what is left, within 3 seconds."""
 
 
 def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
-    """The OTLP exporter if the environment names an endpoint; without one, opentelemetry is not imported (12 MB)."""
+    """Return the OTLP exporter if the environment sets an endpoint, else None.
+
+    Without an endpoint, opentelemetry (12 MB of memory) is not imported.
+    """
     if (
         not any(os.environ.get(name) for name in _ENDPOINTS)
         or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
@@ -56,7 +59,7 @@ def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
 
 
 class Telemetry:
-    """Takes every finished request once, by `record`. Made, started and closed by the worker's assembly."""
+    """Record each finished request once, by `record`. The worker's assembly starts and closes it."""
 
     def __init__(
         self,
@@ -67,13 +70,13 @@ class Telemetry:
         metrics: Metrics,
         log_request: Callable[[Trace, Ledger], None] | None = None,
     ) -> None:
-        """`keep` is about how many of the latest requests the store holds; 0 keeps none.
+        """Store about the latest `keep` requests; 0 stores none.
 
-        `log_request` writes a request's line into the log; it must not block.
+        `log_request` writes a request's line to the log; it must not block.
         """
         self.metrics = metrics
         self.failing = ""
-        """Why the store did not take the last traces; '' when it did."""
+        """Why the store did not take the last traces; '' if it did."""
         self._store = store
         self._keep = keep
         self._exporter = exporter
@@ -81,19 +84,20 @@ class Telemetry:
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         metrics.watch_store(store.state)
 
     def record(self, trace: Trace, ledger: Ledger) -> None:
-        """Takes a finished request, of which nothing will change any more; ends its root hop if that is still open.
+        """Update the metrics with a finished request and queue it for the store and the exporter.
 
-        Updates the metrics and queues the rest. Call it on the event loop's thread, once, after the reply.
+        Ends its root hop if that is still open; after that the trace and the ledger must not change. Call it on the
+        event loop's thread, once, after the reply.
         """
         trace.root.end(ledger.error)
         try:
             self.metrics.observe(trace, ledger)
-        except Exception:  # noqa: BLE001  (of a wrong type, say; the reply has gone out and must not suffer for it)
+        except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out and must not fail)
             self._dropped("uncountable", trace)
         if len(self._queue) >= _QUEUE:
             self.metrics.telemetry_dropped("queue_full")
@@ -102,11 +106,11 @@ class Telemetry:
         self._waiting.set()
 
     def start(self) -> None:
-        """Starts the background task, on the running event loop."""
+        """Start the background task on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="tierline.telemetry")
 
     async def aclose(self) -> None:
-        """Passes on what is queued and closes the exporter, each within a time limit; 5 s at most in all."""
+        """Pass on what is queued and close the exporter, each within a time limit; at most 5 s in all."""
         self._closing = True
         self._waiting.set()
         if self._task is not None:
@@ -138,7 +142,7 @@ class Telemetry:
                     self._exporter.export(trace, ledger)
                 if self._keep:
                     records.append(encode(trace, ledger))
-            except Exception:  # noqa: BLE001  (one trace that cannot be written must not end telemetry for all)
+            except Exception:  # noqa: BLE001  (one trace that cannot be encoded must not end the background task)
                 self._dropped("unserialisable", trace)
         if not records:
             return
@@ -155,6 +159,6 @@ class Telemetry:
 
     def _dropped(self, reason: str, trace: Trace) -> None:
         self.metrics.telemetry_dropped(reason)
-        if reason not in self._said:
-            self._said.add(reason)
-            _log.exception("telemetry: %s, trace %032x (said once, counted always)", reason, trace.trace_id)
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _log.exception("telemetry: %s, trace %032x (logged once; each is counted)", reason, trace.trace_id)

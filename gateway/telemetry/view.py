@@ -1,7 +1,6 @@
-"""A recorded request drawn for a terminal: one row per hop, its bar placed in time, and below it the reason in words.
+"""Draw recorded requests in a terminal: one row per hop with a bar on the time axis, and below it the reason.
 
-Everything a client or a model may have written is shown with control characters replaced, so that a trace cannot
-move the cursor or paint the screen.
+Control characters in text from clients and models are replaced, so that a trace cannot steer the terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.reasons import dollars, explain, milliseconds
 
 Record = Mapping[str, Any]
-"""A record as `telemetry.record` writes it, decoded."""
+"""A record as `telemetry.record` encodes it, decoded."""
 
 _NAME_WIDTH: Final = 15
 _TIME_WIDTH: Final = 9
@@ -30,7 +29,7 @@ _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE:
 
 
 def draw(record: Record, console: Console, feedback: Feedback | None = None) -> None:
-    """Prints the header and the waterfall of one request, with what was said of its answer afterwards."""
+    """Print the header and the waterfall of one request, and the feedback on it if there is any."""
     width = min(console.width, 140)
     for line, style in _header(record["ledger"], record, feedback):
         _wrapped(console, line, width, indent="", style=style)
@@ -43,7 +42,7 @@ def draw(record: Record, console: Console, feedback: Feedback | None = None) -> 
 
 
 def draw_list(records: Sequence[Record], console: Console) -> None:
-    """Prints one row per request, in the order given; where a terminal is too narrow, its id on a line of its own."""
+    """Print one row per request, in the order given; in a narrow terminal the id is on a line of its own."""
     rows = [_cells(record["ledger"], record["started"]) for record in records]
     widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
     ids = [_plain(record["ledger"]["request_id"]) for record in records]
@@ -100,7 +99,7 @@ def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[t
 
 
 def _money(ledger: Record) -> str:
-    """What it cost, what of it was for nothing, and what always asking the strongest tier would have cost."""
+    """Return the request's cost, the wasted part of it, and what the strongest tier alone would have cost."""
     parts = [f"cost {dollars(ledger['cost_usd'])}"]
     tokens = ledger.get("wasted_tokens")  # a record of an older version has none
     if ledger["wasted_usd"] or tokens:
@@ -141,7 +140,7 @@ def _row(hop: Record, total_us: int, width: int, *, fancy: bool) -> Text:
 
 
 def _blocks(start: float, length: float, room: int) -> str:
-    """A bar of eighths of a cell; its left edge snaps to a cell, because no character starts within one."""
+    """Draw a bar in eighths of a cell; its left edge is at a cell's edge, because no character starts within one."""
     left = min(int(start), room - 1)
     eighths = max(min(round((start + length - left) * 8), (room - left) * 8), 1)
     bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -160,7 +159,7 @@ def _wrapped(console: Console, text: str, width: int, *, indent: str, style: str
 
 
 def _fancy(console: Console) -> bool:
-    """Whether block characters will come out right: on a terminal that speaks UTF-8, and never into a pipe."""
+    """Return whether to draw with block characters: only on a UTF-8 terminal, never into a pipe."""
     return console.is_terminal and console.encoding.lower().startswith("utf")
 
 

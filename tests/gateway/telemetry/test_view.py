@@ -145,10 +145,10 @@ def test_an_abstention_is_said() -> None:
         (names.ATTEMPT, {names.OUTCOME: names.LOST}, "lost the race"),
         (names.ATTEMPT, {names.HEDGE: True}, "a hedge"),
         (names.ATTEMPT, {names.SPECULATIVE: True}, "speculative"),
-        (names.ATTEMPT, {names.CONTINUES: 1}, "goes on with the text of attempt 1"),
+        (names.ATTEMPT, {names.CONTINUES: 1}, "continues the text of attempt 1"),
         (names.ATTEMPT, {names.TTFT: 40.0}, "first token after 40.0 ms"),
-        (names.ATTEMPT, {names.QUEUE: 12.5}, "waited 12.5 ms in line"),
-        (names.HOP_SHED, {names.REASON: "the line is full"}, "turned away: the line is full"),
+        (names.ATTEMPT, {names.QUEUE: 12.5}, "waited 12.5 ms in the queue"),
+        (names.HOP_SHED, {names.REASON: "the queue is full"}, "rejected: the queue is full"),
     ],
 )
 def test_what_the_live_cascade_did_is_said(hop: str, attributes: dict[str, Any], said: str) -> None:
@@ -157,9 +157,9 @@ def test_what_the_live_cascade_did_is_said(hop: str, attributes: dict[str, Any],
 
 
 def test_a_place_at_once_is_not_mentioned() -> None:
-    """An attempt that did not wait in line says nothing of one."""
+    """An attempt that did not wait has no phrase about a queue."""
     hop = {"name": names.ATTEMPT, "attributes": {names.QUEUE: 0.0}, "error": None}
-    assert "in line" not in "; ".join(explain(hop))
+    assert "queue" not in "; ".join(explain(hop))
 
 
 def test_amounts_read_well() -> None:
@@ -179,4 +179,4 @@ def test_a_shared_answer_names_whose_it_was() -> None:
         "shared the answer of request req-1"
     ]
     lost = {"name": names.CACHE_FOLLOW, "attributes": {names.CACHE_OUTCOME: "lost"}, "error": None}
-    assert explain(lost) == ["who made the answer is gone"]
+    assert explain(lost) == ["the worker that produced the answer is gone"]
