@@ -1,22 +1,23 @@
-"""What a client is told when there is no answer: one envelope, one table.
+"""Define the errors that clients get, each with its status, type and code, and encode OpenAI's error envelope.
 
     ApiError
     ├── InvalidRequest         400  invalid_request_error   the body or a header is not what the API takes
     ├── Unauthorized           401  invalid_request_error   the key is missing or unknown
-    ├── Forbidden              403  permission_error        another site's page, or a name that is not ours
+    ├── Forbidden              403  permission_error        the Origin is another site, or the Host is not this machine
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
-    ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and it is not
+    ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause
-    ├── Overloaded             503  service_unavailable_error  every backend carries all it may
+    ├── Overloaded             503  service_unavailable_error  the gateway, or every backend, is at its limit
+    ├── Draining               503  service_unavailable_error  the process stops before the answer was complete
     ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
-    ├── UpstreamTimeout        504  upstream_error          a backend, or the whole deadline, ran out of time
-    ├── PassedThrough          any  the backend's own       the caller's fault, found by the backend
-    └── InternalError          500  server_error            a bug of ours
+    ├── UpstreamTimeout        504  upstream_error          a backend was too slow, or the deadline passed
+    ├── PassedThrough          any  the backend's own       a client error that the backend found
+    └── InternalError          500  server_error            a bug in the gateway
 
-Bodies are `{"error": {"message", "type", "param", "code"}}`, all four keys always there.
+Bodies are `{"error": {"message", "type", "param", "code"}}`, always with all four keys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MAX_RETRY_AFTER_S: Final = 60
 
 
 class ApiError(Exception):
-    """An answer that is an error. Subclasses fix status, type and the default code."""
+    """An error reply. Subclasses set `status`, `type` and the default `code`; `param` names the field or header."""
 
     status = 500
     type = "server_error"
@@ -49,22 +50,22 @@ class ApiError(Exception):
             self.code = code
 
     def body(self) -> bytes:
-        """The envelope, serialised."""
+        """Return the error envelope as JSON."""
         return envelope(self.message, self.type, self.param, self.code)
 
 
 def envelope(message: str, type_: str, param: str | None, code: str | None) -> bytes:
-    """The error envelope of the OpenAI API."""
+    """Return the OpenAI API's error envelope as JSON."""
     return orjson.dumps({"error": {"message": message, "type": type_, "param": param, "code": code}})
 
 
 def stream_error(why: str, code: str) -> bytes:
-    """Return the last event of a stream that breaks off: the error envelope as one server-sent event."""
+    """Return the last event of a stream that ends early: the error envelope as one server-sent event."""
     return b"data: " + envelope(f"The answer broke off: {why}.", "upstream_error", None, code) + b"\n\n"
 
 
 def retry_after(seconds: float) -> Headers:
-    """Return the `Retry-After` header: whole seconds from 1 to 60, the range that the SDKs obey."""
+    """Return a `Retry-After` header of whole seconds from 1 to 60, the range that OpenAI's SDKs obey."""
     return ((b"retry-after", b"%d" % min(_MAX_RETRY_AFTER_S, max(1, math.ceil(seconds)))),)
 
 
@@ -79,7 +80,7 @@ class InvalidRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the same words for a missing and for a wrong key."""
+    """401: the key is missing or unknown; both have the same message."""
 
     status = 401
     type = "invalid_request_error"
@@ -103,7 +104,7 @@ class NotFound(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """405, with `Allow`."""
+    """405, with an `Allow` header."""
 
     status = 405
     type = "invalid_request_error"
@@ -111,7 +112,7 @@ class MethodNotAllowed(ApiError):
 
 
 class RequestTooLarge(ApiError):
-    """413: the connection is closed, since the rest of the body was not read."""
+    """413; the connection is closed, because the rest of the body was not read."""
 
     status = 413
     type = "invalid_request_error"
@@ -119,7 +120,7 @@ class RequestTooLarge(ApiError):
 
 
 class UnsupportedMediaType(ApiError):
-    """415: not JSON, or a content encoding we do not take."""
+    """415: the body is not JSON, or has a content encoding."""
 
     status = 415
     type = "invalid_request_error"
@@ -127,7 +128,7 @@ class UnsupportedMediaType(ApiError):
 
 
 class CacheOnlyMiss(ApiError):
-    """504, as RFC 9111 asks of `only-if-cached` without a stored answer."""
+    """504: `only-if-cached` was requested and no stored answer fits; the status is RFC 9111's (5.2.1.7)."""
 
     status = 504
     type = "invalid_request_error"
@@ -135,7 +136,7 @@ class CacheOnlyMiss(ApiError):
 
 
 class RateLimited(ApiError):
-    """429, passed on because every backend that could answer asks for a pause."""
+    """429: every backend that could answer asks for a pause."""
 
     status = 429
     type = "rate_limit_error"
@@ -143,7 +144,7 @@ class RateLimited(ApiError):
 
 
 class Overloaded(ApiError):
-    """503, with `Retry-After`."""
+    """503, with a `Retry-After` header: the gateway, or every backend that could answer, is at its limit."""
 
     status = 503
     type = "service_unavailable_error"
@@ -151,7 +152,7 @@ class Overloaded(ApiError):
 
 
 class Draining(ApiError):
-    """503: the process stops, and the time that what was in flight had to end is over."""
+    """503: the process stops, and the time for requests in progress to finish (`limits.finish`) is over."""
 
     status = 503
     type = "service_unavailable_error"
@@ -175,7 +176,7 @@ class UpstreamTimeout(ApiError):
 
 
 class PassedThrough(ApiError):
-    """The backend said that the caller is at fault; its status and words, in our envelope."""
+    """A backend's client error, passed on with its own status and message in the OpenAI envelope."""
 
     def __init__(self, status: int, message: str, type_: str, param: str | None, code: str | None) -> None:
         super().__init__(message, param=param)
@@ -185,7 +186,7 @@ class PassedThrough(ApiError):
 
 
 class InternalError(ApiError):
-    """500: a bug of ours. The message says nothing of its inside; the span does."""
+    """500: a bug in the gateway. The message gives no details; the request's trace does."""
 
     def __init__(self) -> None:
-        super().__init__("The gateway met an internal error. It has been recorded under this request id.")
+        super().__init__("An internal error occurred in the gateway. It has been recorded under this request id.")

@@ -1,7 +1,7 @@
-"""Which addresses a config may name: for a backend http(s) only, and never a link-local or cloud metadata address.
+"""Check the addresses in a config: backends are http(s) only, and never link-local or cloud metadata addresses.
 
-Those addresses hand a machine's credentials to whoever asks; a config that names one is a mistake or an attack. Names
-are compared as written, not resolved: what a private DNS answers is the deployment's own affair.
+Those addresses give a machine's credentials to any caller; a config that names one is a mistake or an attack. Names are
+compared as written, not resolved: what a private DNS answers is the deployment's responsibility.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _METADATA_ADDRESSES = frozenset(
 
 
 def check_http_url(url: str) -> None:
-    """Raises ValueError, with the reason, for a URL that no backend may have."""
+    """Check a backend's base URL. Raises ValueError, with the reason, if no backend may have it."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -33,19 +33,22 @@ def check_http_url(url: str) -> None:
     if parts.query or parts.fragment:
         raise ValueError("a base URL has no query and no fragment")
     if is_metadata(parts.hostname):
-        raise ValueError(f"{parts.hostname} is a link-local or cloud metadata address, which is never a backend")
+        raise ValueError(f"{parts.hostname} is a link-local or cloud metadata address, which no backend may have")
 
 
 def check_store_url(url: str) -> None:
-    """Raises ValueError, with the reason and without the URL, which may hold a password, for one no store can have."""
-    # The client library reads the URL itself: what it takes and what it refuses is nobody else's to repeat.
+    """Check the store's URL. Raises ValueError with the reason, without the URL, which may hold a password."""
+    # The store's client parses the URL, so its rules are not repeated here.
     from cache.store.redis_store import RedisStore
 
     RedisStore.from_url(url)
 
 
 def is_metadata(host: str) -> bool:
-    """Whether `host` (a name, or an address in any notation the resolver takes) is link-local or serves metadata."""
+    """Return whether `host` is a link-local or cloud metadata address.
+
+    `host` is a name, or an address in any notation that the resolver accepts.
+    """
     name = host.lower().rstrip(".")
     address = _address(name.split("%", 1)[0])
     if address is None:
@@ -55,7 +58,7 @@ def is_metadata(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an address without a port, can only mean this machine."""
+    """Return whether `host`, a name or an address without a port, can only mean this machine."""
     name = host.lower().removeprefix("[").removesuffix("]")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -71,6 +74,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         pass
     try:
-        return ipaddress.IPv4Address(socket.inet_aton(host))  # 0xa9fea9fe, 2852039166 and 169.254.43518 too
+        return ipaddress.IPv4Address(socket.inet_aton(host))  # accepts 0xa9fea9fe, 2852039166 and 169.254.43518 too
     except OSError:
         return None

@@ -1,7 +1,7 @@
-"""What a config takes from its surroundings: `${VAR}` and `${VAR:-default}` in values, and secrets.
+"""Fill environment variables into a config (`${VAR}`, `${VAR:-default}`) and read secrets.
 
-A variable that is empty counts as not set. `$${` stands for a literal `${`. Secrets are never values of the config:
-it names the variable or the file that holds them, and what is wrong with one is said without showing it.
+An empty variable counts as not set. `$${` stands for a literal `${`. Secrets are never values of the config: it names
+the variable or the file that holds them. Error messages never show a secret.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Environ = Mapping[str, str]
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _INSIDE = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?$", re.DOTALL)
-# Upper case only: a key pasted where its variable's name belongs must not pass for a name and be printed as one.
+# Upper case only, so that a key written by mistake in place of a variable's name is not accepted and printed.
 _VARIABLE = re.compile(r"^[A-Z_][A-Z0-9_]{0,127}$")
 _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 _MAX_SECRET_FILE = 64 << 10
 
 
 class BadSecret(ValueError):
-    """A secret that is there, or should be, and cannot be used. The message never contains it."""
+    """Raised for a secret that cannot be read or used. The message never contains the secret."""
 
 
 def interpolate(document: Document, environ: Environ) -> Document:
-    """The document with every reference replaced by its value; raises InvalidContent naming each that has none."""
+    """Return the document with every reference replaced by its value. Raises InvalidContent naming each without one."""
     problems: list[Problem] = []
     value = _filled(document.value, (), document, environ, problems)
     if problems:
@@ -41,7 +41,7 @@ def interpolate(document: Document, environ: Environ) -> Document:
 
 
 def variables_in(text: object) -> list[str]:
-    """The names that a value of the file refers to."""
+    """Return the names of the variables that a value of the file refers to."""
     if not isinstance(text, str):
         return []
     inside = (_INSIDE.match(reference[1]) for reference in _REFERENCE.finditer(text) if reference[1] is not None)
@@ -49,15 +49,15 @@ def variables_in(text: object) -> list[str]:
 
 
 def secret_from_env(name: str, environ: Environ) -> SecretStr | None:
-    """The secret in the variable `name`, None if it is not set; raises BadSecret."""
+    """Return the secret in the variable `name`, None if it is not set. Raises BadSecret."""
     if not _VARIABLE.match(name):
-        raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); a key itself never stands here")
+        raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); do not write the key itself here")
     value = environ.get(name)
     return _checked(value, name) if value else None
 
 
 def secrets_from_file(file: Path) -> tuple[list[SecretStr], str | None]:
-    """The secrets in `file`, one a line, and a warning if others can read it; raises BadSecret."""
+    """Return the secrets in `file`, one a line, and a warning if other users can read it. Raises BadSecret."""
     try:
         if not file.is_file():
             raise BadSecret(f"{file}: no such file")
@@ -68,15 +68,15 @@ def secrets_from_file(file: Path) -> tuple[list[SecretStr], str | None]:
         raise BadSecret(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadSecret(f"{file}: not text") from None
-    found = [_checked(line, str(file)) for line in lines if line]
-    if not found:
+    secrets = [_checked(line, str(file)) for line in lines if line]
+    if not secrets:
         raise BadSecret(f"{file}: empty")
-    open_to = f"{file} can be read by other users (mode {mode & 0o777:o}); chmod 600 it"
-    return found, open_to if mode & _READABLE_BY_OTHERS else None
+    warning = f"{file} can be read by other users (mode {mode & 0o777:o}); chmod 600 it"
+    return secrets, warning if mode & _READABLE_BY_OTHERS else None
 
 
 def _checked(value: str, source: str) -> SecretStr:
-    # It goes into a header: anything but visible ASCII would be refused there, or split the header.
+    # Keys are sent in a header, where anything but visible ASCII is refused or would split the header.
     if not all("!" <= char <= "~" for char in value):
         raise BadSecret(f"the key in {source} holds whitespace, control or non-ASCII characters")
     return SecretStr(value)
@@ -98,9 +98,9 @@ def _filled(value: Any, path: KeyPath, document: Document, environ: Environ, pro
             problems.append(document.problem(path, f"{reference[0]!r}: write ${{VAR}} or ${{VAR:-default}}"))
             return ""
         name, default = match[1], match[2]
-        found = environ.get(name) or default
-        if found is None:
+        text = environ.get(name) or default
+        if text is None:
             problems.append(document.problem(path, f"the environment variable {name} is not set"))
-        return found or ""
+        return text or ""
 
     return _REFERENCE.sub(fill, value)

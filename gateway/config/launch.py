@@ -1,6 +1,6 @@
-"""What a gateway is launched with: the command line's part of it, the same in every process that serves.
+"""Hold the command-line settings of a gateway, and load its deployment and policies from them.
 
-The commands make a Launch from their flags; the server hands it to its workers as text, for they are spawned.
+The commands make a Launch from their flags; the server passes it as text to its workers, which are spawned processes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from policies.yaml_source import read_yaml
 
 def _open(host: str) -> str:
     return (
-        f"{host or 'every address'} can be reached from other machines, and without tenants no key is asked for: "
-        "anyone there could spend the backends' keys. Add tenants, or listen on 127.0.0.1; where something in front "
-        "keeps strangers out, say so with access: {keyless: true}"
+        f"{host or 'every address'} can be reached from other machines, and without tenants no key is required: "
+        "anyone there could spend the backends' keys. Add tenants, or listen on 127.0.0.1; if something in front "
+        "controls access, set access: {keyless: true}"
     )
 
 
 class CannotServe(Exception):
-    """The gateway cannot be started as it was asked to be. The message is one clear line."""
+    """Raised when the gateway cannot be started as requested. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """None leaves the choice to the config, or to what comes with Tierline."""
+    """Command-line settings; None means the config's value, or the config and policies shipped with Tierline."""
 
     config: Path | None = None
     policies: Path | None = None
@@ -45,9 +45,10 @@ class Launch:
     workers: int = 1
 
     def deployment(self, environ: Environ = os.environ) -> Deployment:
-        """Load the deployment, with `host` and `port` in place of the config's; raises ConfigError.
+        """Load the deployment, with `host` and `port` in place of the config's.
 
-        An address that other machines reach is refused where no key is asked for, unless the config says it is meant.
+        Raises ConfigError for an invalid config, and for an address that other machines reach if no key is required,
+        unless the config has `access: {keyless: true}`.
         """
         deployment = load_deployment(self.config, environ)
         given = {"host": self.host, "port": self.port}
@@ -59,7 +60,7 @@ class Launch:
         return deployment
 
     def policy_source(self, deployment: Deployment) -> PolicySource:
-        """Where the policies of that deployment come from. Nothing is read yet."""
+        """Return the source of that deployment's policies, without reading them yet."""
         return PolicySource(
             self.policies or SHIPPED,
             tuple(map(_deployed, deployment.tiers)),
@@ -70,19 +71,19 @@ class Launch:
         )
 
     def to_text(self) -> str:
-        """For a variable of a worker's environment."""
+        """Return the settings as JSON text, for an environment variable of the workers."""
         return orjson.dumps(asdict(self), default=str).decode()
 
     @classmethod
     def from_text(cls, text: str) -> Launch:
-        """What `to_text` wrote."""
+        """Return the settings that `to_text` wrote."""
         fields: dict[str, Any] = orjson.loads(text)
         paths = {name: Path(fields[name]) for name in ("config", "policies") if fields[name] is not None}
         return cls(**{**fields, **paths})
 
 
 def _deployed(tier: TierConfig) -> DeployedTier:
-    """The tier, as policies see it: where a backend is configured, the others do not count."""
+    """Return the tier as policies see it: only its configured backends count, or all if none is."""
     backends = [backend for backend in tier.backends if backend.configured] or tier.backends
     return DeployedTier(
         tier.name,

@@ -1,10 +1,10 @@
-"""Keeps the policies in force in step with their files, while requests go on.
+"""Reload policy files when they change, while requests continue.
 
-The files are looked at (names, times, sizes) about twice a second, in a thread; less often where there are so many
-that this would take more than 0.4% of a core: 1,000 about once a second. A change is read once it has come to rest for
-one look: a burst of writes is one reload, and a file that is half written or, between an editor's two renames, not
-there is not read. Only the files that changed are read. A set that cannot be loaded changes nothing: the last good one
-stays in force, and what is wrong is told once and remembered until it is mended.
+The files' names, times and sizes are checked about twice a second, in a thread; less often if that would take more than
+0.4% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same state, so a
+burst of writes is one reload, and a file that is half written, or missing between an editor's two renames, is not read.
+Only changed files are read. If the new set cannot be loaded, the last valid one stays in force; the failure is reported
+once and remembered until it is corrected.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
 
 _SHARE: Final = 0.004
-"""Of a core, what looking at unchanged files may take."""
+"""Largest share of one CPU core for checking unchanged files."""
 
 
 class PolicyReloader:
-    """`current` is the set in force; `failure` is why the files as they are now are not, or None. `run()` is a task.
+    """Hold the policy set in force (`current`), and why the files' present state is not in force (`failure`, or None).
 
-    A request takes `current` once, at its start, and keeps that set to its end. `on_success` is called with every set
-    that comes into force and when a failure is mended; `on_failure` with every new failure; both on the event loop.
+    A request reads `current` once, at its start, and uses that set to its end. `on_success` is called with every set
+    that comes into force, and when a failure is corrected; `on_failure` with every new failure; both on the event loop.
+    Run `run()` as a task.
     """
 
     def __init__(
@@ -43,21 +44,21 @@ class PolicyReloader:
         self._on_failure = on_failure
         self._interval_s = interval_s
         self._pause_s = interval_s
-        # Nothing counts as seen yet, so what was written between the first load and the first look is not missed.
+        # No snapshot yet: the first check reloads, so a change between the first load and that check is not missed.
         self._read: Snapshot | None = None
         self._last: Snapshot | None = None
 
     async def run(self) -> None:
-        """Looks and reloads until cancelled."""
+        """Check and reload until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(self._pause_s)
 
     async def look(self) -> None:
-        """Looks at the files once, and reloads if they changed and rest."""
+        """Check the files once, and reload them if they have changed and then stayed the same for one check."""
         now, cost_s = await asyncio.to_thread(self._snapshot)
         rests, self._last = now == self._last, now
-        # What has just changed is looked at again soon.
+        # Check again soon after a change.
         self._pause_s = max(self._interval_s, cost_s / _SHARE) if rests else self._interval_s / 2
         if rests and now != self._read:
             await self._reload(now)
@@ -65,7 +66,7 @@ class PolicyReloader:
     async def _reload(self, seen: Snapshot) -> None:
         loaded, failure = await asyncio.to_thread(self._load, seen)
         if await asyncio.to_thread(self._source.snapshot) != seen:
-            return  # written to while it was read: what was read may be neither the old nor the new
+            return  # written to while being read, so what was read may be a mixture of old and new
         self._read = seen
         if failure is not None:
             if self.failure is None or self.failure.problems != failure.problems:
@@ -77,7 +78,7 @@ class PolicyReloader:
             self._on_success(loaded)
 
     def _snapshot(self) -> tuple[Snapshot, float]:
-        """The files as they look now, and the seconds of CPU that this took."""
+        """Return the files' present state, and the CPU seconds that reading it took."""
         began = time.thread_time()
         return self._source.snapshot(), time.thread_time() - began
 

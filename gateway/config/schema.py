@@ -1,9 +1,9 @@
-"""What a deployment is made of: its tiers and backends, its store, its tenants, its limits.
+"""Define the schema of a deployment's config file: tiers and backends, store, tenants, limits.
 
-These are the frozen shapes of `deploy/tierline.yaml`; `gateway.config.loader` reads the file, fills in the environment
-and resolves the secrets. Durations are held in seconds, sizes in bytes, prices in US dollars per million tokens.
-A backend that lacks its key or its URL is *unconfigured*, with a reason, and never an error: the gateway runs
-without it and says so. Secrets are `SecretStr`: they print as asterisks, and only `get_secret_value()` gives them.
+These frozen models describe `deploy/tierline.yaml`; `gateway.config.loader` reads the file, fills in environment
+variables and resolves the secrets. Durations are in seconds, sizes in bytes, prices in US dollars per million tokens.
+A backend without its key or URL is *unconfigured*, with a reason: that is not an error, and the gateway runs without
+it. Secrets are `SecretStr`: they print as asterisks, and only `get_secret_value()` returns them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Capability = Literal["tools", "vision", "json"]
 
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 DEFAULT_TENANT: Final = "default"
-"""Who everybody is where there are no tenants."""
+"""Name of the tenant of all requests where the config has no tenants."""
 _UNIT_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -40,14 +40,14 @@ def _size(value: object) -> int:
 
 
 def _fit_for_a_header(value: str) -> str:
-    """Every reply names the model that gave it."""
+    """Check that a model's name can be sent in a header: every reply names the model that gave it."""
     if not value.isprintable():
         raise ValueError("holds line breaks or other control characters")
     return value
 
 
 def _none_if_empty(value: object) -> object:
-    """`${VAR:-}` gives an empty string where there is nothing; optional fields read that as absent."""
+    """Turn '' into None: `${VAR:-}` gives an empty string if the variable is not set."""
     return None if value == "" else value
 
 
@@ -59,7 +59,7 @@ Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Price(Section):
-    """US dollars per million tokens, in and out."""
+    """US dollars per million prompt tokens (`input`) and completion tokens (`output`)."""
 
     input: Dollars = 0.0
     output: Dollars = 0.0
@@ -72,7 +72,7 @@ class Http(Section):
     client: Literal["http1", "aiohttp", "httpx2"] = "http1"
     http2: bool = False
     proxy: OptionalText = Field(default=None, repr=False)
-    """An http:// or https:// proxy; may hold a password, hence not printed."""
+    """URL of an http:// or https:// proxy; may hold a password, so it is not printed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,18 +92,21 @@ class Http(Section):
 
 
 class Queue(Section):
-    """A hard cap on who waits for a backend that carries all it may: so many requests per worker, and none longer than
-    `wait`. What is not written caps nothing: each surface's policy says how many of its requests wait, and how long.
+    """Hard cap on the requests that wait for a full backend, over all surfaces together.
+
+    A value that is not set caps nothing: each surface's policy limits how many of its requests wait, and how long.
     """
 
     length: Annotated[Whole, Field(ge=0)] | None = None
+    """Most waiting requests per worker."""
     wait: Seconds | None = None
+    """Longest wait of a request."""
 
 
 class Warm(Section):
-    """A backend that grows cold: after so long without a call its first token takes about `ttft`.
+    """Cold start of a backend: when it has had no call for `after`, its next first token takes about `ttft`.
 
-    With `keep` a request for one token goes out before that.
+    With `keep`, the gateway sends a one-token request before that time is over.
     """
 
     after: Annotated[Seconds, Field(gt=0)]
@@ -112,7 +115,7 @@ class Warm(Section):
 
 
 class BackendConfig(Section):
-    """One model endpoint. What the loader resolves is never written in a file: `key`, `head`, `unconfigured_reason`."""
+    """One model endpoint. The loader sets `key`, `head` and `unconfigured_reason`; a config file cannot."""
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
@@ -121,44 +124,46 @@ class BackendConfig(Section):
     script: tuple[ScriptedRule, ...] = ()
     """Of a scripted backend: the first rule that fits a request gives its reply; the last fits every request."""
     base_url: str = ""
-    """Up to and with `/v1`, no slash at the end; empty if not known yet, and then the backend is unconfigured."""
+    """URL up to and including `/v1`, without a slash at the end; if empty, the backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
     key_env: OptionalText = None
     key_file: OptionalPath = None
     price: Price = Price()
     max_in_flight: Annotated[Whole, Field(ge=1)] = 64
-    """Calls at a time, of all workers together."""
+    """Most concurrent calls, of all workers together."""
     adaptive: bool = True
-    """Whether fewer are sent while it slows down under them."""
+    """Whether the limit on concurrent calls is lowered while the backend's latency rises under load."""
     queue: Queue = Queue()
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Its share of the tier's requests beside the other backends', where the tier selects by weight."""
+    """Relative share of the tier's requests, used with `select: weighted`."""
     warm: Warm | None = None
     continuation: Literal["none", "prefill", "continue_final_message", "prompt"] = "none"
-    """How it goes on with a text that another model began, if it can: `prefill` takes an assistant message at the end
-    as its own beginning (llama.cpp, Anthropic), `continue_final_message` is vLLM's field for it, and `prompt` asks for
-    the rest in words (OpenAI)."""
+    """How the backend is asked to continue a text that another model began, if it can: `prefill` sends the text as a
+    final assistant message (llama.cpp, Anthropic), `continue_final_message` sets vLLM's field of that name, and
+    `prompt` asks for the rest in an instruction (OpenAI)."""
     capabilities: frozenset[Capability] = frozenset()
     context: Annotated[Annotated[Whole, Field(ge=1)] | None, BeforeValidator(_none_if_empty)] = None
-    """How many tokens it holds, prompt and reply together; None where that is not known, and then nothing is kept from
-    it for its length. Of the model that `tierline up` starts it is known."""
+    """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
+    for its length. For the model that `tierline up` starts it is set automatically."""
     logprobs: bool = True
-    """Whether it can give token log-probabilities. Where it cannot, a policy's `agreement` is the evidence there is."""
+    """Whether it returns token log-probabilities. If not, confidence can only come from a policy's `agreement`."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"
-    """`default` is the head that ships for this model, if one does; `none`; or the path of one of your own."""
+    """`default` for the head shipped for this model, if there is one; `none`; or the path of a head of your own."""
     watch_drafts: bool = False
-    """Whether the judged drafts of JSON requests are read as streams, so that a poor one is cancelled early."""
+    """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
     connect_timeout: Seconds = 2.0
     patience: Annotated[Seconds, Field(gt=0)] = 10.0
-    """How long it may be silent before its first byte until that counts against it. Requests may give up sooner."""
+    """Time to the first byte beyond which a timed-out call counts as the backend's failure. Requests may give up
+    sooner."""
     idle_timeout: Annotated[Seconds, Field(gt=0)] = 30.0
-    """How long a stream that has begun may be silent."""
+    """Longest pause between two chunks of a stream."""
     max_reply: Size = 16 << 20
+    """Largest accepted reply."""
     key: SecretStr | None = None
     unconfigured_reason: str | None = None
     head: InstanceOf[ScoringHead] | None = None
-    """Read by the loader from where `confidence_head` says."""
+    """The confidence head that `confidence_head` names, read by the loader."""
 
     @field_validator("base_url")
     @classmethod
@@ -211,12 +216,13 @@ class BackendConfig(Section):
 
 
 class TierConfig(Section):
-    """One rung of the ladder."""
+    """One tier: backends that serve the same purpose."""
 
     name: Name
     select: Literal["power_of_two", "weighted", "sticky"] = "power_of_two"
-    """Which of its backends is called: the better of two by their latency now; by weight; or the one that had this
-    conversation before, whose prompt cache is warm, unless another is faster by more than the cache saves."""
+    """How a backend is chosen. `power_of_two`: the faster of two random ones, by current latency. `weighted`: at random
+    by `weight`. `sticky`: the one that served this conversation before and has its prompt cached, unless another is
+    faster by more than that cache saves."""
     backends: Annotated[tuple[BackendConfig, ...], Field(min_length=1)]
 
     @field_validator("backends")
@@ -232,25 +238,25 @@ class TierConfig(Section):
 
     @property
     def configured(self) -> bool:
-        """Whether at least one backend is."""
+        """Whether at least one backend is configured."""
         return any(backend.configured for backend in self.backends)
 
     @property
     def unconfigured_reason(self) -> str | None:
-        """Why no backend of this tier can be used; None when one can."""
+        """Why no backend of this tier can be used; None if one can."""
         if self.configured:
             return None
         return "; ".join(dict.fromkeys(backend.unconfigured_reason or "no base_url" for backend in self.backends))
 
 
 class StoreConfig(Section):
-    """The Redis-protocol store. Without a URL, `tierline up` starts one and `tierline serve` runs without."""
+    """Redis-protocol store. Without a URL, `tierline up` starts a store and `tierline serve` runs without one."""
 
     url: OptionalText = Field(default=None, repr=False)
-    """redis://, rediss:// or unix://; may hold a password, hence not printed."""
+    """A redis://, rediss:// or unix:// URL; may hold a password, so it is not printed."""
     index: Choice = "auto"
-    """Where questions are looked up by meaning: the best that the server can carry, or one of these and no other:
-    its `vector_sets` (Redis 8), its `query_engine` (FT.*), or a `replica` in each worker (any server)."""
+    """Index of the semantic cache. `auto`: the best that the server supports. Otherwise this one only: the server's
+    `vector_sets` (Redis 8), its `query_engine` (FT.* commands), or a `replica` in each worker (any server)."""
 
     @field_validator("url")
     @classmethod
@@ -261,32 +267,34 @@ class StoreConfig(Section):
 
 
 class EmbeddingConfig(Section):
-    """Which encoder embeds requests, and the folder where what it makes once is kept."""
+    """Encoder that embeds requests, and the folder (`state`) for files that it generates."""
 
     kind: Literal["static", "minilm"] = "static"
     state: Path = Path(".state")
 
 
 class LocalModel(Section):
-    """The model that `tierline up` serves itself, when no backend URL is given for it. `serve` ignores this."""
+    """Model that `tierline up` serves with llama.cpp for a backend without a URL. `tierline serve` ignores this."""
 
     gguf: OptionalPath = None
-    """None is the model that ships with Tierline."""
+    """Path of a GGUF file; None for the model that ships with Tierline."""
     context: Annotated[Whole, Field(ge=256)] = 4096
-    """Tokens per slot."""
+    """Context length in tokens, per slot."""
     slots: Annotated[Whole, Field(ge=1, le=64)] = 4
+    """Requests served at the same time."""
     threads: Annotated[Whole, Field(ge=1)] | None = None
+    """CPU threads; None for llama.cpp's default."""
 
 
 class TelemetryConfig(Section):
-    """What is recorded of requests: whether with their prompts, and how many of the latest are kept."""
+    """Recording of requests: whether with their prompts, and how many of the latest to keep."""
 
     prompts: bool = False
     keep: Annotated[Whole, Field(ge=0)] = 10_000
 
 
 class LogConfig(Section):
-    """What goes to stderr. `requests` is a line for each finished request, at any level."""
+    """Log on stderr. `requests` adds a line for each finished request, at any level."""
 
     format: Literal["text", "json"] = "text"
     requests: bool = False
@@ -294,32 +302,34 @@ class LogConfig(Section):
 
 
 class Limits(Section):
-    """What the gateway takes from a client."""
+    """Limits on clients' requests and connections."""
 
     body: Size = 4 << 20
+    """Largest request body."""
     values: Annotated[Whole, Field(ge=10_000)] = 100_000
-    """Commas and opening brackets outside of strings: what a body costs to read goes by these, not by its bytes."""
+    """Most values in a body, counted as commas and opening brackets outside strings: they decide what parsing costs."""
     messages: Annotated[Whole, Field(ge=1)] = 10_000
+    """Most messages in a request."""
     tools: Annotated[Whole, Field(ge=1)] = 512
-    """Of `functions` too. OpenAI takes 128."""
+    """Most `tools`, or `functions`, in a request. OpenAI accepts 128."""
     stop: Annotated[Whole, Field(ge=1)] = 64
-    """OpenAI takes 4."""
+    """Most stop strings in a request. OpenAI accepts 4."""
     in_flight: Annotated[Whole, Field(ge=1)] = 2048
-    """Requests that one worker has in hand; one more is refused with 503 before it is read."""
+    """Most requests in progress per worker; one more is refused with 503 before its body is read."""
     connections: Annotated[Whole, Field(ge=1)] = 8192
-    """Connections that one worker keeps open; one more closes the one that has been idle the longest."""
+    """Most open connections per worker; one more closes the one that has been idle the longest."""
     stall: Annotated[Seconds, Field(gt=0)] = 60.0
-    """How long a client may leave what it was sent unread; then its request ends, and the backend's call with it."""
+    """How long a client may leave sent data unread; after that its request and the backend's call are ended."""
     silent: Annotated[Seconds, Field(gt=0)] = 10
-    """How long a new connection may say nothing; between two requests it is 75 s."""
+    """How long a new connection may wait with its first request; between two requests it may wait 75 s."""
     drain: Seconds = 2.0
-    """How long after SIGTERM newcomers are still taken, while /readyz says 503 already."""
+    """How long after SIGTERM new connections are still accepted, while /readyz already answers 503."""
     finish: Annotated[Seconds, Field(gt=0)] = 20.0
-    """How long what is in flight then has to end by itself."""
+    """How long requests in progress then have to finish."""
 
 
 def key_digest(key: bytes) -> bytes:
-    """SHA-256 of a key, 32 bytes: the only form in which a tenant's key is held."""
+    """Return the SHA-256 of a key, 32 bytes: the only form in which tenants' keys are kept in memory."""
     return hashlib.sha256(key).digest()
 
 
@@ -327,11 +337,13 @@ class TenantConfig(Section):
     """One tenant. Its keys come from environment variables and files (one key a line), never from the config."""
 
     team: Name | None = None
-    """With whom it may share stored answers, on surfaces whose policy says `cache: {scope: team}`."""
+    """The tenants of one team share cached answers on surfaces whose policy says `cache: {scope: team}`."""
     key_env: tuple[str, ...] = ()
+    """Names of environment variables with a key each."""
     key_file: tuple[Path, ...] = ()
+    """Files with keys, one a line."""
     key_digests: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
-    """The SHA-256 of each key, 32 bytes; made by the loader, and all that is held of a key."""
+    """The SHA-256 of each key, 32 bytes; set by the loader, which keeps no key itself."""
 
     @field_validator("key_env", "key_file", mode="before")
     @classmethod
@@ -340,18 +352,18 @@ class TenantConfig(Section):
 
 
 class Access(Section):
-    """Who may reach the gateway, beyond the keys of tenants.
+    """Access rules beside the tenants' keys.
 
-    Without tenants no key is asked for. On loopback, requests must then be sent to a name of this machine, and by no
-    page of another site; on any other address the gateway does not start.
+    Without tenants no key is required. The gateway then starts on loopback addresses only, and refuses requests whose
+    `Host` is not a name of this machine or whose `Origin` is another site.
     """
 
     hosts: tuple[str, ...] = ()
-    """Names, beside loopback's, that such requests may be sent to and such pages may come from."""
+    """Further names that are accepted in `Host` and `Origin`, beside those of loopback."""
     keyless: bool = False
-    """Serve without keys on an address that other machines reach: something in front keeps strangers out."""
+    """Serve without keys on an address that other machines reach, because something in front controls access."""
     public_metrics: bool = False
-    """Show /metrics and the details of /readyz to anyone; else, once there are tenants, they want the admin's key."""
+    """Show /metrics and the details of /readyz to anyone. If false and there are tenants, they need the admin's key."""
 
     @field_validator("hosts")
     @classmethod
@@ -363,38 +375,40 @@ class Access(Section):
 
 
 class CacheConfig(Section):
-    """How much one tenant may keep on one surface: its oldest answers go first, and never anybody else's."""
+    """Cache quota of each tenant on each surface; a tenant beyond it loses its own oldest answers."""
 
     entries: Annotated[Whole, Field(ge=1)] = 20_000
+    """Most entries."""
     bytes: Size = 32 << 20
+    """Most bytes of all entries."""
     largest: Size = 1 << 20
-    """A longer answer is not kept."""
+    """Largest answer that is stored."""
 
 
 class Admin(Section):
-    """The admin API, on a port of its own, with a key of its own."""
+    """Address and key of the admin API, both separate from the gateway's."""
 
     key_env: Annotated[str, Field(min_length=1)]
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
     key: SecretStr | None = None
-    """Resolved by the loader."""
+    """The key itself, set by the loader."""
 
 
 class Deployment(Section):
-    """The whole config of one deployment. No tenants means one tenant, `default`, and no key needed."""
+    """The whole config of one deployment. Without `tenants` there is one, `default`, and no key is required."""
 
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=0, le=65535)] = 8787
     default_surface: str = "chat"
     tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
-    """Cheapest first."""
+    """The tiers, cheapest first."""
     store: StoreConfig = StoreConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
-    """The folder of a classifier artefact; None is the shipped one for the embedding."""
+    """Folder of a classifier artefact; None for the one shipped for the chosen embedding."""
     cross_encoder: OptionalPath = None
-    """The folder of a cross-encoder as sentence-transformers exports it, for policies that ask one; see `cache`."""
+    """Folder of a cross-encoder as sentence-transformers exports it, for policies whose semantic cache uses one."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
     log: LogConfig = LogConfig()
@@ -402,10 +416,10 @@ class Deployment(Section):
     cache: CacheConfig = CacheConfig()
     tenants: Mapping[Name, TenantConfig] = {}
     admin: Admin | None = None
-    """None: there is no admin API."""
+    """None for no admin API."""
     access: Access = Access()
     warnings: tuple[Problem, ...] = ()
-    """What is doubtful but not wrong; filled by the loader."""
+    """Warnings about valid but doubtful values; set by the loader."""
 
     @field_validator("tiers")
     @classmethod
@@ -435,7 +449,7 @@ class Deployment(Section):
 
     @property
     def teamless(self) -> tuple[str, ...]:
-        """The tenants that have no team; `default` where there are no tenants."""
+        """The tenants without a team; `default` if there are no tenants."""
         return tuple(name for name, tenant in self.tenants.items() if tenant.team is None) or (
             () if self.tenants else (DEFAULT_TENANT,)
         )
@@ -447,7 +461,7 @@ class Deployment(Section):
 
     @property
     def keyless(self) -> bool:
-        """Whether requests need no key."""
+        """Whether requests need no key, because there are no tenants."""
         return not self.tenants
 
     @property

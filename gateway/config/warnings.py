@@ -1,8 +1,8 @@
-"""What a policy asks of answers that this deployment's backends cannot give. `tierline check` prints it.
+"""Warn about parts of a policy that have no effect with this deployment's backends. `tierline check` prints them.
 
-`policies.lint` looks at a policy alone; this looks at it beside the backends: those whose answers it judges, of every
-tier but the last, which nothing can replace; the one that is to judge answers of its cache; and those for which its
-requests wait.
+`policies.lint` checks a policy alone; this module checks it against the backends: those whose answers it judges (of
+every tier but the last, whose answers are not escalated), the one that judges its cached answers, and those for which
+its requests wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from policies.validation import Finding
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """(where, what) for everything that is asked for and cannot be had, or is other than it seems."""
+    """Return (key path, warning) for everything that the policy asks for and the deployment cannot do."""
     return [
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
@@ -25,7 +25,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """Every threshold that is held against other evidence than it seems, or against none."""
+    """Warn about confidence thresholds of backends that have no calibrated confidence, or none at all."""
     if not policy.escalate.when.asks_for_confidence or policy.escalate.max_attempts == 1:
         return []
     return [
@@ -43,7 +43,7 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         return
     at, name = ("cache", "semantic", "audit_judge"), semantic.audit_judge.backend
     if not semantic.audit:
-        yield at, "audit is 0%, so no answers are ever compared"
+        yield at, "audit is 0%, so answers are never compared"
     for backend in (backend for tier in deployment.tiers for backend in tier.backends):
         if backend.name == name and not backend.configured:
             yield (
@@ -54,27 +54,27 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
 
 
 def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
-    """Replies for which a model has no room, whatever the prompt is."""
+    """Warn about output limits that leave no room for a prompt in a backend's context."""
     for backend in _backends(policy, deployment):
         most, context = policy.output.max_tokens, backend.context
         if most is not None and context is not None and most >= context:
             yield (
                 ("output", "max_tokens"),
-                f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so no request fits there "
-                "that does not ask for a shorter reply",
+                f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so only requests that "
+                "ask for a shorter reply fit there",
             )
 
 
 def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
-    """What the policy itself says of waiting, and a cap of the config does not allow."""
+    """Warn about waiting limits of the policy that are beyond the config's caps."""
     load = policy.load
     if "max_wait" in load.model_fields_set:
         for backend in _backends(policy, deployment):
             if backend.queue.wait is not None and backend.queue.wait < load.max_wait:
                 yield (
                     ("load", "max_wait"),
-                    f"backend {backend.name!r} lets nobody wait for longer than {backend.queue.wait:g} s (its "
-                    "queue.wait in the config); raise or remove that, or wait for less here",
+                    f"backend {backend.name!r} lets no request wait for more than {backend.queue.wait:g} s (its "
+                    "queue.wait in the config); raise or remove that, or lower max_wait here",
                 )
     if "max_waiting" not in load.model_fields_set:
         return
@@ -89,13 +89,13 @@ def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     if deployment.limits.in_flight < load.max_waiting:
         yield (
             ("load", "max_waiting"),
-            f"a worker takes no more than {deployment.limits.in_flight} requests in hand (limits.in_flight in the "
-            "config), those that wait included; raise that, or let fewer wait here",
+            f"a worker handles at most {deployment.limits.in_flight} requests at a time (limits.in_flight in the "
+            "config), waiting ones included; raise that, or let fewer wait here",
         )
 
 
 def _backends(policy: Rules, deployment: Deployment) -> list[BackendConfig]:
-    """The backends of the policy's tiers."""
+    """Return the backends of the policy's tiers."""
     return [backend for tier in deployment.tiers if tier.name in policy.tiers for backend in tier.backends]
 
 
@@ -105,14 +105,14 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
         if backend.head is None and when.uncalibrated_below is None:
             yield (
                 ("escalate", "when", "confidence_below"),
-                f"backend {backend.name!r} has no confidence head for {backend.model}, so its answers are held to "
-                f"uncalibrated_below, {UNCALIBRATED_BELOW:g} where the policy does not say; set it, or fit a head with "
+                f"backend {backend.name!r} has no confidence head for {backend.model}, so the threshold of its answers "
+                f"is uncalibrated_below, by default {UNCALIBRATED_BELOW:g}; set it, or fit a head with "
                 "`tierline train confidence`",
             )
     elif policy.escalate.agreement is None:
-        decides = "all go on to the next tier" if policy.escalate.no_signal == "escalate" else "all are accepted"
+        decides = "all are escalated" if policy.escalate.no_signal == "escalate" else "all are accepted"
         yield (
             ("escalate", "no_signal"),
-            f"backend {backend.name!r} gives no log-probabilities, so there is no evidence for its answers and "
-            f"{decides}; escalate.agreement would ask it once more and compare",
+            f"backend {backend.name!r} gives no log-probabilities, so its answers have no confidence and "
+            f"{decides}; escalate.agreement would draw a second answer and compare the two",
         )

@@ -156,7 +156,7 @@ def test_the_head_of_each_backend_is_shown(policies: Path, tmp_path: Path, capsy
     ("local", "change", "key", "says"),
     [
         ("logprobs: true", (r"    uncalibrated_below:.*\n", ""), "escalate.when.confidence_below", "has no conf"),
-        ("logprobs: false", None, "escalate.no_signal", "all go on to the next tier"),
+        ("logprobs: false", None, "escalate.no_signal", "all are escalated"),
         ("logprobs: false", ("no_signal: escalate", "no_signal: accept"), "escalate.no_signal", "all are accepted"),
     ],
 )
@@ -234,9 +234,9 @@ def test_a_reply_for_which_a_model_has_no_room_is_said(
 @pytest.mark.parametrize(
     ("written", "key", "says"),
     [
-        ("        queue: {wait: 2s}\n", "load.max_wait", "backend 'local' lets nobody wait for longer than 2 s"),
+        ("        queue: {wait: 2s}\n", "load.max_wait", "backend 'local' lets no request wait for more than 2 s"),
         ("        queue: {length: 128}\n", "load.max_waiting", "tier 'local' lets no more than 128 requests wait"),
-        ("", "load.max_waiting", "a worker takes no more than 512 requests in hand"),
+        ("", "load.max_waiting", "a worker handles at most 512 requests at a time"),
     ],
 )
 def test_a_cap_that_is_tighter_than_a_policy_is_said(
