@@ -1,1 +1,1 @@
-"""What is known of one request, and what may refuse it: values, and checks without I/O."""
+"""Represent one request and its reply as values, and check requests without I/O."""

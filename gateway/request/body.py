@@ -1,13 +1,13 @@
-"""Request bytes to a checked body, once: the rules of JSON here, those of chat completions in `gateway.request.fields`.
+"""Parse and check request bodies: JSON here, the fields of chat completions in `gateway.request.fields`.
 
-orjson takes the last of two equal keys, so a request could mean one thing here and another at a backend. A body equal
-to its own re-serialisation has no such pair (official SDKs send just that form); any other is read once more by a
-parser that sees pairs. That one also finds the integers that orjson, which keeps 64 bits, has made floats of: they are
-refused, for a seed that is nearly the client's is another seed.
+Of two equal keys orjson keeps the last, and a backend may keep the first, so repeated keys are refused. A body equal to
+its own re-serialisation has none (official SDKs send that form); any other body is parsed again by a parser that sees
+every pair. That parser also finds integers of more than 64 bits, which orjson turns into floats; they are refused too,
+because a rounded seed would be a different seed.
 
-A large body is read in a thread. Python's lock is held through every call into C, so each call there has to be short:
-the values are counted before they are made, and instead of a second parse the keys are counted in the text and in the
-value, of which the value has fewer where a key was given twice.
+A large body is parsed in a thread. Python's global lock is held during each call into C, so each call must be short:
+values are counted before they are parsed. Repeated keys are found by counting keys in the text and in the parsed value,
+which has fewer if one was repeated, instead of by a second parse.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _DIGITS_AS_ZEROS: Final = bytes(0x30 if chr(byte).isdigit() and byte < 0x80 else
 _SMALL_BYTES: Final = 256 << 10
 _SURELY_SMALL_BYTES: Final = 16 << 10
 _FEW_BRACKETS: Final = 4096
-"""Measured: a body of no more than 256 KiB and so many objects and arrays is read in at most 9 ms, mostly in 1.6."""
+"""A body within 256 KiB and this many objects and arrays is parsed on the event loop. Measured: mostly 1.6 ms, at most
+9 ms."""
 _SLICE_BYTES: Final = 256 << 10
 
 
 class _RefusedKeyError(Exception):
-    """A key, and what is wrong with it."""
+    """Raised with a key and what is wrong with it."""
 
 
 def parse_json(raw: bytes) -> Any:
-    """The JSON value in `raw`, which is not large; raises InvalidRequest."""
+    """Return the JSON value in `raw`, which must be small. Raises InvalidRequest for anything but unambiguous JSON."""
     value = _loads(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
         _count_keys(value)
@@ -63,7 +64,10 @@ def _loads(raw: bytes) -> Any:
 
 
 def _parse_large(raw: bytes, most_values: int) -> Any:
-    """As `parse_json`, for any size: no call into C takes long. Refuses more than `most_values` values."""
+    """Parse like `parse_json`, for any size, without long calls into C.
+
+    Raises InvalidRequest also for more than `most_values` values.
+    """
     outside = b"".join(_outside_strings(raw))
     if outside.count(b",") + outside.count(b"{") + outside.count(b"[") > most_values:
         message = f"The body has more than {most_values} values; send fewer (limits.values)."
@@ -76,11 +80,11 @@ def _parse_large(raw: bytes, most_values: int) -> Any:
 
 
 def _outside_strings(raw: bytes) -> Iterator[bytes]:
-    """What stands outside of the strings of a JSON text, slice by slice; anything, from where on it is not JSON."""
+    """Yield the parts of a JSON text outside its strings, slice by slice; arbitrary from the first syntax error on."""
     start, inside = 0, 0
     while start < len(raw):
         part = raw[start : start + _SLICE_BYTES]
-        # Of an odd number of backslashes at its end the last one begins an escape whose other half is not in the slice.
+        # If a slice ends in an odd number of backslashes, the last begins an escape that continues in the next slice.
         if (len(part) - len(part.rstrip(b"\\"))) % 2:
             part = part[:-1] or raw[start : start + 2]
         start += len(part)
@@ -90,7 +94,7 @@ def _outside_strings(raw: bytes) -> Iterator[bytes]:
 
 
 def _count_keys(value: object) -> int:
-    """How many keys all the objects in a value have together; raises InvalidRequest where it is nested too deep."""
+    """Return the number of keys of all objects in a value. Raises InvalidRequest if it is nested too deep."""
     count, level = 0, [value]
     for _ in range(MAX_DEPTH):
         count += sum(len(each) for each in level if type(each) is dict)
@@ -106,7 +110,7 @@ def _inside(value: object) -> list[object]:
 
 
 def _check_pairs(raw: bytes, *, exact: bool) -> None:
-    """Looks for equal keys; with `exact` for integers of more than 64 bits too. Raises InvalidRequest."""
+    """Raise InvalidRequest if an object has a key twice or, with `exact`, an integer of more than 64 bits."""
     try:
         json.loads(raw, object_pairs_hook=_unique_and_exact if exact else _unique)
     except _RefusedKeyError as error:
@@ -132,25 +136,25 @@ def _unique_and_exact(pairs: list[tuple[str, Any]]) -> None:
 
 
 def _holds_long_integer(value: object) -> bool:
-    """In the value itself or in lists of it; of objects inside, the same was asked before."""
+    """Return whether the value, or a list in it, holds one; objects inside were checked before."""
     if isinstance(value, list):
         return any(map(_holds_long_integer, value))
     return isinstance(value, int) and not _LEAST_INTEGER <= value <= _MOST_INTEGER
 
 
 class ChatBodies:
-    """Reads the bodies of chat completions, within the limits of one deployment."""
+    """Parse the bodies of chat completions within the limits of one deployment."""
 
     def __init__(self, limits: Limits) -> None:
         self._fields = ChatFields(limits)
         self._parse_large = partial(_parse_large, most_values=limits.values)
-        # A value takes a byte at least, so a body of no more bytes than `values` has no more values.
+        # A value takes at least one byte, so a body of at most `values` bytes has at most that many values.
         self._small = min(_SMALL_BYTES, limits.values)
 
     async def read(self, raw: bytes) -> tuple[dict[str, Any], bool]:
-        """The checked body, and whether it is large: then this was done in a thread, and other work on it had best be.
+        """Return the checked body, and whether it is large. Raises InvalidRequest.
 
-        Raises InvalidRequest.
+        A large body is parsed in a thread, and other work on it should be done in one too.
         """
         size = len(raw)
         if size > self._small or (size > _SURELY_SMALL_BYTES and raw.count(b"{") + raw.count(b"[") > _FEW_BRACKETS):
@@ -158,7 +162,7 @@ class ChatBodies:
         return self._checked(parse_json, raw), False
 
     def parse(self, raw: bytes) -> dict[str, Any]:
-        """The checked body, read in the calling thread whatever its size; raises InvalidRequest."""
+        """Return the checked body, parsed in the calling thread whatever its size. Raises InvalidRequest."""
         return self._checked(parse_json if len(raw) <= self._small else self._parse_large, raw)
 
     def _checked(self, parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:

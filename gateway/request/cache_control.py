@@ -1,15 +1,16 @@
-"""What a request asks of the cache, in the standard `Cache-Control` header and in our own `x-tierline-cache`.
+"""Parse a request's cache directives from the standard `Cache-Control` header and from `x-tierline-cache`.
 
-    no-cache            a fresh answer, which may be stored
-    no-store            one that leaves the cache alone altogether
-    only-if-cached      a stored one, or none: no model is called
-    max-age=SECONDS     none that is older
-    min-fresh=SECONDS   none that has less time left
-    min-similarity=X    (ours alone) none of a question that is less similar, 0..1; the policy's own limit stays
+    no-cache            do not look up stored answers; the new answer may be stored
+    no-store            neither look up nor store
+    only-if-cached      answer from the cache or with 504; call no model
+    max-age=SECONDS     accept no stored answer older than this
+    min-fresh=SECONDS   accept no stored answer that expires sooner than this
+    min-similarity=X    (x-tierline-cache only) accept no answer to a less similar question, 0 to 1; the policy's own
+                        limit applies too
 
-Both headers hold, the stricter word of the two. In the standard one what is not known or makes no sense is passed
-over, as RFC 9111 (5.2) has it: proxies and libraries set it on their own. Ours is set on purpose, so what it cannot
-mean is an error.
+Both headers apply, with the stricter value of each. In the standard one, unknown and invalid directives are ignored, as
+RFC 9111 (5.2) requires: proxies and libraries may set it without the caller's knowledge. In `x-tierline-cache` they are
+an error.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MEANING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CacheControl:
-    """`read` and `write`: whether stored answers may be looked up, and this one kept."""
+    """Parsed directives. `read`: stored answers may be looked up; `write`: this answer may be stored."""
 
     read: bool = True
     write: bool = True
@@ -48,18 +49,19 @@ NO_CONTROL: Final = CacheControl()
 
 
 def read_cache_control(standard: bytes | None, own: bytes | None) -> CacheControl:
-    """What both headers come to; raises InvalidRequest for what ours cannot mean."""
-    said = [(name, value) for name, value in _directives(standard) if _is_meant(name, value) and name != _SIMILARITY]
+    """Return the directives of both headers combined. Raises InvalidRequest for an invalid `x-tierline-cache`."""
+    directives = [(name, value) for name, value in _directives(standard) if _is_valid(name, value)]
+    directives = [(name, value) for name, value in directives if name != _SIMILARITY]
     for name, value in _directives(own):
-        if not _is_meant(name, value):
+        if not _is_valid(name, value):
             raise InvalidRequest(f"{OWN_HEADER} takes {_MEANING}.", code="unsupported_value", param=OWN_HEADER)
-        said.append((name, value))
-    if not said:
+        directives.append((name, value))
+    if not directives:
         return NO_CONTROL
-    flags = {name for name, _ in said}
-    ages = [float(value) for name, value in said if name == "max-age"]
-    fresh = [float(value) for name, value in said if name == "min-fresh"]
-    similar = [float(value) for name, value in said if name == _SIMILARITY]
+    flags = {name for name, _ in directives}
+    ages = [float(value) for name, value in directives if name == "max-age"]
+    fresh = [float(value) for name, value in directives if name == "min-fresh"]
+    similar = [float(value) for name, value in directives if name == _SIMILARITY]
     demanded = ages or fresh or similar
     return CacheControl(
         read=flags.isdisjoint(("no-cache", "no-store")),
@@ -72,14 +74,14 @@ def read_cache_control(standard: bytes | None, own: bytes | None) -> CacheContro
 
 
 def _directives(header: bytes | None) -> Iterator[tuple[str, str]]:
-    """The directives in lower case, each with its value, '' without; a value may stand in quotes."""
+    """Yield each directive in lower case with its value, '' if it has none; quotes around a value are removed."""
     for part in (header or b"").decode("latin-1").lower().split(","):
         name, _, value = part.partition("=")
         if name.strip():
             yield name.strip(), value.strip().strip('"')
 
 
-def _is_meant(name: str, value: str) -> bool:
+def _is_valid(name: str, value: str) -> bool:
     if name in _FLAGS:
         return not value
     if name in _SECONDS:

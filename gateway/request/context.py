@@ -1,4 +1,4 @@
-"""What is known of one request on its way down: fixed at the door, handed to every hop."""
+"""Hold what is known of one request when it arrives; passed unchanged to every step."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from routing.features import Features
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request. `body` is the effective request: the client's, with the policy's output limits. `deadline` and
-    `ttft_deadline` are in `time.monotonic()` seconds. The policy is the version that held at the door, whatever is
-    reloaded meanwhile.
+    """One request. `body` is the client's body with the policy's output limits applied.
+
+    `deadline` and `ttft_deadline` are in `time.monotonic()` seconds. `policy` is the version in force when the request
+    arrived; a reload does not change it.
     """
 
     request_id: str
@@ -34,24 +35,24 @@ class RequestContext:
     features: Features
     options: RequestOptions
     clamp: Clamp | None
-    """The tiers it allows itself; None for all of its surface's."""
+    """Lowest and highest tier that the request allows; None for all tiers of its surface."""
     own_limit: bool
-    """The client itself limits the output below what the policy would."""
+    """Whether the token limit in `body` is the client's own rather than the policy's."""
     deadline: float
     trace: Trace
     ledger: Ledger
     client: Client
     large: bool = False
-    """Its body is so large that whatever reads all of it is to run off the loop (`gateway.off_loop`)."""
+    """Whether the body is so large that work on all of it must run in a thread (`gateway.off_loop`)."""
     ttft_deadline: float | None = None
-    """When a stream's first token is due, by the policy's p99 and the client; None where nobody waits for one."""
+    """When a stream's first token is due, by the policy's p99 and the client's limit; None if neither sets one."""
 
     def ladder(self) -> tuple[str, ...]:
-        """The configured tiers of its surface that it allows itself, cheapest first."""
+        """Return the configured tiers of its surface that the request allows, cheapest first."""
         return self.policy.ladder if self.clamp is None else self.clamp.of(self.policy)
 
     def allowed_tiers(self) -> frozenset[str] | None:
-        """Whose stored answers may serve it; None for any tier's: a weaker one's never serves a stronger wish."""
+        """Return the tiers whose stored answers may serve the request; None for any tier's."""
         return None if self.clamp is None else frozenset(self.ladder())
 
     def is_classified(self) -> bool:
@@ -59,19 +60,20 @@ class RequestContext:
         return self.policy.route.classifier != "none" and len(self.ladder()) > 1
 
     def budget_s(self) -> float:
-        """What is left of the deadline, in seconds; negative once it has passed."""
+        """Return the seconds left until the deadline; negative once it has passed."""
         return self.deadline - time.monotonic()
 
     def left(self) -> Left:
-        """What is left of the deadline, and of the time to the first token."""
+        """Return the seconds left until the deadline and until the first token is due."""
         now = time.monotonic()
         ttft = None if self.ttft_deadline is None else self.ttft_deadline - now
         return Left(self.deadline - now, ttft)
 
     def affinity(self) -> int:
-        """A number that the requests of one conversation share, the same in every process: of its tenant and beginning.
+        """Return the CRC-32 of the tenant and the first two messages: the affinity key for sticky selection.
 
-        The system prompt and the first word of the user are the part that no later turn changes.
+        The first two messages, usually the system prompt and the first user message, stay the same in every turn of a
+        conversation. Never 0.
         """
         messages = self.body["messages"][:2]
         return crc32(orjson.dumps((self.tenant, messages), default=str)) or 1

@@ -1,7 +1,8 @@
-"""The client of one request: noticing that it has left, so that nothing goes on working for nobody.
+"""Notice that the client of a request has disconnected, and cancel the task that answers it.
 
-A server cancels no handler when its client hangs up: someone has to be listening for `http.disconnect`. Listening takes
-a task, which costs 15 us, so it begins only once an answer has taken a moment; who left before is noticed then.
+An ASGI server does not cancel a handler when its client disconnects: the application has to receive `http.disconnect`.
+That takes a task, which costs 15 us, so listening begins only 20 ms after the request; an earlier disconnect is noticed
+then.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ _PATIENCE_S: Final = 0.02
 
 
 class ClientGone(Exception):
-    """The client left before it had sent its whole request."""
+    """Raised when the client disconnected before it had sent its whole request."""
 
 
 class Receive(Protocol):
-    """ASGI's receive."""
+    """ASGI's `receive` callable."""
 
     async def __call__(self) -> Any: ...
 
 
 class Client:
-    """Watches one connection. Once watched, a client that leaves cancels the task that answers it; `gone` tells why."""
+    """Watch the client of one request; when it disconnects, set `gone` and cancel the task that answers it."""
 
     __slots__ = ("_answering", "_listening", "_receive", "_timer", "absent", "gone", "on_left", "stall_s")
 
     def __init__(self, receive: Receive, stall_s: float) -> None:
-        """`stall_s`: how long the client may leave what it was sent unread before it is given up for gone."""
+        """Watch through `receive`. `stall_s` is how long the client may leave sent data unread before it is dropped."""
         self._receive = receive
         self.stall_s = stall_s
         self._answering: asyncio.Task[Any] | None = None
@@ -40,25 +41,25 @@ class Client:
         self.absent = False
         """It has left, and the task goes on for others who wait for the same answer."""
         self.on_left: Callable[[], bool] | None = None
-        """Asked when the client leaves; True has the task go on without it, for others who wait for the same."""
+        """Called when the client disconnects; True lets the task continue, because other requests share its answer."""
 
     def watch(self) -> None:
-        """Begins to watch, on behalf of the running task. Call it before the first thing worth cancelling."""
+        """Begin to watch for the running task. Call it before the first step that is worth cancelling."""
         if self._timer is None:
             self._answering = asyncio.current_task()
             self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._listen)
 
     def drop(self) -> None:
-        """Gives the client up for gone: it has not read what it was sent for too long."""
+        """Treat the client as disconnected: it has not read what it was sent for too long."""
         self._left()
 
     def unwatch(self) -> None:
-        """Stops watching."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
         if self._listening is not None:
             self._listening.cancel()
-        # What is over must not hold its task, nor the task this: collecting garbage stops every stream.
+        # Break the reference cycle between this object and its task: garbage collections pause every stream.
         self._answering = self._listening = self._timer = self.on_left = None
 
     def _listen(self) -> None:

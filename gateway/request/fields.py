@@ -1,9 +1,8 @@
-"""The fields of a chat-completions request that the gateway reads itself: what each one may be.
+"""Check the fields of a chat-completions request that the gateway itself reads.
 
-`_fields` is the whole list, one rule a field. Whatever reads a field of a request elsewhere relies on its rule here, so
-a field that something begins to read gets one. Every other field passes untouched: what it may be is for the backend to
-say. null is as good as nothing, as in OpenAI's API, except for what is required. Paths in errors are as OpenAI writes
-them: `messages[0].content`.
+`_fields` lists them all with one rule each. Code that reads a field relies on its rule here, so a field that is newly
+read must get one. All other fields are passed on unchecked, for the backend to judge. As in OpenAI's API, null means
+absent, except for required fields. Errors name a field by its path, as OpenAI does: `messages[0].content`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
 
 Check = Callable[[Any], None]
-"""Raises _WrongError for a value that is not what the rule says."""
+"""Check one value; raises _WrongError if it breaks the rule."""
 
 _NEEDS_CONTENT: Final = frozenset({"system", "developer", "user", "tool", "function"})
 _MAX_CHOICES: Final = 128
@@ -23,26 +22,26 @@ _MAX_MODEL_CHARS: Final = 256
 
 
 class _WrongError(Exception):
-    """What is wrong, and where: `path` begins at the value that was checked, and grows on the way up."""
+    """Raised with what is wrong and where: `path` leads from the checked value to the wrong one."""
 
     def __init__(self, code: str, reason: str, path: str = "") -> None:
         super().__init__(code, reason, path)
         self.code, self.reason, self.path = code, reason, path
 
     def at(self, step: str) -> _WrongError:
-        """The same, seen from one level further up."""
+        """Prefix the path by `step`, one level further up, and return the error."""
         self.path = step + self.path
         return self
 
 
 class ChatFields:
-    """The rules of one deployment: `limits` says how many messages, tools and stop strings a request may have."""
+    """Check bodies by the rules of one deployment: `limits` caps messages, tools and stop strings."""
 
     def __init__(self, limits: Limits) -> None:
         self._check = _object(_fields(limits))
 
     def check(self, body: Mapping[str, Any]) -> None:
-        """Checks every field of `body` that the gateway reads; raises InvalidRequest, its `param` the field's path."""
+        """Check each field of `body` that the gateway reads. Raises InvalidRequest; its `param` is the field's path."""
         try:
             for name in ("model", "messages"):
                 if name not in body:
@@ -71,7 +70,7 @@ def _missing(path: str) -> _WrongError:
 
 def _any_of(expected: str, *types: type) -> Check:
     def check(value: Any) -> None:
-        if type(value) not in types:  # (a bool is an int to isinstance)
+        if type(value) not in types:  # not isinstance: a bool is an int to it
             raise _wrong_type(expected)
 
     return check
@@ -107,7 +106,7 @@ def _object(members: Mapping[str, Check], required: Collection[str] = ()) -> Che
 
 
 def _array(each: Check, most: int, limit: str) -> Check:
-    """At most so many of them, by `limits.{limit}` of the config; one at least is for the field's own rule to ask."""
+    """Return the rule for an array of at most `most` entries, the config's `limits.{limit}`; it may be empty."""
 
     def check(value: Any) -> None:
         if type(value) is not list:
@@ -192,11 +191,10 @@ def _fields(limits: Limits) -> Mapping[str, Check]:
         "n": _whole(1, _MAX_CHOICES),
         "seed": _INTEGER,
         "logprobs": _BOOLEAN,
-        "max_tokens": _whole(0),  # what 0 means is the backend's affair; OpenAI's own clients send it
+        "max_tokens": _whole(0),  # OpenAI's own clients send 0; backends decide what it means
         "max_completion_tokens": _whole(0),
         "stop": _string_or(_array(_STRING, limits.stop, "stop"), "a string or an array of strings"),
-        # Schemas may be any JSON: whoever holds an answer against one says what it cannot use
-        # (`routing.confidence.schemas`).
+        # A schema may be any JSON: `routing.confidence.schemas` reports what it cannot check.
         "response_format": _object({"type": _STRING, "json_schema": _object({})}, required=("type",)),
         "tools": _array(_object({"function": _FUNCTION}), limits.tools, "tools"),
         "functions": _array(_FUNCTION, limits.tools, "tools"),

@@ -1,10 +1,10 @@
-"""The gate: how many requests a worker takes in hand, decided before a byte of their bodies is read.
+"""Reject requests that would overload the worker process, before their bodies are read.
 
-What waits for a backend stands in that backend's line, under its surface's limits. The gate is for what would break the
-worker itself: more requests than it can hold, or an event loop that no longer keeps up, for then everybody's first
-token is late. A refusal costs next to nothing, so refusing is how the loop catches up. And it is for memory, which is
-given up in steps: first answers are no longer kept, then connections no longer wait for another request, and at last
-newcomers are refused, so that the streams that are under way are the last to end.
+Requests that wait for a backend are limited by that backend's queue and their surface's policy. This module protects
+the worker: it rejects requests beyond `limits.in_flight`, and while the event loop is late, which would delay every
+stream; rejecting is cheap, so the loop catches up. As memory fills up, it gives up features in steps: answers are no
+longer kept for the cache, then connections are no longer kept alive, and last new requests are rejected, so that
+streams in progress can finish.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from gateway.request.memory import used_share
 _EVERY_S: Final = 0.05
 _LOOKS: Final = 4
 MOST_LAG_S: Final = 0.1
-"""By so much the loop may be late, again and again, until newcomers are refused."""
+"""Event-loop delay in seconds, in each of the last four measurements, above which new requests are rejected."""
 
 KEEP_ANSWERS_BELOW: Final = 0.85
 KEEP_ALIVE_BELOW: Final = 0.92
 TAKE_BELOW: Final = 0.95
-"""Shares of the memory, of what the process may have, from which each of these is given up."""
+"""Shares of the process's permitted memory in use from which on answers are not kept, connections are not kept alive,
+and new requests are not taken."""
 _MEMORY_EVERY: Final = 20
-"""One look at the clock in so many is one at the memory too: once a second."""
+"""Memory is measured at one in this many measurements of the loop's delay: once a second."""
 
 
 class LoadShedder:
-    """One worker's. `enter` and `leave` around every request; `start` on the event loop, or nothing is looked at.
+    """Limit the load of one worker. Call `enter` and `leave` around every request, and `start` on the event loop.
 
-    `memory` tells the share of it that is in use.
+    `most` is the most requests in progress. `memory` returns the share of the permitted memory in use, 0 to 1.
     """
 
     def __init__(self, most: int, memory: Callable[[], float] | None = None) -> None:
@@ -44,7 +45,7 @@ class LoadShedder:
         self.keeps_answers = True
         """Whether answers may be kept for the cache."""
         self.memory = 0.0
-        """The share of the memory in use, when last looked at."""
+        """The share of the permitted memory in use when last measured, 0 to 1."""
         self._memory = used_share() if memory is None else memory
         self._looks = 0
         self._lags = deque([0.0] * _LOOKS, _LOOKS)
@@ -55,40 +56,40 @@ class LoadShedder:
 
     @property
     def lag_s(self) -> float:
-        """How late the loop has come to each of its last few looks at the clock, at least: one long stop is no lag."""
+        """The event loop's delay in seconds: the least of its last four measurements, so one pause does not count."""
         return min(self._lags)
 
     def start(self) -> None:
-        """Begins to look at the loop's lag."""
+        """Begin to measure the loop's delay, every 50 ms, and the memory."""
         self._loop = asyncio.get_running_loop()
         self._wait()
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 
     def drain(self) -> None:
-        """The process is to stop: newcomers are still served, but no connection waits for another request."""
+        """Prepare for the process to stop: new requests are still served, but connections are not kept alive."""
         self.draining = True
         self.keeps_alive = False
 
     def enter(self) -> None:
-        """Counts a request in; it is to be counted out again even if it is then refused."""
+        """Count a request as in progress; `leave` must follow even if it is then rejected."""
         self.in_hand += 1
 
     def leave(self) -> None:
-        """Counts it out."""
+        """Count a request as over."""
         self.in_hand -= 1
 
     def check(self) -> None:
-        """Raises Overloaded for a request that is one too many."""
+        """Raise Overloaded if a new request must be rejected: too many in progress, memory short, or the loop late."""
         if self.in_hand > self._most:
-            raise Overloaded(f"This gateway has {self._most} requests in hand.", headers=retry_after(1))
+            raise Overloaded(f"This gateway has {self._most} requests in progress.", headers=retry_after(1))
         if self.memory >= TAKE_BELOW:
             raise Overloaded("This gateway is short of memory.", headers=retry_after(5))
         if self.lag_s > MOST_LAG_S:
-            raise Overloaded("This gateway is behind with its work.", headers=retry_after(1))
+            raise Overloaded("This gateway is overloaded: its event loop is late.", headers=retry_after(1))
 
     def _wait(self) -> None:
         if self._loop is not None:

@@ -1,8 +1,8 @@
-"""How much of the memory that this process may have is in use.
+"""Measure which share of the memory that this process may use is in use.
 
-In a container that is the control group's: its working set over its limit, or its parents' where those are nearer to
-theirs. Without a limit it is the machine's, of which only what this process holds counts against it: a machine that
-others have filled is no reason to turn requests away.
+In a container, that is the control group's working set divided by its limit, or a parent group's share if that is
+higher. Without a limit, it is this process's resident memory divided by that memory plus what the machine has left;
+memory used by other processes is no reason to reject requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A control group with a limit. Files that are mapped but not in use are the kernel's to take back."""
+    """A control group with a limit. Inactive file pages do not count as used: the kernel can reclaim them."""
 
     limit: int
     usage: Path
@@ -30,9 +30,9 @@ class _Limited:
 
 
 def used_share(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> Callable[[], float]:
-    """What tells the share in use, from 0 to 1, each time it is called; 0 where it cannot be told. Some 100 us a call.
+    """Return a function that returns the share in use, 0 to 1, or 0 if it cannot be read; a call takes about 100 us.
 
-    `proc` and `groups` are where the kernel shows processes and control groups.
+    `proc` and `groups` are the folders where the kernel exposes processes and control groups.
     """
     limited = list(_limited(proc, groups))
 
@@ -64,7 +64,7 @@ def _limited(proc: Path, groups: Path) -> Iterator[_Limited]:
             base, names = groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
         else:
             continue
-        # In a container the path may be that of the host, where the group's own folder is the root of what is seen.
+        # In a container the path may be the host's, while the group's own folder is the root of the visible tree.
         folder = base / path.strip("/")
         for group in dict.fromkeys((folder, *folder.parents, base)):
             if group.is_relative_to(base) and (limit := _limit(group / names[0])) is not None and limit < total:
@@ -79,7 +79,7 @@ def _limit(file: Path) -> int | None:
 
 
 def _meminfo(proc: Path, name: str) -> int:
-    """In bytes."""
+    """Return the value of a line of /proc/meminfo in bytes."""
     with (proc / "meminfo").open() as lines:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 

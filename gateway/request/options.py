@@ -1,4 +1,4 @@
-"""What a request asks for in its headers, read in one pass. A policy clamps it; nothing else is taken from headers."""
+"""Parse the options that a request sets in its headers: surface, tiers, deadlines, cache. The policy clamps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.errors import InvalidRequest
 from gateway.request.cache_control import NO_CONTROL, CacheControl, read_cache_control
 
 TIER_PREFIX: Final = "tier:"
-_WISHES: Final = frozenset(
+_OPTIONS: Final = frozenset(
     {
         b"cache-control",
         b"x-stainless-read-timeout",
@@ -26,7 +26,7 @@ _WISHES: Final = frozenset(
         b"x-tierline-ttft-ms",
     }
 )
-_KNOWN: Final = _WISHES | {
+_KNOWN: Final = _OPTIONS | {
     b"authorization",
     b"content-encoding",
     b"content-length",
@@ -41,44 +41,45 @@ _KNOWN: Final = _WISHES | {
 _LISTS: Final = frozenset({b"cache-control", b"x-tierline-cache", b"x-tierline-cache-tags"})
 _MAX_ID = 128
 _MOST: Final = 1e9
-"""Milliseconds or seconds: in either it is no time that anybody waits."""
+"""Upper bound of a valid time, in milliseconds or seconds; larger values are treated as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The request's own limits. `deadline_s` and `ttft_s` are the least of what the client's headers say, None if none
-    does.
-    """
+    """Options of one request. `deadline_s` and `ttft_s` are the smallest of its values, None if it set none."""
 
     surface: str | None = None
     cache: CacheControl = NO_CONTROL
     tags: tuple[str, ...] = ()
-    """What the answer is drawn from: it goes from the cache when one of these changes."""
+    """Tags of the stored answer, such as its sources: purging one of them removes the answer from the cache."""
     min_tier: str | None = None
     max_tier: str | None = None
     deadline_s: float | None = None
     ttft_s: float | None = None
 
 
-_NO_WISHES: Final = RequestOptions()
+_NO_OPTIONS: Final = RequestOptions()
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The headers that mean something to us, by lower-case name; of repeated ones the first, of repeated lists all."""
-    found: dict[bytes, bytes] = {}
+    """Return the headers that the gateway reads, by lower-case name.
+
+    Of a repeated header the first counts; repeated list headers are joined with commas.
+    """
+    selected: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _KNOWN:
-            if name not in found:
-                found[name] = value
+            if name not in selected:
+                selected[name] = value
             elif name in _LISTS:
-                found[name] += b"," + value
-    return found
+                selected[name] += b"," + value
+    return selected
 
 
 def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
-    """The wishes in `headers` (see `known_headers`); raises InvalidRequest for one that cannot be meant."""
-    if headers.keys().isdisjoint(_WISHES):
-        return _NO_WISHES
+    """Return the options in `headers` (see `known_headers`). Raises InvalidRequest for an invalid one."""
+    if headers.keys().isdisjoint(_OPTIONS):
+        return _NO_OPTIONS
     return RequestOptions(
         surface=_text(headers, b"x-tierline-surface"),
         cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
@@ -91,7 +92,7 @@ def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
 
 
 def valid_request_id(value: bytes | None) -> str | None:
-    """The client's request id where it may be echoed: 1 to 128 visible ASCII characters."""
+    """Return the client's request id if it is valid, 1 to 128 visible ASCII characters, else None."""
     if not value or len(value) > _MAX_ID:
         return None
     text = value.decode("latin-1")
@@ -114,7 +115,7 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
 
 
 def _deadline(headers: dict[bytes, bytes]) -> float | None:
-    own = _milliseconds(headers, b"x-tierline-deadline-ms", least=-_MOST)  # what is left can be less than nothing
+    own = _milliseconds(headers, b"x-tierline-deadline-ms", least=-_MOST)  # negative once the deadline has passed
     limits = [] if own is None else [own]
     for name in (b"x-stainless-read-timeout", b"x-stainless-timeout"):
         seconds = _number(headers[name]) if name in headers else None
@@ -124,7 +125,7 @@ def _deadline(headers: dict[bytes, bytes]) -> float | None:
 
 
 def _first_token(headers: dict[bytes, bytes]) -> float | None:
-    """The client's limit for the first token: in our own header, or in llm-d's, of which nonsense is passed over."""
+    """Return the client's limit for the first token in seconds, from our header or llm-d's (invalid: ignored)."""
     own = _milliseconds(headers, b"x-tierline-ttft-ms")
     theirs = _number(headers[b"x-llm-d-slo-ttft-ms"]) if b"x-llm-d-slo-ttft-ms" in headers else None
     limits = [limit for limit in (own, theirs / 1000 if theirs else None) if limit is not None]
@@ -132,7 +133,7 @@ def _first_token(headers: dict[bytes, bytes]) -> float | None:
 
 
 def _milliseconds(headers: dict[bytes, bytes], name: bytes, least: float = 0) -> float | None:
-    """The seconds in one of our own headers; raises InvalidRequest for what is not a number, or not such a one."""
+    """Return the seconds in one of our own headers, given in milliseconds. Raises InvalidRequest if it is invalid."""
     value = headers.get(name)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Output discipline: the policy's limits on what a model may produce, laid over the client's body. Nothing else is."""
+"""Apply the policy's output limits (tokens, stop strings) to a client's body; nothing else in it is changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 from policies.model import Output
 
 _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""The first is OpenAI's own; many servers know only the second."""
+"""OpenAI's API uses the first; many other servers know only the second."""
 
 
 def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
-    """The body to send, and whether the token limit in it is the client's own choice rather than ours."""
+    """Return the body to send, and whether its token limit is the client's own rather than the policy's."""
     given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None}
     cap = output.max_tokens
-    # Which of two limits a backend heeds is its own affair, so each is held to the cap; the lesser is the one meant.
+    # Backends differ in which of two limits they use, so both are capped; the smaller is taken as the client's.
     own_limit = bool(given) and (cap is None or min(given.values()) <= cap)
     changes: dict[str, Any] = {}
     if cap is not None:
@@ -33,7 +33,7 @@ def _listed(stop: object) -> list[Any]:
 
 
 def namespaced(body: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
-    """The body with a `prompt_cache_key` of this tenant's own: what two tenants call alike shares no prompt cache."""
+    """Return the body with its `prompt_cache_key` hashed with the tenant, so that tenants share no prompt cache."""
     key = body["prompt_cache_key"]
     if not isinstance(key, str):
         return body

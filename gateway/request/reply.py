@@ -1,4 +1,4 @@
-"""A reply as a value, whoever made it: a backend, a stored answer, or another request's flight."""
+"""Represent a reply as a value, whether from a backend, the cache, or an identical request in flight."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Header = tuple[bytes, bytes]
 
 
 class Source(Protocol):
-    """Where the events of a reply come from. `end` is `done`, or the word for how it ended or is ended."""
+    """Source of a stream's events. `end` is `done`, or the reason why the stream ended early."""
 
     end: str
 
     def close(self) -> None:
-        """Ends it; safe to call twice."""
+        """End the source; safe to call twice."""
 
 
 class SharedAnswer(Protocol):
@@ -71,5 +71,5 @@ class Reply:
 
 
 def is_error(event: bytes) -> bool:
-    """Whether this event of a stream is an error: no chunk begins like it."""
+    """Return whether an encoded event of a stream is an error; no chunk begins with that key."""
     return event.startswith(b'data: {"error":')

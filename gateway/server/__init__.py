@@ -1,1 +1,1 @@
-"""Run the application: the HTTP server, its limits on connections, and its shutdown."""
+"""Serve the application over HTTP: server and worker processes, connection limits, shutdown."""

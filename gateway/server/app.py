@@ -1,4 +1,4 @@
-"""The ASGI application: the hot route by itself, everything else through FastAPI, one envelope for every error."""
+"""Route requests: chat completions directly, for speed, and all others through FastAPI; errors share one envelope."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
 class App:
-    """What uvicorn serves. `/chat/completions` is an alias; nothing is ever redirected.
+    """The ASGI application. `/chat/completions` is an alias of `/v1/chat/completions`; there are no redirects.
 
-    The admin API is what answers at its own port, and nowhere else.
+    Requests to the admin port get the admin API only, and requests to the public port never do.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -46,7 +46,7 @@ class App:
         self._admin = RequestIdMiddleware(_api(steps, admin_router(steps, admin))) if admin is not None else None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """ASGI's entry."""
+        """Answer one ASGI request, or run the application's lifespan."""
         if scope["type"] == "http":
             if self._admin is not None and scope["server"][1] == self._admin_port:
                 await self._admin(scope, receive, send)
@@ -95,9 +95,9 @@ def _api(steps: Steps, *routers: APIRouter) -> FastAPI:
 
 
 async def _as_envelope(request: Request, error: Exception) -> Response:
-    told = error if isinstance(error, ApiError) else _api_error(request, error)
-    headers = {name.decode(): value.decode() for name, value in told.headers}
-    return Response(told.body(), told.status, headers, media_type="application/json")
+    shown = error if isinstance(error, ApiError) else _api_error(request, error)
+    headers = {name.decode(): value.decode() for name, value in shown.headers}
+    return Response(shown.body(), shown.status, headers, media_type="application/json")
 
 
 def _api_error(request: Request, error: Exception) -> ApiError:

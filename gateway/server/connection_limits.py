@@ -1,8 +1,9 @@
-"""The open connections of one process: at most so many, and none for long that only says it will send a request.
+"""Limit the open connections of one process, and close those that are idle or too slow.
 
-Each of them is at work, has said nothing yet (silent), waits for its next request (idle), or has begun one that has not
-come whole (slow). A silent or idle one makes room for a newcomer, the oldest first, and is closed after a time; a slow
-one has so long for the head of its request, and as long again for each 64 KiB of the body.
+A connection is busy with a request, silent (has sent nothing yet), idle (between two requests) or slow (its request has
+not arrived completely). At the limit, a new connection replaces the silent or idle one that has waited the longest.
+Silent and idle ones are closed after a time; a slow one has 10 s for the head of its request, and 10 s for each 64 KiB
+of its body.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ log = logging.getLogger("tierline.connections")
 SLOW_S: Final = 10.0
 IDLE_S: Final = 75.0
 PROGRESS: Final = 64 << 10
-"""So many bytes of a request in SLOW_S are no slow ones."""
+"""Bytes of a request body that must arrive within SLOW_S seconds."""
 
 _SWEEP_EVERY_S: Final = 0.5
 _MOST_LEAVING: Final = 64
@@ -25,42 +26,45 @@ _SAY_EVERY_S: Final = 10.0
 
 
 class Connection(Protocol):
-    """What is asked of a connection."""
+    """Methods of a connection that ConnectionLimits calls."""
 
     def give_way(self) -> None:
-        """Closes it: there is no room for it, or it has been idle for too long."""
+        """Close the connection: it was idle or silent, and too long so or in the way of a new one."""
 
     def turn_away(self, *, patient: bool) -> None:
-        """Refuses it before it has asked anything. `patient` leaves its client a moment to read why."""
+        """Reject the connection before its first request; `patient` leaves its client a moment to read why."""
 
     def too_slow(self) -> None:
-        """Refuses the request that does not come, and closes it."""
+        """Reject the request that did not arrive in time, and close the connection."""
 
 
 class ConnectionLimits:
-    """Not thread-safe: it belongs to one event loop. Times are the loop's."""
+    """Track the open connections and close those beyond the limits. Times are seconds of the event loop's clock.
+
+    Not thread-safe: use it from one event loop.
+    """
 
     __slots__ = ("_idle", "_leaving", "_most", "_open", "_say_at", "_silent", "_silent_s", "_slow", "_turned_away")
 
     def __init__(self, most: int, silent_s: float) -> None:
-        """At most `most` connections; one that says nothing is closed after `silent_s` seconds."""
+        """Allow `most` connections; close one that has sent nothing after `silent_s` seconds."""
         self._most = most
         self._silent_s = silent_s
         self._silent: OrderedDict[Connection, float] = OrderedDict()
         self._open: set[Connection] = set()
         self._leaving: set[Connection] = set()
-        """Those that are turned away and not closed yet."""
+        """Rejected connections that are not closed yet."""
         self._turned_away = 0
-        """Since that was last said in the log."""
+        """Number of connections rejected since the last log line about them."""
         self._say_at = 0.0
         self._idle: OrderedDict[Connection, float] = OrderedDict()
         self._slow: OrderedDict[Connection, float] = OrderedDict()
 
     def opened(self, connection: Connection, now: float, *, room: bool = True) -> None:
-        """Take a newcomer in. One too many takes the place of the oldest that says nothing; without one, it is turned
-        away itself.
+        """Add a new connection. At the limit it replaces the silent or idle one that has waited the longest.
 
-        `room` is whether the process has descriptors left for it, however many connections there may be.
+        If there is none of these, the new one is rejected. `room` says whether the process has file descriptors left
+        for it; without, it is treated as at the limit.
         """
         if len(self._open) >= self._most or not room:
             waiting = [next(iter(some.items())) for some in (self._silent, self._idle) if some]
@@ -72,7 +76,7 @@ class ConnectionLimits:
         self._silent[connection] = now
 
     def closed(self, connection: Connection) -> None:
-        """It is gone."""
+        """Remove a connection that was closed."""
         self._open.discard(connection)
         self._leaving.discard(connection)
         self._silent.pop(connection, None)
@@ -80,22 +84,22 @@ class ConnectionLimits:
         self._slow.pop(connection, None)
 
     def begins(self, connection: Connection) -> None:
-        """A request has begun."""
+        """Record that a request has begun on the connection."""
         self._silent.pop(connection, None)
         self._idle.pop(connection, None)
 
     def rests(self, connection: Connection, now: float) -> None:
-        """Its request is answered, and no other is there."""
+        """Record that the connection's request was answered and no other has begun: it is idle since `now`."""
         if connection in self._open:
             self._idle[connection] = now
             self._idle.move_to_end(connection)
 
     def waits(self, connection: Connection, now: float) -> None:
-        """Its request has not come whole; since now, unless it was said before."""
+        """Record that the rest of the connection's request is awaited, since `now` unless recorded before."""
         self._slow.setdefault(connection, now)
 
     def goes_on(self, connection: Connection) -> None:
-        """Its request has come whole, or has made progress, after `waits` was said of it."""
+        """Record that, after `waits`, the request arrived completely or made enough progress."""
         self._slow.pop(connection, None)
 
     async def keep_sweeping(self) -> None:
@@ -106,7 +110,7 @@ class ConnectionLimits:
             await asyncio.sleep(_SWEEP_EVERY_S)
 
     def sweep(self, now: float) -> None:
-        """End what has been slow, silent or idle for too long."""
+        """Close what has been slow, silent or idle for too long.."""
         while self._slow and now - next(iter(self._slow.values())) >= SLOW_S:
             connection, _ = self._slow.popitem(last=False)
             connection.too_slow()
@@ -119,7 +123,7 @@ class ConnectionLimits:
         if now >= self._say_at:
             why = f"none idle, limits.connections is {self._most}" if room else "no file descriptors left (ulimit -n)"
             log.warning(
-                "newcomers turned away: %d; %d connections are open, %s", self._turned_away, len(self._open), why
+                "connections rejected: %d; %d connections are open, %s", self._turned_away, len(self._open), why
             )
             self._turned_away, self._say_at = 0, now + _SAY_EVERY_S
         patient = room and len(self._leaving) < _MOST_LEAVING
@@ -128,6 +132,6 @@ class ConnectionLimits:
         connection.turn_away(patient=patient)
 
     def _dismiss(self, connection: Connection) -> None:
-        # Its end is told a turn of the loop later; until then it is not to be counted, nor dismissed again.
+        # connection_lost comes in a later turn of the loop; until then it must not be counted or dismissed again.
         self.closed(connection)
         connection.give_way()

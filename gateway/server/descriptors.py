@@ -1,4 +1,4 @@
-"""How many files a process may have open, and what a worker needs: a descriptor for each connection of any kind."""
+"""Raise the limit on open files, and fit the number of connections to it: each connection needs a descriptor."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from gateway.config.schema import Deployment
 log = logging.getLogger("tierline")
 
 _RESERVE: Final = 32
-"""So many stay free for backends, the store and files: a client's connection that would take one is turned away."""
+"""Descriptors kept free for backends, the store and files: a client's connection that would take one is rejected."""
 _FILES: Final = 128
-"""For the log, listeners, files that are read now and then, and clients that are being turned away."""
+"""Descriptors for the log, listeners, files that are read occasionally, and connections that are being rejected."""
 _FEWEST: Final = 16
+"""Least number of client connections with which the gateway starts."""
 _RAISE_IT: Final = "raise the limit (ulimit -n; LimitNOFILE= in systemd; nofile in a container's ulimits)"
 
 
 def raise_limit(deployment: Deployment) -> None:
-    """Has this process and its workers open as many files as they may; the usual limit to begin with is 1,024."""
+    """Raise the soft limit on open files, commonly 1,024, of this process and its workers to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard, max(soft, min(_needed(deployment), _number(hard)))):
         if wanted == soft:
             return
-        with contextlib.suppress(ValueError, OSError):  # some systems name a limit that they do not grant
+        with contextlib.suppress(ValueError, OSError):  # some systems report a hard limit that they do not grant
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return
 
 
 def fitted(deployment: Deployment) -> Deployment:
-    """The deployment with as many connections as this process may have beside everything else, which a warning says.
+    """Return the deployment with `limits.connections` lowered, with a warning, to what the open-file limit allows.
 
-    Raises CannotServe where that is next to none.
+    Raises CannotServe if that is fewer than 16.
     """
     files = _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     doubt = why_too_few(deployment, files)
@@ -50,8 +51,9 @@ def fitted(deployment: Deployment) -> Deployment:
 
 
 def why_too_few(deployment: Deployment, files: int | None = None) -> str:
-    """Why not all `limits.connections` can be had at `files` open files, by default the most this process may ask for;
-    '' where they can.
+    """Return why `limits.connections` do not fit into `files` open files, '' if they do.
+
+    `files` is by default the hard limit of this process.
     """
     files = _number(resource.getrlimit(resource.RLIMIT_NOFILE)[1]) if files is None else files
     connections, beside = deployment.limits.connections, _beside(deployment)
@@ -64,7 +66,10 @@ def why_too_few(deployment: Deployment, files: int | None = None) -> str:
 
 
 def few_left(descriptor: int) -> bool:
-    """Whether a new descriptor is among the last that this process may have; the lowest free one is always taken."""
+    """Return whether a new descriptor is among the last 32 that this process may have.
+
+    The number tells, because the system always assigns the lowest free one.
+    """
     return descriptor >= _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) - _RESERVE
 
 
@@ -73,7 +78,10 @@ def _needed(deployment: Deployment) -> int:
 
 
 def _beside(deployment: Deployment) -> int:
-    """Files of one worker beside its clients' connections. A request in hand may have two calls, one beside another."""
+    """Return how many descriptors a worker needs beside its clients' connections.
+
+    A request may have two backend calls at a time: a hedge beside its first attempt.
+    """
     calls = sum(backend.max_in_flight for tier in deployment.tiers for backend in tier.backends if backend.configured)
     store = MAX_CONNECTIONS + MAX_BLOCKING if deployment.store.url else 0
     return min(calls, 2 * deployment.limits.in_flight) + store + _FILES + _RESERVE

@@ -1,8 +1,9 @@
-"""The last word of the front door's HTTP: limits on a request's head and on its slowness, refusals in the envelope.
+"""Extend uvicorn's HTTP protocol with limits on headers, idle time and connections, and JSON error replies.
 
-httptools takes a head of any size and with any number of headers, all of it held in memory before the application hears
-of the request, and takes two Hosts or keys, of which another proxy may read the other one. uvicorn refuses in
-text/plain what does not parse, and waits for ever for what has begun to come. Everything else of HTTP is theirs.
+httptools accepts a request head of any size and any number of headers, and holds it in memory before the application
+sees the request; it also accepts repeated Host or Authorization headers, of which another proxy may read a different
+one. uvicorn answers a parse error in text/plain, and waits without limit for the rest of a request. All else is left to
+them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _LINGER_S: Final = 1.0
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT: Final = b"2\r\n:\n\r\n"
-"""A comment of an event stream with one newline, as a chunk: clients pass over it."""
+"""An HTTP chunk with a comment line of an event stream, which clients skip."""
 _LOOKS_S: Final = 0.02
-"""How often a half-closed connection is looked at while its reply is made."""
+"""Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
 _Refusal = tuple[int, str, str]
 _INVALID: Final[_Refusal] = (400, "invalid_http", "This is not a valid HTTP request.")
@@ -38,12 +39,12 @@ _VERSION: Final[_Refusal] = (505, "http_version_not_supported", "Send HTTP/1.1; 
 _LONG_URL: Final[_Refusal] = (414, "url_too_long", f"The URL is longer than {_MAX_URL} bytes.")
 _MANY: Final[_Refusal] = (431, "headers_too_large", f"The request has more than {_MAX_HEADERS} headers.")
 _LARGE: Final[_Refusal] = (431, "headers_too_large", f"The request's headers are larger than {_MAX_HEAD} bytes.")
-_CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway has as many connections as it may have.")
-_SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not come within {SLOW_S:g} seconds.")
+_CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway is at its limit of open connections.")
+_SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not arrive within {SLOW_S:g} seconds.")
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection of the gateway's."""
+    """Handle one client connection; implements `connection_limits.Connection`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -51,11 +52,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections: ConnectionLimits = self.app_state["connections"]
         self._waited_for = False
         self._progress = 0
-        """Bytes of the body since the last time it was said to have made progress."""
+        """Bytes of the body received since progress was last reported."""
         self._in_head = False
         self._read = 0
         self._late = 0
-        """Bytes of a head that came after the read in which it began."""
+        """Bytes of the request head that arrived after the read in which it began."""
         self._refusal = _INVALID
         self._refused = False
 
@@ -84,27 +85,27 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """The client sends no more: as it leaves, or because it has said all it wants to say (`nc -N`).
+        """Handle the end of the client's data: it has disconnected, or has only finished sending (`nc -N`).
 
-        One looks like the other, until something is sent: who has left refuses it. An interim response may come before
-        any other, and a comment between two events of a stream, so these are what is sent. True keeps the connection
-        open; the last reply closes it.
+        To tell them apart, send something: a client that is gone answers with a reset. Harmless to send are an interim
+        response before the reply, and a comment between two events of a stream. True keeps the connection open; the
+        last reply closes it.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or cycle.more_body or self._in_head or self._refused:
             return None
         if cycle.scope["http_version"] == "1.0":
-            return None  # knows no interim responses
+            return None  # HTTP/1.0 has no interim responses
         cycle.keep_alive = False
         if not cycle.response_started and not self.pipeline:
             self.transport.write(_CONTINUE)
-        elif cycle.chunked_encoding:  # event streams alone are
+        elif cycle.chunked_encoding:  # only event streams are sent chunked
             self.transport.write(_COMMENT)
         self._look_for_reset()
         return True
 
     def _look_for_reset(self) -> None:
-        """Ends a half-closed connection whose client refused what was sent; reading is over, so nothing else tells."""
+        """Abort a half-closed connection once its client answers with a reset, which asyncio no longer reports."""
         if self.transport.is_closing():
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -118,11 +119,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._connections.rests(self, self.loop.time())
 
     def give_way(self) -> None:
-        """See `connections.Connection`."""
+        """Close the connection; see `connection_limits.Connection`."""
         self.transport.close()
 
     def turn_away(self, *, patient: bool) -> None:
-        """See `connections.Connection`."""
+        """Reject the connection with 503; see `connection_limits.Connection`."""
         self._refusal = _CROWDED
         if patient:
             self.send_400_response(_CROWDED[2])
@@ -132,12 +133,12 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def too_slow(self) -> None:
-        """See `connections.Connection`."""
+        """Reject the request with 408; see `connection_limits.Connection`."""
         self._refusal = _SLOW
         self.send_400_response(_SLOW[1])
 
     def _note_pace(self, size: int) -> None:
-        """Says whether the request that has begun is still to be waited for: not while an earlier one is answered."""
+        """Tell the connection limits whether the rest of a request is awaited: not while an earlier one is answered."""
         cycle = self.cycle
         if self._in_head:
             waited_for = cycle is None or cycle.response_complete
@@ -159,13 +160,13 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        # Added up only where it may be too much: a head is seldom larger than one read.
+        # The exact size is computed only if the limit may be exceeded: a head is rarely larger than one read.
         size = self._late + self._read
         if size > _MAX_HEAD:
             size = sum(len(name) + len(value) for name, value in self.headers)
         if (fault := self._fault(size) or self._foreign()) is not None:
             self._refusal = fault
-            raise ValueError(fault)  # to the parser, which gives up, and so to send_400_response
+            raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
         super().on_headers_complete()
         if not self._gate.keeps_alive:
             self.cycle.keep_alive = False
@@ -181,25 +182,25 @@ class HttpProtocol(HttpToolsProtocol):
         return _TWICE if names.count(b"host") > 1 or names.count(b"authorization") > 1 else None
 
     def _foreign(self) -> _Refusal | None:
-        """What llhttp takes and we do not: a version without the rules of 1.1, a coding that nobody here undoes."""
+        """Return the refusal of what llhttp accepts and the gateway cannot read: other HTTP versions and codings."""
         if self.parser.get_http_version() not in _VERSIONS:
             return _VERSION
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         return _CODED if codings and codings[0].strip().lower() != b"chunked" else None
 
     def send_400_response(self, msg: str) -> None:
-        """Refuses the request, and whatever else comes on this connection."""
+        """Send the refusal (`self._refusal`) and ignore whatever else arrives on this connection."""
         self._refused = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
             if cycle.response_started:
-                # In the middle of an answer there is no place for another.
+                # A refusal cannot be sent in the middle of a reply.
                 self.transport.close()
                 return
         self.transport.write(self._refusing())
-        # A client that is still sending would find the connection reset, and never see why.
+        # Close a moment later: a client that is still sending would get a reset and could not read the refusal.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(_LINGER_S, self.transport.close)

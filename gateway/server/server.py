@@ -1,6 +1,6 @@
-"""The server process: uvicorn with uvloop and httptools, one worker in this process or several in their own.
+"""Run uvicorn with uvloop and httptools: one worker in this process, or several in processes of their own.
 
-Workers are spawned, so what they serve reaches them as text: the Launch, in one variable of the environment.
+Worker processes are spawned, so their settings (a Launch) are passed as text in the variable TIERLINE_LAUNCH.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ from routing.embedding.embedder import EmbedderUnavailable
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75
 _CUT_OFF_S: Final = 2
-"""What they have for it who are cut off at the end of `limits.finish`."""
+"""Seconds that requests cancelled at the end of `limits.finish` have to send their last event."""
 _BACKLOG: Final = 2048
 _GC_THRESHOLD: Final = 20_000
 _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
+"""uvicorn's error for an incomplete reply; not logged, because the gateway ends replies early on purpose."""
 
 
 def serve(launch: Launch, deployment: Deployment) -> int:
-    """Serves until SIGINT or SIGTERM, then finishes what is in flight; the exit code. `deployment` is the launch's.
+    """Serve until SIGINT or SIGTERM, finish the requests in progress, and return the exit code.
 
-    Raises CannotServe, and ConfigError for policies that are wrong.
+    `deployment` is the one that `launch` loads. Raises CannotServe, and ConfigError for invalid policies.
     """
     _configure_logging(deployment)
     raise_limit(deployment)
@@ -72,7 +73,7 @@ def _serve_here(steps: Steps, listening: list[socket.socket]) -> int:
 
 
 def server_of(steps: Steps) -> Server:
-    """The server of one process that serves by itself, to be run over a listening socket."""
+    """Return the server of a single-process gateway, to be run with a listening socket."""
     return Server(_config(App(steps), steps.deployment.limits.finish))
 
 
@@ -86,12 +87,12 @@ def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[so
     return Exit.INTERRUPTED if workers.forced else Exit.OK
 
 
-# The one place where the class of a worker can be named: they are made at the start, for the dead and at every reload.
+# uvicorn makes workers in several places (start, replacement, reload) by this module global, so it is replaced.
 multiprocess.Process = Worker  # type: ignore[misc]
 
 
 class _Workers(multiprocess.Multiprocess):
-    """uvicorn's worker processes; a dead one's gauges go with it."""
+    """Supervise uvicorn's worker processes, and remove the gauges of a dead one from the metrics."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
@@ -101,7 +102,7 @@ class _Workers(multiprocess.Multiprocess):
             signal.signal(number, self._on_stop)
 
     def _on_stop(self, number: int, _: FrameType | None) -> None:
-        """The first one is passed on by uvicorn's loop, half a second later at most; any other here, at once."""
+        """Queue the first signal for uvicorn, which passes it on within half a second; pass further ones on at once."""
         self._stops += 1
         self.signal_queue.append(number)
         if self._stops > 1:
@@ -119,9 +120,9 @@ class _Workers(multiprocess.Multiprocess):
 
 @contextlib.contextmanager
 def _metrics_folder(workers: int) -> Iterator[None]:
-    """The folder through which several workers' metrics are added up: the one that was named, else one for this run.
+    """Provide the folder through which several workers' metrics are summed: the configured one, else a temporary one.
 
-    What it holds is of processes that are gone, whose gauges would be reported as if they still ran.
+    A configured folder is emptied first: files of earlier processes would be reported as if those still ran.
     """
     if named := os.environ.get(METRICS_FOLDER):
         _empty(Path(named))
@@ -137,30 +138,30 @@ def _metrics_folder(workers: int) -> Iterator[None]:
 def _empty(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in folder.glob("*.db"):  # whatever else is there is not ours
+        for file in folder.glob("*.db"):  # other files in the folder are not metrics
             file.unlink(missing_ok=True)
     except OSError as error:
         raise CannotServe(f"cannot share metrics through {folder} ({METRICS_FOLDER}): {error.strerror}") from None
 
 
 def worker() -> App:
-    """The application of one worker process."""
+    """Return the application of one worker process; uvicorn calls this in the worker."""
     launch = Launch.from_text(os.environ[_LAUNCH])
     try:
         deployment = launch.deployment()
         _configure_logging(deployment)
         return App(built(launch, deployment))
     except (CannotServe, ConfigError) as error:
-        # The next one would fail just so: this exit code has the parent give up.
+        # A replacement would fail in the same way: this exit code makes the parent stop.
         sys.stderr.write(f"tierline: {error}\n")
         sys.exit(STARTUP_FAILURE)
 
 
 def _settle() -> None:
-    """Takes what was built out of the garbage collector's sight, and has it look less often.
+    """Exempt the objects built so far from garbage collection, and make collections less frequent.
 
-    Requests leave hardly any cycles behind, but their traces live for a while; at the default threshold the collector
-    walked them, and everything imported, over and over.
+    Requests leave hardly any reference cycles, but their traces live for a while; at the default threshold the
+    collector would scan them, and everything imported, again and again.
     """
     gc.collect()
     gc.freeze()
@@ -168,19 +169,19 @@ def _settle() -> None:
 
 
 def built(launch: Launch, deployment: Deployment) -> Steps:
-    """The services, settled in. Raises CannotServe and ConfigError."""
+    """Build the services of one process. Raises CannotServe and ConfigError."""
     deployment = fitted(deployment)
     try:
         steps = build(deployment, launch.policy_source(deployment))
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:
-        # A ValueError here is some part's refusal of a value that came from outside, such as OTEL_* in the environment.
+        # A ValueError here means an invalid value from outside, such as an OTEL_* environment variable.
         raise CannotServe(str(error)) from None
     _settle()
     return steps
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The listening socket; raises CannotServe, in one clear line, when the address cannot be had."""
+    """Return a listening socket. Raises CannotServe if the address cannot be bound."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0

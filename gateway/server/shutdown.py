@@ -1,13 +1,14 @@
-"""How a server process stops.
+"""Stop a server process in steps, and check its connections while it runs.
 
-    SIGTERM      /readyz says 503 at once, but for `limits.drain` newcomers are still taken, since those who send them
-                 learn of it late. Then as SIGINT.
-    SIGINT       No newcomers. What is in flight has `limits.finish` to end by itself; what has not by then is told
-                 `draining`: a stream in an error event, its last.
-    once more    The same signal again: what is in flight is told so at once, and the exit code is 130.
+    SIGTERM      /readyz answers 503 at once; new connections are still accepted for `limits.drain` seconds, because
+    load
+                 balancers notice late. Then as SIGINT.
+    SIGINT       No new connections. Requests in progress have `limits.finish` seconds to finish; those that have not
+                 by then end with the error `draining`, which is the last event of a stream.
+    repeated     The same signal again: requests in progress end with `draining` at once, and the exit code is 130.
 
-A terminal's Ctrl-C reaches every process of a group, and a parent may say the same again in its own words (SIGTERM): so
-only the same signal counts as once more.
+Only the same signal counts as repeated: a terminal's Ctrl-C sends SIGINT to all processes of a group, and a parent may
+send its children SIGTERM as well.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _FORCED_S: Final = 2.0
 
 
 def shared_with_server(gate: LoadShedder, limits: Limits) -> dict[str, Any]:
-    """What the application hands to the server, and to its connections, by way of the lifespan's state."""
+    """Return the lifespan state through which the application gives the server its load shedding and limits."""
     return {"gate": gate, "limits": limits, "connections": ConnectionLimits(limits.connections, limits.silent)}
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, but for how it stops."""
+    """Serve like uvicorn, but stop as the module's docstring describes."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -64,11 +65,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Closes the listeners, waits for what is in flight within its limit, and cuts off what is left."""
+        """Close the listeners, wait for the requests in progress up to `limits.finish`, and cancel the rest."""
         timer = asyncio.get_running_loop().call_later(self.lifespan.state["limits"].finish, self._cut_off)
         await super().shutdown(sockets)
         timer.cancel()
-        if self.force_exit:  # uvicorn leaves the application out then; what it has to write down is soon written
+        if self.force_exit:  # uvicorn then skips the application's shutdown, which writes what telemetry has queued
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FORCED_S):
                     await self.lifespan.shutdown()

@@ -1,7 +1,7 @@
-"""A worker process, as its parent makes it. It is spawned, and so imports this file before it can say that it lives.
+"""Define the class of a worker process, with as few imports as possible.
 
-uvicorn's parent kills a worker that does not answer within seconds. One that is still importing the application does,
-from a thread; one that is still importing its own class does not. Hence next to nothing is imported here.
+uvicorn's parent kills a worker that does not answer its health check within seconds. A spawned worker imports this file
+before it starts the thread that answers, and the application after it; so only this file's imports must be fast.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from uvicorn.supervisors.multiprocess import Process
 
 
 class Worker(Process):
-    """One of uvicorn's worker processes, stopping as a server of ours does."""
+    """A uvicorn worker process that serves with `shutdown.Server`."""
 
     @property
     def server(self) -> Server:
-        """Made in the worker process, when it is first asked for."""
+        """The server, made in the worker process on first use."""
         from gateway.server.shutdown import Server as OurServer
 
         if self._server is None:

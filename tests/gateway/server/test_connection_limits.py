@@ -81,8 +81,8 @@ def test_what_is_turned_away_is_said_now_and_then(caplog: pytest.LogCaptureFixtu
     connections.opened(last := Scripted(), 10)
     assert last.end == "turned away"
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "newcomers turned away: 1",
-        "newcomers turned away: 100",
+        "connections rejected: 1",
+        "connections rejected: 100",
     ]
 
 
