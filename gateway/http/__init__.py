@@ -1,1 +1,1 @@
-"""Steps 1 to 3 and 10: middleware, routes, the request's context, and the reply on the wire."""
+"""Handle HTTP for the pipeline, its steps 1 to 3 and 10: middleware, routes, request context, sending replies."""

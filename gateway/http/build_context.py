@@ -1,4 +1,4 @@
-"""Step 3: the context of one request. Tenant and surface give the policy; headers and policy give the deadline."""
+"""Build the context of one request (step 3): its policy from the surface, its deadline from headers and policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_context(
     *,
     large: bool = False,
 ) -> RequestContext:
-    """The context of a checked body; raises ApiError for a model, a tier or a deadline that cannot be served."""
+    """Return the context of a checked body. Raises ApiError for an unknown model or tier, or a passed deadline."""
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
     policy = _policy(steps, body["model"], options, pinned)
@@ -109,7 +109,7 @@ def _deadline_s(policy: Policy, options: RequestOptions) -> float:
     allowed = policy.slo.deadline
     if options.deadline_s is not None:
         if options.deadline_s <= 0:
-            raise UpstreamTimeout("The deadline had passed when the request came.", code="deadline_exceeded")
+            raise UpstreamTimeout("The deadline had passed when the request arrived.", code="deadline_exceeded")
         allowed = min(allowed, options.deadline_s)
     return allowed
 

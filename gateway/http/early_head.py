@@ -1,11 +1,12 @@
-"""Signs of life while a stream's answer is not there yet, where the policy wants them (`escalate.stream.alive`).
+"""Send a stream's response head early and keep its connection alive, if the policy says so (`escalate.stream.alive`).
 
-An answer that takes a tenth of a second has its head sent before it is known who will give it; then something goes out
-every two seconds, less than any proxy's idle limit. What the headers could not say yet is in the last comment, and an
-error is an event: the status was 200.
+If there is no answer after 0.1 s, the response head is sent before its tier is known, and then something every two
+seconds, which is below the idle limit of proxies. What the headers could not say yet follows in the last comment. An
+error is sent as an event, because the status was 200.
 
-    comments   lines that clients skip. One newline each: openai-python takes a blank line for the end of an event
-    role       a first chunk, with the role, under an id of our own, which every later chunk then has too
+    comments   sends comment lines, which clients skip; with one newline each, because openai-python takes a blank line
+               for the end of an event
+    role       sends a first chunk with the role, under an id of the gateway's, which all later chunks then get too
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _EVERY_S: Final = 2.0
 _WAITING: Final = b": waiting\n"
 _LAST: Final = b": x-tierline-"
 _KNOWN_EARLY: Final = frozenset({b"x-request-id", b"openai-processing-ms", b"x-tierline-surface", b"x-tierline-policy"})
-_TOLD_LATE: Final = frozenset(
+_LATE: Final = frozenset(
     {
         b"x-tierline-path",
         b"x-tierline-tier",
@@ -42,7 +43,7 @@ _TOLD_LATE: Final = frozenset(
 
 
 class EarlyHead:
-    """The early head of one stream. It is `begin`-ned, and `stopped` before anything else is sent, or `abandon`-ed."""
+    """Send the early head of one stream: call `begin`, then `stopped` before sending anything else, or `abandon`."""
 
     def __init__(self, ctx: RequestContext, send: Any) -> None:
         self._ctx = ctx
@@ -60,11 +61,11 @@ class EarlyHead:
             }
 
     def begin(self) -> None:
-        """Counts from here; without an answer in time the head goes out."""
+        """Start the timer; the head is sent if `stopped` is not called within 0.1 s."""
         self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._start)
 
     async def stopped(self) -> bool:
-        """Ends it, nothing being half sent; whether the head is out."""
+        """End it after any message under way is sent; return whether the head was sent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is None:
@@ -74,18 +75,18 @@ class EarlyHead:
         return True
 
     def abandon(self) -> None:
-        """Ends it where it stands: nobody is there any more."""
+        """End it at once: the client has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
     async def events(self, events: AsyncGenerator[bytes], extra: Sequence[Header] = ()) -> AsyncGenerator[bytes]:
-        """The events of the answer as they follow the early head; `extra` are headers that it would have had."""
+        """Yield the answer's events, adapted to follow the early head; `extra` are headers that it did not have."""
         try:
             async for data in events:
                 if data.startswith(_LAST):
-                    yield self._said_late(extra) + data[1:]
+                    yield self._late_comment(extra) + data[1:]
                 elif not self._named:
                     yield data
                 elif renamed := self._renamed(data):
@@ -94,10 +95,10 @@ class EarlyHead:
             await events.aclose()
 
     async def fail(self, error: ApiError) -> None:
-        """Sends the error as the last event, with what can be said of its request, and ends the response."""
+        """Send the error as the last event, after a comment with the late headers, and end the response."""
         ledger = self._ctx.ledger
-        said = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
-        data = self._said_late() + said.encode() + b"data: " + error.body() + b"\n\n"
+        costs = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
+        data = self._late_comment() + costs.encode() + b"data: " + error.body() + b"\n\n"
         await self._send({"type": "http.response.body", "body": data})
 
     def _start(self) -> None:
@@ -119,9 +120,9 @@ class EarlyHead:
     def _headers(self) -> list[Header]:
         return explain(self._ctx.trace, self._ctx.ledger)
 
-    def _said_late(self, extra: Sequence[Header] = ()) -> bytes:
-        told = (header for header in (*self._headers(), *extra) if header[0] in _TOLD_LATE)
-        return b":" + b"".join(b" %b=%b" % header for header in told)
+    def _late_comment(self, extra: Sequence[Header] = ()) -> bytes:
+        late = (header for header in (*self._headers(), *extra) if header[0] in _LATE)
+        return b":" + b"".join(b" %b=%b" % header for header in late)
 
     def _role(self) -> bytes:
         count = self._ctx.body.get("n") or 1
@@ -133,7 +134,7 @@ class EarlyHead:
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 
     def _renamed(self, data: bytes) -> bytes:
-        """A chunk under our own name and without its role; empty when nothing else was in it. No error is a chunk."""
+        """Return a chunk with the early chunk's id and without its role, empty if nothing is left; errors unchanged."""
         value = orjson.loads(data[6:])
         if "error" in value:
             return data

@@ -1,10 +1,9 @@
-"""The door: what requests meet before a route sees them, and our headers on what goes out again.
+"""Handle what all routes share: the request id, the body and its limit, and the gateway's reply headers.
 
-`RequestIdMiddleware` is the ASGI middleware of every route but chat completions: none of those calls a model, so none
-has a trace, and what there is to say of it is known when the reply starts. The hot route says the same and more from
-its trace (see `gateway.http.responses.explain`), and calls what it shares with the others, here, directly: the request
-id, the tenant a key stands for, the body within its limit. A wrapped `send` costs a coroutine for every chunk of a
-stream.
+`RequestIdMiddleware` wraps every route but chat completions. Those routes call no model and have no trace, so their
+headers are known when the reply starts. The chat route makes its headers from its trace (see
+`gateway.http.responses.explain`) and calls the functions here directly: wrapping `send` would cost a coroutine for
+every chunk of a stream.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
 from gateway.request.disconnect import ClientGone
 from gateway.request.options import known_headers, valid_request_id
 
-# See telemetry.trace: ids must differ, not be secret.
+# Ids must be unique but not secret; see telemetry.trace.
 _ids = random.Random()  # noqa: S311
 _LINGER_S = 1.0
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
 class RequestIdMiddleware:
-    """ASGI middleware: the request id, our own time, and that no backend was called, on every reply of `app`."""
+    """Add to every reply of `app` the request id, the gateway's own time, and that no backend was called."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one HTTP request."""
+        """Answer one HTTP request."""
         request_id = request_id_of(known_headers(scope["headers"])).encode("latin-1")
         started = time.perf_counter_ns()
 
@@ -53,14 +52,15 @@ class RequestIdMiddleware:
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
-    """The client's own id where it may be echoed, else a new one."""
+    """Return the client's own request id if it is valid, else a new one."""
     return valid_request_id(headers.get(b"x-request-id")) or f"req_{_ids.getrandbits(96):024x}"
 
 
 async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *, typed: bool = False) -> bytes:
-    """Read the whole body. Raises ApiError before reading what would be too much, or is not JSON.
+    """Read the whole body. Raises ApiError, without reading on, if it exceeds `limit` bytes or is not declared as JSON.
 
-    `typed`: a body without a content type is refused too; else it is taken for JSON.
+    Raises ClientGone if the client disconnects. `typed`: refuse a body without a content type, instead of taking it for
+    JSON.
     """
     content_type = headers.get(b"content-type", b"" if typed else None)
     if content_type is not None and content_type.partition(b";")[0].strip().lower() != b"application/json":
@@ -86,8 +86,9 @@ async def read_body(receive: Any, headers: Mapping[bytes, bytes], limit: int, *,
 
 
 async def linger(receive: Any) -> None:
-    """Reads on for a moment, to nowhere, after a refusal: a client that is still sending would otherwise find the
-    connection reset, and never see why.
+    """Read and discard the rest of a refused body for up to 1 s.
+
+    A client that is still sending would otherwise get a connection reset and could not read the refusal.
     """
     try:
         async with asyncio.timeout(_LINGER_S):
@@ -98,5 +99,5 @@ async def linger(receive: Any) -> None:
 
 
 def _too_large(limit: int) -> ApiError:
-    # Closing is the only way not to read the rest.
+    # Closing the connection is the only way not to read the rest of the body.
     return RequestTooLarge(f"The body is larger than {limit} bytes.", headers=((b"connection", b"close"),))

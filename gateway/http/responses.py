@@ -1,4 +1,4 @@
-"""Step 10: the answer on the wire, JSON or server-sent events, with the headers that say how it came about."""
+"""Send replies (step 10) as JSON or server-sent events, with the headers that explain how they were made."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _NULL_USAGE: Final = b'"usage":null}\n\n'
 
 
 def explain(trace: Trace, ledger: Ledger) -> list[Header]:
-    """The x-tierline-* headers and server-timing: all that is known now, and nothing that is not.
+    """Return the x-tierline-* headers and server-timing, with the values known so far.
 
-    `openai-processing-ms` is as OpenAI sends it: whole milliseconds from the request to the reply's head.
+    `openai-processing-ms` is in whole milliseconds from the request to the reply's head, as in OpenAI's API.
     """
     overhead = overhead_ms(trace)
     headers: list[Header] = [
@@ -60,7 +60,7 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
 
 
 def reasons(trace: Trace) -> Header:
-    """Give the header that `x-tierline-debug: 1` asks for: each hop that has a reason, with that reason."""
+    """Return the header that `x-tierline-debug: 1` requests: each hop that has a reason, with that reason."""
     reasons_given = (
         f"{hop.name}: {reason}"
         for hop in trace.hops
@@ -77,7 +77,7 @@ def _server_timing(trace: Trace) -> bytes:
 
 
 def overhead_ms(trace: Trace) -> float:
-    """Our own time so far: the request's, less what it waited for a backend or for whoever had asked one."""
+    """Return the gateway's own milliseconds so far: the request's time less waits for backends and shared answers."""
     root = trace.root
     taken = (root.end_ns or time.perf_counter_ns()) - root.start_ns
     return max(0, taken - trace.waited_ns(names.ATTEMPT, names.CACHE_FOLLOW)) / 1e6
@@ -90,7 +90,7 @@ async def send_json(
     body: bytes,
     before_end: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """One JSON reply, in two messages that the server writes as one."""
+    """Send a JSON reply, in two messages that the server writes at once. `before_end` is awaited before its end."""
     headers.append(_JSON)
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -104,20 +104,22 @@ async def send_json(
 async def send_error(
     send: Any, error: ApiError, headers: list[Header], before_end: Callable[[], Awaitable[None]] | None = None
 ) -> None:
-    """One error envelope. `before_end` is awaited when all of it is out, before the response ends."""
+    """Send an error envelope. `before_end` is awaited after the body was sent, before the response ends."""
     headers.extend(error.headers)
     await send_json(send, error.status, headers, error.body(), before_end)
 
 
 async def start_events(send: Any, headers: list[Header]) -> None:
-    """The head of a stream; every event follows in a write of its own."""
+    """Send the head of an event stream; every event follows in a message of its own."""
     headers.extend(_EVENTS)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
 def with_null_usage(event: bytes) -> bytes:
-    """An event for a client that asked for its stream's totals: every chunk but the one that has them says
-    `"usage":null`, added here where the backend left it out.
+    """Return an event with `"usage":null` added if it is a chunk without usage.
+
+    With `stream_options.include_usage`, OpenAI's API sends that in every chunk but the last; some backends leave it
+    out.
     """
     if event.endswith(_NULL_USAGE) or not event.startswith(_CHUNK) or is_error(event):
         return event

@@ -1,1 +1,1 @@
-"""One thin file per API."""
+"""Define the HTTP routes, one file for each API."""

@@ -1,16 +1,16 @@
-"""The admin API: what is in the cache, and taking it out. Off unless the config has `admin`, on a port of its own.
+"""Serve the admin API: inspect and purge the cache. Off unless the config has `admin`; on a port of its own.
 
-    GET    /admin/cache/stats          what each scope holds, and how lookups went
-    GET    /admin/cache/entries/ID     one entry; the id is the one in replies and traces
-    DELETE /admin/cache/entries/ID     takes it out, with its copies
-    POST   /admin/cache/purge          {"surface": S} | {"tag": T} | {"entry": ID}, the first two also with a
-                                       "tenant" or a "team", a tag with a "surface"
+    GET    /admin/cache/stats          contents of each scope, and outcomes of lookups
+    GET    /admin/cache/entries/ID     one entry, by the id in replies and traces
+    DELETE /admin/cache/entries/ID     remove the entry and its copies
+    POST   /admin/cache/purge          {"surface": S} | {"tag": T} | {"entry": ID}; the first two also with a
+                                       "tenant" or a "team", a tag also with a "surface"
 
-When a purge is answered, no worker gives what it names to a request that comes from then on; that of a surface takes a
+Once a purge is answered, no worker serves what it names to a request that arrives later; purging a surface takes a
 second.
 
-The key is the admin's own, sent as `Authorization: Bearer KEY`. No tenant's key opens it, and no request of the
-gateway's public port reaches it, whatever its headers say: the port it came in by decides.
+Requests need the admin key, sent as `Authorization: Bearer KEY`; tenants' keys do not work. The API is reachable
+through the admin port only, whatever a request's headers say.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
 def admin_router(steps: Steps, admin: Admin) -> APIRouter:
-    """The routes, for whoever has the admin's key."""
+    """Return the routes of the admin API; each requires the admin key."""
     router = APIRouter(prefix="/admin/cache")
     wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
     administration = steps.cache.administration
@@ -54,7 +54,7 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
     def admitted(request: Request) -> None:
         key = bearer_key(known_headers(request.scope["headers"]))
         if not key or not hmac.compare_digest(hashlib.sha256(key).digest(), wanted):
-            raise Unauthorized("The admin API has a key of its own. Send it as 'Authorization: Bearer KEY'.")
+            raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
 
     @router.get("/stats")
     async def stats(request: Request) -> Response:
@@ -93,19 +93,19 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
     return router
 
 
-async def _purged(steps: Steps, asked: Mapping[str, str]) -> dict[str, Any]:
-    if "entry" in asked:
-        return await _removed(steps, asked["entry"])
-    kind = next((kind for kind in ("tenant", "team") if kind in asked), None)
-    owner = f"{kind}:{asked[kind]}" if kind is not None else None
-    administration, surface = steps.cache.administration, asked.get("surface")
-    if "tag" in asked:
-        purged: Purged = await _answered(administration.purge_tag(asked["tag"], surface, owner))
+async def _purged(steps: Steps, body: Mapping[str, str]) -> dict[str, Any]:
+    if "entry" in body:
+        return await _removed(steps, body["entry"])
+    kind = next((kind for kind in ("tenant", "team") if kind in body), None)
+    owner = f"{kind}:{body[kind]}" if kind is not None else None
+    administration, surface = steps.cache.administration, body.get("surface")
+    if "tag" in body:
+        purged: Purged = await _answered(administration.purge_tag(body["tag"], surface, owner))
     else:
-        purged = await _answered(administration.purge_surface(asked["surface"], owner))
+        purged = await _answered(administration.purge_surface(body["surface"], owner))
     return {
         "object": "cache.purge",
-        **asked,
+        **body,
         "scopes": purged.scopes,
         "entries": purged.entries,
         "bytes": purged.bytes,
@@ -119,15 +119,15 @@ async def _removed(steps: Steps, entry_id: str) -> dict[str, Any]:
     return {"object": "cache.purge", "entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)}
 
 
-async def _answered(asked: Any) -> Any:
+async def _answered(operation: Any) -> Any:
     try:
-        return await asked
+        return await operation
     except StoreUnavailable as down:
         raise Overloaded(f"The store does not answer ({down.reason}).", headers=_RETRY_AFTER) from None
 
 
 def _checked(body: object) -> dict[str, str]:
-    """A purge that can be meant: of one thing, by plain names."""
+    """Return a checked purge request: it names exactly one thing. Raises InvalidRequest."""
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
     for name, value in body.items():
@@ -142,7 +142,7 @@ def _checked(body: object) -> dict[str, str]:
         raise InvalidRequest("Name a tenant or a team, not both.", code="unsupported_value", param="team")
     for name in body.keys() & {"surface", "tenant", "team"}:
         if not _NAME.fullmatch(body[name]):
-            raise InvalidRequest(f"{body[name]!r} is no {name}'s name.", code="unsupported_value", param=name)
+            raise InvalidRequest(f"{body[name]!r} is not a valid {name} name.", code="unsupported_value", param=name)
     if "tag" in body:
         _check_tag(body["tag"])
     return body

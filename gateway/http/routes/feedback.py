@@ -1,11 +1,11 @@
-"""`POST /v1/feedback`: what a client says afterwards of an answer it got.
+"""Serve `POST /v1/feedback`: a client rates an answer that it got.
 
     {"request_id": "req_...", "score": 0..1}   or   {"request_id": "req_...", "correct": true | false}
 
-and a `comment` of at most 500 characters, which is kept only where the config keeps prompts. A tenant speaks of its own
-requests alone, and only of those whose records are still kept; the last word on a request counts. A score below 0.5 for
-an answer that came from the cache takes the entry out; where it was another question's answer, the tenant gets none on
-that surface for a while that is no surer than it was (see `cache.risk.control`).
+An optional `comment` has at most 500 characters and is stored only if the config records prompts. A tenant can rate
+only its own requests whose records are still stored; of several ratings of a request the last counts. A score below 0.5
+for an answer from the cache removes that entry. If it was the stored answer to another question, the tenant gets on
+that surface, for a while, only such answers as have a higher score than this one had (see `cache.risk.control`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class _FeedbackBody:
 
 
 class _Turns:
-    """Who may look a record up now. An id that is not there is looked for in all of them: 40 MB of reading."""
+    """Limit concurrent lookups of records to two, and 64 waiting: an unknown id is searched in all, 40 MB of reading.
+
+    Entering raises Overloaded when too many wait.
+    """
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_LOOKUPS)
@@ -57,7 +60,7 @@ class _Turns:
 
     async def __aenter__(self) -> None:
         if self._waiting >= _MAX_WAITING:
-            raise Overloaded("Much feedback is being taken. Send it again in a moment.", headers=_RETRY_AFTER)
+            raise Overloaded("Too much feedback is waiting. Send it again in a moment.", headers=_RETRY_AFTER)
         self._waiting += 1
         try:
             await self._free.acquire()
@@ -69,7 +72,7 @@ class _Turns:
 
 
 def feedback_router() -> APIRouter:
-    """The route of one worker."""
+    """Return the feedback route of one worker."""
     router = APIRouter()
     turn = _Turns()
 
@@ -79,45 +82,48 @@ def feedback_router() -> APIRouter:
         headers = known_headers(request.scope["headers"])
         tenant = steps.tenants.of(headers)
         try:
-            said = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
+            body = _checked(parse_json(await read_body(request.receive, headers, _MAX_BODY, typed=True)))
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
         async with turn:
-            kept, removed = await _keep(steps, tenant, said)
-        told = {"object": "feedback", "request_id": kept.request_id, "score": kept.score}
+            stored, removed = await _store(steps, tenant, body)
+        reply = {"object": "feedback", "request_id": stored.request_id, "score": stored.score}
         if removed:
-            told["cache_entry_removed"] = removed
-        return Response(orjson.dumps(told), media_type="application/json")
+            reply["cache_entry_removed"] = removed
+        return Response(orjson.dumps(reply), media_type="application/json")
 
     return router
 
 
-async def _keep(steps: Steps, tenant: str, said: _FeedbackBody) -> tuple[Feedback, str]:
-    """What is kept, and the id of the entry that went because of it, or ''."""
+async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedback, str]:
+    """Store the feedback; return it, and the id of the cache entry removed because of it, or ''.
+
+    Raises NotFound for an unknown request and Overloaded if the store does not answer.
+    """
     settings = steps.deployment.telemetry
     try:
-        found = await reader.find(steps.store, said.request_id, tenant)
-        if found is None:
+        blob = await reader.find(steps.store, body.request_id, tenant)
+        if blob is None:
             raise NotFound(
-                f"There is no request {said.request_id!r} of yours among those kept: the id is a reply's x-request-id.",
+                f"No stored request of yours has the id {body.request_id!r}; the id is a reply's x-request-id.",
                 code="request_not_found",
                 param="request_id",
             )
-        comment = said.comment if settings.prompts else None
-        record = orjson.loads(found)
+        comment = body.comment if settings.prompts else None
+        record = orjson.loads(blob)
         surface = record["ledger"]["surface"]
-        kept = Feedback(said.request_id, tenant, surface, said.score, comment, time.time())
-        await steps.store.apply([Append(STREAM, kept.encode(), settings.keep)])
-        removed = await _removed(steps, record, said.request_id, tenant) if said.score < _WRONG else ""
+        feedback = Feedback(body.request_id, tenant, surface, body.score, comment, time.time())
+        await steps.store.apply([Append(STREAM, feedback.encode(), settings.keep)])
+        removed = await _removed(steps, record, body.request_id, tenant) if body.score < _WRONG else ""
     except StoreUnavailable as down:
         raise Overloaded(
-            f"Feedback cannot be kept now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
+            f"Feedback cannot be stored now: the store does not answer ({down.reason}).", headers=_RETRY_AFTER
         ) from None
-    return kept, removed
+    return feedback, removed
 
 
 async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, tenant: str) -> str:
-    """Takes the stored answer away that a wrong reply was: its id, or '' where the reply was no stored answer."""
+    """Remove the cache entry that the request was answered with; return its id, '' if it was not from the cache."""
     hit = next((hop["attributes"] for hop in record["hops"] if names.CACHE_ENTRY in hop["attributes"]), None)
     if hit is None:
         return ""
@@ -125,8 +131,8 @@ async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, ten
     policy = steps.policies.current.by_surface.get(surface)
     if policy is not None and score is not None:
         steps.cache.complain(policy, tenant, request_id, score)
-    found = await steps.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
-    return found.id if found is not None else ""
+    entry = await steps.cache.wrong(hit[names.CACHE_ENTRY], tenant, surface, hit.get(names.CACHE_CREATED))
+    return entry.id if entry is not None else ""
 
 
 def _checked(body: object) -> _FeedbackBody:

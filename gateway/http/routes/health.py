@@ -1,4 +1,4 @@
-"""`/healthz`: alive. `/readyz`: ready, and what is degraded. `/metrics`: Prometheus. None of them calls a model."""
+"""Serve `/healthz` (alive), `/readyz` (ready, and what is degraded) and `/metrics` (Prometheus); none calls a model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _STORE_REFUSALS: Final = {
 @router.get("/healthz")
 @router.get("/health")
 async def healthz() -> dict[str, str]:
-    """This process answers."""
+    """Report that this process answers requests."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
-    """503 while the process starts or stops, and where no tier is configured; else 200, with what is degraded.
+    """Answer 503 while the process starts or stops and if no tier is configured, else 200, with what is degraded.
 
-    Tiers that fail, or that ask for a pause, are no reason for a 503: every replica has the same backends, so all of
-    them would leave the balancer, and with them the cached answers and the errors that say when to come back.
+    Tiers that fail or ask for a pause do not cause a 503: all replicas share the same backends, so a load balancer
+    would drop every replica, and with them the cached answers and the errors with Retry-After.
     """
     steps: Steps = request.app.state.steps
     report = readiness(steps)
@@ -46,19 +46,20 @@ async def readyz(request: Request) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """The exposition text, of all workers. Raises Unauthorized for who may not read it."""
+    """Return the Prometheus text for all workers. Raises Unauthorized without the admin key where it is needed."""
     steps: Steps = request.app.state.steps
     if not is_operator(known_headers(request.scope["headers"]), steps.deployment):
         raise Unauthorized(
-            "Metrics speak of all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
+            "Metrics cover all tenants. Send the admin's key as 'Authorization: Bearer KEY' (the config's `admin`), "
             "or set access.public_metrics in the config."
         )
     return Response(steps.metrics.render(), media_type=CONTENT_TYPE)
 
 
 def readiness(steps: Steps) -> dict[str, Any]:
-    """What `/readyz` says: `status` is ready, degraded, unavailable or draining; `degraded` says in words what is not
-    well. A tier that is not configured is listed with its reason, and is missed only where a surface has no other.
+    """Return the body of `/readyz`: `status` (ready, degraded, unavailable or draining) and what is degraded, in words.
+
+    An unconfigured tier is listed with its reason; it counts as degraded only for a surface that has no other tier.
     """
     tiers = {name: _tier(steps, name) for name in steps.tiers}
     store = steps.store.state()
@@ -88,10 +89,10 @@ def readiness(steps: Steps) -> dict[str, Any]:
     if index.reason and store.status == "ok":
         degraded.append(f"semantic index: {index.reason}")
     if failure is not None:
-        degraded.append(f"policies: the last good ones are in force; {failure}")
+        degraded.append(f"policies: the last valid ones are in force; {failure}")
     learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
     degraded += [
-        f"semantic cache of {surface}: more wrong hits than its max_error; stricter now"
+        f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"
         for surface, state in learned.items()
         if state.breached
     ]
@@ -122,7 +123,7 @@ def _tier(steps: Steps, name: str) -> dict[str, Any]:
 
 
 def _backend(endpoint: Endpoint) -> dict[str, Any]:
-    """`limit` is what this worker may have in flight now; `ttft_ms` of a short prompt, null while it is not known."""
+    """Return one backend's state. `limit`: most calls in flight of this worker; `ttft_ms`: of a short prompt."""
     now = endpoint.now()
     quantiles = {name: endpoint.latency.ttft(q, 0, now) for name, q in (("p50", 0.5), ("p95", 0.95))}
     return {

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `/v1/models/{id}`: the surfaces, as models an application can ask for."""
+"""Serve `GET /v1/models` and `/v1/models/{id}`: the surfaces, as models that an application can request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/models")
 
 @router.get("")
 async def list_models(request: Request) -> dict[str, Any]:
-    """Every surface, and `auto`. Aliases work as models too, and are not listed: they are other models' names."""
+    """List every surface, and `auto`. Aliases are accepted as models too, but not listed."""
     steps: Steps = request.app.state.steps
     steps.tenants.of(known_headers(request.scope["headers"]))
     names = (AUTO, *steps.policies.current.names)
@@ -25,7 +25,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/{model}")
 async def get_model(request: Request, model: str) -> dict[str, Any]:
-    """One surface, by its name or an alias."""
+    """Return one surface, by its name or an alias. Raises NotFound."""
     steps: Steps = request.app.state.steps
     steps.tenants.of(known_headers(request.scope["headers"]))
     if steps.policies.current.resolve(model) is None:
