@@ -1,4 +1,4 @@
-"""`python -m gateway` is `tierline`."""
+"""Run the command line: `python -m gateway` is the same as `tierline`."""
 
 from gateway.cli.main import main
 

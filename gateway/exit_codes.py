@@ -1,6 +1,6 @@
-"""The exit codes of every command, and the lines of `--help` that say them.
+"""Define the exit codes of every command, and the lines of `--help` that explain them.
 
-The same as of `diff` and `kubectl diff`, so that a script can tell "it found something" from "it could not look".
+They are those of `diff` and `kubectl diff`, so that a script can tell findings from a failure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Exit(IntEnum):
-    """How a command ended. argparse's own code for a wrong command line is 2 as well."""
+    """Exit code of a command. argparse's own code for a wrong command line is 2 as well."""
 
     OK = 0
     FINDINGS = 1
@@ -19,7 +19,7 @@ class Exit(IntEnum):
 
 
 HELP: Final = """exit codes:
-  0    done, nothing to report
-  1    done, and there are findings: problems, differences, a target that is missed
-  2    could not be done: a wrong command line, config or input, or something that does not answer
+  0    done, without findings
+  1    done, with findings: problems, differences, a target that is missed
+  2    not done: a wrong command line, config or input, or a service that does not answer
   130  stopped by Ctrl-C or SIGTERM before it was done"""

@@ -1,7 +1,7 @@
-"""The command line: `tierline COMMAND`. A command's module is imported only when that command is run.
+"""Run the command line, `tierline COMMAND`; a command's module is imported only when that command is run.
 
-Errors that have a cause the user can mend are one line each, `tierline: ...`, never a traceback. What the exit codes
-mean stands in gateway.exit_codes.
+Errors that the user can correct are printed as one line each, `tierline: ...`, without a traceback. The exit codes are
+defined in gateway.exit_codes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from policies.errors import ConfigError
 _OURS = ("gateway", "routing", "cache", "policies")
 
 _EPILOG = """examples:
-  tierline up                       start everything on this machine
-  tierline serve --config my.yaml   the gateway alone, against your own store and backends
-  tierline check                    is the config right?
-  tierline trace last               what happened to the latest request, hop by hop
+  tierline up                       start everything on this machine: store, local model and gateway
+  tierline serve --config my.yaml   start the gateway alone, with your own store and backends
+  tierline check --config my.yaml   check a config and the policies for errors
+  tierline trace last               show the steps of the latest request, with times and reasons
 
-`tierline COMMAND --help` says more of each."""
+`tierline COMMAND --help` describes a command, its options and its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +39,33 @@ class _Command:
     module: str
     summary: str
     extra: str | None = None
-    """The optional dependencies it needs, as pip names them."""
+    """Name of the optional dependencies (a pip extra) that it needs; None if it needs none."""
 
 
 COMMANDS = {
     "up": _Command("gateway.cli.commands.up", "start the store, the local model and the gateway"),
     "serve": _Command("gateway.cli.commands.serve", "start the gateway alone"),
-    "check": _Command("gateway.cli.commands.check", "say what is wrong with the config and the policies"),
-    "trace": _Command("gateway.cli.commands.trace", "show what happened to a request"),
-    "cache": _Command("gateway.cli.commands.cache", "show what answers are kept, and take them out"),
-    "ledger": _Command("gateway.cli.commands.ledger", "say what requests cost, took and were worth"),
-    "collect": _Command("gateway.cli.commands.collect", "label prompts with what a model answers"),
+    "check": _Command("gateway.cli.commands.check", "check the config and the policies for errors"),
+    "trace": _Command("gateway.cli.commands.trace", "show the steps of recorded requests, with times and reasons"),
+    "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
+    "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
+    "collect": _Command("gateway.cli.commands.collect", "record and grade a model's answers to prompts"),
     "train": _Command(
-        "gateway.cli.commands.train", "train the difficulty classifier, or a confidence head", extra="train"
+        "gateway.cli.commands.train",
+        "train the difficulty classifier, a confidence head, or the cache's verifier",
+        extra="train",
     ),
     "calibrate": _Command(
         "gateway.cli.commands.calibrate", "choose a surface's thresholds from labelled requests", extra="train"
     ),
-    "eval": _Command("gateway.cli.commands.eval", "measure what routing is worth on labelled data", extra="train"),
+    "eval": _Command(
+        "gateway.cli.commands.eval", "measure routing and the semantic cache on labelled data", extra="train"
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command in `argv` (by default the process's own) and returns the exit code."""
+    """Run the command in `argv`, by default the process's own arguments, and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
     command = COMMANDS.get(name) if name else None
@@ -75,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left. Python would flush once more at exit, and complain.
+        # The reader of our output has closed the pipe. Without this, Python's flush at exit would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.NOT_DONE
     except ModuleNotFoundError as error:
@@ -87,24 +91,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), Exit.NOT_DONE)
     except CommandError as error:
         return _fail(str(error), error.code)
-    except Exception:  # noqa: BLE001  Python's own code for a bug is 1, which would pass for a finding
+    except Exception:  # noqa: BLE001  Python's exit code for an uncaught exception is 1, which means findings here
         traceback.print_exc()
         return Exit.NOT_DONE
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Has SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, whatever they did before.
+    """Make SIGINT and SIGTERM raise KeyboardInterrupt in the main thread, whatever they did before.
 
-    A shell starts background jobs with SIGINT ignored, and Python then leaves it so: the command could not be stopped
-    by it, and asyncio.run would not listen to it either. `up` and `serve` put their own handlers in place of these.
+    A shell starts background jobs with SIGINT ignored, and Python then keeps it ignored, so that neither the command
+    nor asyncio.run would react to it. `up` and `serve` install their own handlers later.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = [
         (signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler)),
-        # By way of SIGINT, for which asyncio.run has a handler that lets tasks clean up.
+        # Raise SIGINT instead: asyncio.run has a handler for it that lets tasks clean up.
         (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))),
     ]
     try:
@@ -120,10 +124,11 @@ def _fail(message: str, code: Exit) -> Exit:
 
 
 def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentParser:
-    """The whole command line's parser, with the flags of the chosen command only."""
+    """Return the parser of the whole command line, with the options of the chosen command only."""
     parser = _Parser(
         prog="tierline",
-        description="One OpenAI-compatible URL in front of tiers of models.",
+        description="Tierline is a gateway: one OpenAI-compatible URL in front of several tiers of models. It answers "
+        "from a cache what was answered before, and sends other requests to the fastest tier that is good enough.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -138,15 +143,15 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
 
 
 class _Parser(argparse.ArgumentParser):
-    """Ends every help text, a command's too, with what the exit codes mean."""
+    """Append the meaning of the exit codes to every help text, including those of commands."""
 
     def format_help(self) -> str:
-        """See argparse."""
+        """Return the help text; see argparse."""
         return f"{super().format_help()}\n{HELP}\n"
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked: importlib.metadata is slow to import."""
+    """Print the version; it is looked up only here, because importlib.metadata is slow to import."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version

@@ -147,7 +147,7 @@ def test_a_surface_is_purged_for_one_tenant_and_for_all(
     still_kept(gateway, "The capital of Italy?", "zeta")
     capsys.readouterr()
     assert command("purge", "--surface", "chat", store=cache_store) == 0
-    assert "chat begins anew: " in capsys.readouterr().out
+    assert "chat is purged: " in capsys.readouterr().out
     assert path(gateway, "The capital of Italy?", "zeta") == "direct"
 
 

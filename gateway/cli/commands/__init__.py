@@ -1,4 +1,4 @@
-"""The commands of `tierline`, one module each, with `add_parser(subparsers)` and `run(args) -> int`, the exit code."""
+"""Hold the commands of `tierline`, a module each with `add_parser(subparsers)` and `run(args)` -> exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.exit_codes import Exit
 
 
 class CommandError(Exception):
-    """Ends a command with one clear line on stderr: what could not be done, or another reason to end with `code`."""
+    """Raised to end a command with `message` on stderr and the exit code `code`."""
 
     def __init__(self, message: str, code: Exit = Exit.NOT_DONE) -> None:
         super().__init__(message)

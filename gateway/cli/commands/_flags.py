@@ -1,4 +1,4 @@
-"""The flags that several commands share, and the Launch they amount to."""
+"""Define the options that several commands share, and make a Launch from them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from gateway.config.launch import Launch
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """--config and --policies."""
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the deployment's config (default: Tierline's own)")
-    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: Tierline's own)")
+    """Add --config and --policies to a command."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
+    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
 
 
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
-    """--host, --port, --config, --policies and --workers."""
+    """Add --host, --port, --config, --policies and --workers to a command."""
     parser.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: the config's, 127.0.0.1)")
     parser.add_argument("--port", type=_port, metavar="N", help="the port to listen on (default: the config's, 8787)")
     add_config_flags(parser)
-    parser.add_argument("--workers", type=_workers, default=1, metavar="N", help="gateway processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=_workers, default=1, metavar="N", help="number of gateway processes (default: 1)"
+    )
 
 
 def launch_of(args: argparse.Namespace) -> Launch:
-    """What the flags say; what a command has no flag for stays as it is by default."""
+    """Return the Launch of these options; fields without an option keep their defaults."""
     return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
 
 
 def seed_number(text: str) -> int:
-    """The type of --seed: what both numpy and scikit-learn take."""
+    """Parse --seed: 0 to 2**32 - 1, the range that both numpy and scikit-learn accept."""
     return _whole(text, 0, (1 << 32) - 1)
 
 
 def share_number(text: str) -> float:
-    """The type of a flag that takes a share, neither nothing nor all."""
+    """Parse a share above 0 and below 1."""
     try:
         value = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What many requests cost, took and were worth: the figures of `tierline ledger`, from records and feedback.
+"""Compute the figures of `tierline ledger` (cost, latency, quality) from records and feedback.
 
-A saving is claimed only where every dollar and every token that it is made of was reported by a backend. A request
-whose dollars or whose answer are partly our own count is estimated, and told apart; tokens that cost nothing are not
-worth an estimate. What the strongest tier would have cost is its price for the answer's tokens as they were served.
+Savings are claimed only for requests whose cost and tokens were all reported by backends. Requests with a cost or an
+answer counted in part by the gateway are reported separately as estimated; calls that cost nothing do not make a
+request estimated. What the strongest tier would have cost is its price for the tokens of the served answer.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Final
 import numpy as np
 
 Ledger = Mapping[str, Any]
-"""The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0..1, or None where nobody said)."""
+"""The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
 Figures = dict[str, Any]
 
 _Z95: Final = 1.959964
-# A p50 or a p95 is an objective of many requests: that one of them is slower misses nothing.
+# Objectives over many requests, which a single slower request does not miss.
 _OF_MANY: Final = ("_p50", "_p95")
 _SERVER_ERROR: Final = 500
 
 
 def figures(rows: Sequence[Ledger]) -> Figures:
-    """All figures of these requests, as JSON values; at least one row."""
+    """Return all figures of these requests, at least one, as JSON values."""
     started = [row["started"] for row in rows]
     return {
         "requests": len(rows),
@@ -47,8 +47,10 @@ def figures(rows: Sequence[Ledger]) -> Figures:
 
 
 def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
-    """The 95% interval of p - q, means of n and of m values from 0 to 1: Newcombe's hybrid score interval (method 10 of
-    Statistics in Medicine 17, 873-890, 1998). For shares it is about exact; for scores in between it is too wide.
+    """Return the 95% interval of p - q, the means of n and of m values from 0 to 1.
+
+    This is Newcombe's hybrid score interval (method 10 of Statistics in Medicine 17, 873-890, 1998). It is nearly exact
+    for values of 0 and 1, and too wide for values in between.
     """
     (p_low, p_high), (q_low, q_high) = _wilson(p, n), _wilson(q, m)
     return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
@@ -85,7 +87,7 @@ def _wasted(rows: Sequence[Ledger]) -> Figures:
 
 
 def _estimated_usd(row: Ledger) -> float:
-    """The dollars of a request that rest on tokens of our own counting."""
+    """Return the US dollars of a request that are computed from tokens counted by the gateway."""
     if "calls" not in row:  # a record of an older version
         return float(row["cost_usd"]) if row["usage_estimated"] else 0.0
     return math.fsum(call["cost_usd"] for call in row["calls"] if call["estimated"])
@@ -120,17 +122,17 @@ def _compared(rows: Sequence[Ledger]) -> Figures:
 
 
 def _quantiles(values: Iterable[float | None]) -> Figures:
-    found = [value for value in values if value is not None]
-    if not found:
+    present = [value for value in values if value is not None]
+    if not present:
         return {"n": 0, "p50": None, "p95": None, "p99": None}
-    p50, p95, p99 = (float(value) for value in np.quantile(found, (0.5, 0.95, 0.99)))
-    return {"n": len(found), "p50": p50, "p95": p95, "p99": p99}
+    p50, p95, p99 = (float(value) for value in np.quantile(present, (0.5, 0.95, 0.99)))
+    return {"n": len(present), "p50": p50, "p95": p95, "p99": p99}
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """How many met each objective, and goodput: the share that met every objective of a single request.
+    """Return how many requests met each objective, and goodput: the share that met every objective of one request.
 
-    What was refused before its surface was known has no objectives, and is no good all the same.
+    Requests rejected before their surface was known have no objectives; they count as not meeting them.
     """
     held = [row["slo"] for row in rows if row.get("slo")]
     refused = sum("slo" in row and not row["slo"] and row["status"] >= _SERVER_ERROR for row in rows)
@@ -148,15 +150,15 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
 
 
 def _holdout(rows: Sequence[Ledger]) -> Figures:
-    """Routed against held out, among the requests that took part in the draw: quality by feedback, and cost."""
-    arms = {name: [row for row in rows if row.get("holdout") is drawn] for name, drawn in _ARMS.items()}
-    said = {name: _arm(arm) for name, arm in arms.items()}
-    routed, held_out = said["routed"], said["held_out"]
+    """Compare the feedback scores of routed and held-out requests, among those that took part in the draw."""
+    rows_by_arm = {name: [row for row in rows if row.get("holdout") is drawn] for name, drawn in _ARMS.items()}
+    arms = {name: _arm(arm) for name, arm in rows_by_arm.items()}
+    routed, held_out = arms["routed"], arms["held_out"]
     difference = interval = None
     if routed["labels"] and held_out["labels"]:
         difference = routed["score"] - held_out["score"]
         interval = newcombe(routed["score"], routed["labels"], held_out["score"], held_out["labels"])
-    return {**said, "difference": difference, "interval_95": interval}
+    return {**arms, "difference": difference, "interval_95": interval}
 
 
 _ARMS: Final = {"routed": False, "held_out": True}

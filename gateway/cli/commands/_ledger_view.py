@@ -1,4 +1,4 @@
-"""The figures of `tierline ledger` as a table, in words that need no manual."""
+"""Print the figures of `tierline ledger` as tables and sentences."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _NAME = 17
 _PIPED = 100
 
 
-def show(said: Figures, surface: str | None) -> None:
-    """Prints the figures on stdout."""
+def show(figures: Figures, surface: str | None) -> None:
+    """Print the figures on stdout."""
     console = Console(width=None if sys.stdout.isatty() else _PIPED, highlight=False)
-    span = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(said[end])) for end in ("from", "to"))
-    console.print(f"{said['requests']} requests of {surface or 'all surfaces'}, {span}\n", markup=False)
-    console.print(_paths(said["paths"]))
+    span = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(figures[end])) for end in ("from", "to"))
+    console.print(f"{figures['requests']} requests of {surface or 'all surfaces'}, {span}\n", markup=False)
+    console.print(_paths(figures["paths"]))
     console.print()
-    console.print(_times(said))
+    console.print(_times(figures))
     console.print()
-    for name, text in (*_money(said), *_objectives(said["slo"]), *_holdout(said["holdout"])):
+    for name, text in (*_money(figures), *_objectives(figures["slo"]), *_holdout(figures["holdout"])):
         first, *rest = textwrap.wrap(text, max(console.width - _NAME, 20))
         console.print(Text.assemble((f"{name:<{_NAME}}", "bold"), first), soft_wrap=True)
         for line in rest:
@@ -50,12 +50,12 @@ def _paths(paths: Mapping[str, Figures]) -> Table:
     return table
 
 
-def _times(said: Figures) -> Table:
+def _times(figures: Figures) -> Table:
     table = _columns("time", "n", "p50", "p95", "p99")
     for name, key in _TIMES:
-        found = said[key]
-        cells = [milliseconds(found[q]) if found[q] is not None else "-" for q in ("p50", "p95", "p99")]
-        table.add_row(name, str(found["n"]), *cells)
+        quantiles = figures[key]
+        cells = [milliseconds(quantiles[q]) if quantiles[q] is not None else "-" for q in ("p50", "p95", "p99")]
+        table.add_row(name, str(quantiles["n"]), *cells)
     return table
 
 
@@ -67,16 +67,16 @@ def _columns(first: str, *others: str) -> Table:
     return table
 
 
-def _money(said: Figures) -> Iterator[tuple[str, str]]:
-    estimated = f", of that {dollars(said['estimated_usd'])} estimated" if said["estimated_usd"] else ""
-    yield "cost", dollars(said["cost_usd"]) + estimated
-    wasted = said["wasted"]
+def _money(figures: Figures) -> Iterator[tuple[str, str]]:
+    estimated = f", of that {dollars(figures['estimated_usd'])} estimated" if figures["estimated_usd"] else ""
+    yield "cost", dollars(figures["cost_usd"]) + estimated
+    wasted = figures["wasted"]
     yield (
         "wasted",
         f"{dollars(wasted['usd'])} ({_percent(wasted['share_of_usd'])}), "
         f"{wasted['tokens']} tokens ({_percent(wasted['share_of_tokens'])})",
     )
-    alone = said["strongest_alone"]
+    alone = figures["strongest_alone"]
     yield "strongest alone", _saving(alone["reported"], "whose usage the backends reported")
     if alone["estimated"]["requests"]:
         yield "  estimated", _saving(alone["estimated"], "whose usage is in part our own count")
@@ -111,21 +111,22 @@ def _objectives(slo: Figures) -> Iterator[tuple[str, str]]:
         yield "  refused", f"{slo['refused']} at the gate, before their surface was known"
 
 
-def _holdout(said: Figures) -> Iterator[tuple[str, str]]:
-    routed, held_out = said["routed"], said["held_out"]
+def _holdout(figures: Figures) -> Iterator[tuple[str, str]]:
+    routed, held_out = figures["routed"], figures["held_out"]
     drawn = f"{held_out['requests']} held out, {routed['requests']} routed"
-    if said["interval_95"] is None:
+    if figures["interval_95"] is None:
         yield (
             "holdout",
             f"{drawn}; feedback on {held_out['labels']} and {routed['labels']} of them. To compare their quality, have "
             "a random sample of both judged and sent to POST /v1/feedback",
         )
         return
-    low, high = said["interval_95"]
+    low, high = figures["interval_95"]
     yield (
         "holdout",
         f"{drawn}; score {held_out['score']:.3f} on {held_out['labels']} labels and {routed['score']:.3f} on "
-        f"{routed['labels']}: routed minus held out {said['difference']:+.3f} (95% interval {low:+.3f} to {high:+.3f})",
+        f"{routed['labels']}: routed minus held out {figures['difference']:+.3f} "
+        f"(95% interval {low:+.3f} to {high:+.3f})",
     )
 
 

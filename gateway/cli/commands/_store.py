@@ -1,4 +1,4 @@
-"""Where a command that reads the store finds it: a URL, a config, the environment, or a running `tierline up`."""
+"""Find the store that a command reads: from a URL, a config, the environment, or a running `tierline up`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from gateway.cli.commands import CommandError
 
 
 def add_store_flags(parser: argparse.ArgumentParser) -> None:
-    """--store, --config and --state."""
-    parser.add_argument("--store", metavar="URL", help="the store (default: $TIERLINE_STORE_URL, else the running one)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="take the store from this config")
-    parser.add_argument("--state", metavar="FOLDER", default=".state", help="where `tierline up` keeps its state")
+    """Add --store, --config and --state to a command."""
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="the store to read (default: that of --config, else $TIERLINE_STORE_URL, else that of `tierline up`)",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a config file whose store to read")
+    parser.add_argument(
+        "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
+    )
 
 
 def store_url(args: argparse.Namespace) -> str:
-    """The store that the flags name; raises ConfigError, or CommandError where there is none."""
+    """Return the URL of the store. Raises ConfigError for an invalid config, CommandError if there is no store."""
     url = args.store or (args.config and _configured(args.config)) or os.environ.get("TIERLINE_STORE_URL")
     return str(url) if url else _running(Path(args.state) / "up.json")
 
 
 def gateway_url(state: Path) -> str | None:
-    """The URL of the gateway that `tierline up` runs here; None where none does."""
+    """Return the URL of the gateway that `tierline up` runs with this state folder; None if none runs."""
     try:
         return str(orjson.loads((state / "up.json").read_bytes())["url"])
     except (OSError, ValueError, KeyError, TypeError):

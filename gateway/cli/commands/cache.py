@@ -1,4 +1,4 @@
-"""`tierline cache stats | show ID | purge`: what answers are kept, and taking them out."""
+"""Run `tierline cache stats | show ID | purge`: show and purge cached answers."""
 
 from __future__ import annotations
 
@@ -24,58 +24,67 @@ from gateway.exit_codes import Exit
 from gateway.telemetry.cache_view import draw_entry, draw_stats, entry_shown, lookups_of, scope_shown, size
 
 _EXAMPLES = """examples:
-  tierline cache stats                              what each surface and tenant keeps
-  tierline cache show 9f2c41d07a55                  one entry; the id is in x-tierline-cache-entry and in traces
-  tierline cache purge --surface chat               no answer of chat is served again; all tenants; takes a second
-  tierline cache purge --surface chat --tenant acme
-  tierline cache purge --tag doc:42                 what was drawn from doc:42 has changed
-  tierline cache purge --entry 9f2c41d07a55         this answer is wrong
+  tierline cache stats                              show how much each surface and tenant has stored
+  tierline cache show 9f2c41d07a55                  show one entry; ids are in x-tierline-cache-entry and in traces
+  tierline cache purge --surface chat               purge all answers of chat, of all tenants; takes a second
+  tierline cache purge --surface chat --tenant acme purge those of one tenant
+  tierline cache purge --tag doc:42                 purge the answers tagged doc:42, such as when that source changed
+  tierline cache purge --entry 9f2c41d07a55         purge one wrong answer
   tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
 
-It works on the store itself, whether a gateway runs or not, and asks nothing before it purges. When a purge has ended,
-no worker of any gateway on this store gives what it names to a request that comes from then on, and what such requests
-are answered is kept again. An answer that was being made reaches only those who had asked for it by then. An answer is
-stored, and so can be purged as an entry, a moment after its reply. Exit code 2: there is no such entry, or the store
-does not answer."""
+The command works on the store directly, whether a gateway runs or not, and does not ask for confirmation. Once a purge
+has ended, no gateway on this store serves the purged answers to requests that arrive later, and new answers are stored
+again. An answer that was being generated during the purge reaches only requests that were already waiting for it. An
+answer is stored, and can be purged as an entry, a moment after its reply. Exit code 2: there is no such entry, or the
+store does not answer."""
 
 _TIMEOUT_S = 2.0
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `cache` to the command line."""
+    """Add `cache` to the command line."""
     parser = subparsers.add_parser(
         "cache",
-        help="show what answers are kept, and take them out",
-        description="Shows what the cache keeps, and purges a surface, what was drawn from a source, or one entry.",
+        help="show and purge cached answers",
+        description="Show what the cache holds, and purge the answers of a surface, those with a tag, or one entry.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = argparse.ArgumentParser(add_help=False)
     add_store_flags(where)
-    where.add_argument("--json", action="store_true", help="print one JSON object")
+    where.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     what = parser.add_subparsers(dest="what", required=True, metavar="stats | show | purge")
-    stats = what.add_parser("stats", parents=[where], help="what each surface and tenant keeps")
-    stats.add_argument("--gateway", metavar="URL", help="whose lookups to count (default: the running one)")
+    stats = what.add_parser("stats", parents=[where], help="show how much each surface and tenant has stored")
+    stats.add_argument(
+        "--gateway", metavar="URL", help="the gateway whose lookups to show (default: that of `tierline up`)"
+    )
     stats.add_argument(
         "--key-env",
         metavar="VAR",
         default="TIERLINE_ADMIN_KEY",
-        help="the variable that holds the gateway's admin key, where it has tenants (default: TIERLINE_ADMIN_KEY)",
+        help="the environment variable with the gateway's admin key, needed if it has tenants "
+        "(default: TIERLINE_ADMIN_KEY)",
     )
-    show = what.add_parser("show", parents=[where], help="one entry")
-    show.add_argument("entry", type=_entry_id, metavar="ID", help="its id, as in replies and traces")
-    purge = what.add_parser("purge", parents=[where], help="take answers out")
-    purge.add_argument("--surface", type=_name, metavar="S", help="of this surface; alone or with --tag")
-    purge.add_argument("--tag", type=_tag, metavar="T", help="drawn from this source")
-    purge.add_argument("--entry", type=_entry_id, metavar="ID", help="this one, and the copies that hits made of it")
+    show = what.add_parser("show", parents=[where], help="show one entry")
+    show.add_argument("entry", type=_entry_id, metavar="ID", help="the entry's id, as in replies and traces")
+    purge = what.add_parser("purge", parents=[where], help="purge answers")
+    purge.add_argument(
+        "--surface", type=_name, metavar="NAME", help="purge this surface's answers; alone or with --tag"
+    )
+    purge.add_argument("--tag", type=_tag, metavar="TAG", help="purge the answers with this tag")
+    purge.add_argument(
+        "--entry", type=_entry_id, metavar="ID", help="purge this entry, and the copies that semantic hits made of it"
+    )
     who = purge.add_mutually_exclusive_group()
-    who.add_argument("--tenant", type=_name, metavar="T", help="of this tenant only")
-    who.add_argument("--team", type=_name, metavar="T", help="of this team only, where a policy shares within teams")
+    who.add_argument("--tenant", type=_name, metavar="NAME", help="purge only this tenant's answers")
+    who.add_argument(
+        "--team", type=_name, metavar="NAME", help="purge only this team's answers, if a policy shares within teams"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carries the command out; raises CommandError and ConfigError."""
+    """Run the command; return the exit code. Raises CommandError and ConfigError."""
     try:
         return asyncio.run(_run(store_url(args), args))
     except StoreUnavailable as down:
@@ -100,11 +109,11 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
 
     scopes = [scope_shown(one) for one in await administration.stats()]
     running = await asyncio.to_thread(_running, args)
-    # Where no gateway says which index it has, the store says which it would get.
-    found = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
+    # Without a running gateway, show the index that the store would support.
+    stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
     if args.json:
-        return _print({"scopes": scopes, **found})
-    draw_stats(scopes, {**found, "lookups": found["lookups"] or {}}, Console(highlight=False))
+        return _print({"scopes": scopes, **stats})
+    draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, Console(highlight=False))
     return Exit.OK
 
 
@@ -126,13 +135,13 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
         return await _purge_entry(administration, args)
     if args.tag is not None:
         purged = await administration.purge_tag(args.tag, args.surface, owner)
-        done = f"Answers drawn from {args.tag} are not served any more, in {_scopes(purged)}{_of(args)}."
+        done = f"Answers tagged {args.tag} are purged, in {_scopes(purged)}{_of(args)}."
     elif args.surface is not None:
         purged = await administration.purge_surface(args.surface, owner)
         freed = f"{purged.entries} entries ({size(purged.bytes)}) of {_scopes(purged)}"
-        done = f"{args.surface} begins anew{_of(args)}: {freed} are gone."
+        done = f"{args.surface} is purged{_of(args)}: {freed} are removed."
     else:
-        raise CommandError("say what to purge: --surface S, --tag T or --entry ID")
+        raise CommandError("name what to purge: --surface NAME, --tag TAG or --entry ID")
     if args.json:
         what = {name: getattr(args, name) for name in ("surface", "tag", "tenant", "team") if getattr(args, name)}
         return _print({**what, "scopes": purged.scopes, "entries": purged.entries, "bytes": purged.bytes})
@@ -142,19 +151,22 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
 
 async def _purge_entry(administration: Administration, args: argparse.Namespace) -> int:
     if args.surface or args.tag or args.tenant or args.team:
-        raise CommandError("--entry names one answer already; leave the other flags out")
+        raise CommandError("--entry names one answer; remove --surface, --tag, --tenant and --team")
     found = await administration.remove(args.entry)
     if found is None:
         raise _no_entry(args.entry)
     if args.json:
         return _print({"entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)})
     copies = f", with {len(found.copies)} copies" if found.copies else ""
-    sys.stdout.write(f"Entry {found.id} of {found.scope.surface} ({found.scope.owner}) is gone{copies}.\n")
+    sys.stdout.write(f"Entry {found.id} of {found.scope.surface} ({found.scope.owner}) is removed{copies}.\n")
     return Exit.OK
 
 
 def _running(args: argparse.Namespace) -> dict[str, Any] | None:
-    """What the gateway says of its lookups and its index; None where none is reached, unless one was named."""
+    """Return a running gateway's lookups and index; None if none is reached.
+
+    Raises CommandError if --gateway was given and it does not answer.
+    """
     import httpx2  # not needed otherwise, and slow to import
 
     origin = args.gateway or gateway_url(Path(args.state))
@@ -170,7 +182,7 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
             metrics = client.get("/metrics")
             if metrics.status_code == 401:
                 wanted = f"put it in {args.key_env}, or name its variable with --key-env"
-                raise CommandError(f"the gateway at {origin} shows its lookups to the admin's key alone; {wanted}")
+                raise CommandError(f"the gateway at {origin} needs the admin key to show its lookups; {wanted}")
             lookups = lookups_of(metrics.raise_for_status().text)
             index: Mapping[str, Any] = orjson.loads(client.get("/readyz").content)["semantic_index"]
     except (httpx2.HTTPError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""`tierline check`: is the config right, are the policies, and what would run?"""
+"""Run `tierline check`: check the config and the policies, and list the tiers and surfaces they define."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
 from policies.yaml_source import read_yaml
 
 _EXAMPLES = """examples:
-  tierline check                                    the config and the policies that come with Tierline
-  tierline check --config my.yaml --policies rules  your own
-  tierline check --json | jq .problems              for a script
+  tierline check                                    check the config and the policies shipped with Tierline
+  tierline check --config my.yaml --policies rules  check your own
+  tierline check --json | jq .problems              use the result in a script
 
-Exit code 1: something is wrong; warnings alone are 0. Exit code 2: a file or folder that was named cannot be read."""
+Exit code 1: there are errors; with warnings alone it is 0. Exit code 2: a named file or folder cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """All that a check found. `deployment` and `policies` are None where they could not be loaded."""
+    """Result of a check. `deployment` and `policies` are None if they could not be loaded."""
 
     problems: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
     deployment: Deployment | None
     policies: PolicySet | None
     cross_encoder: str = ""
-    """The version of the one that can be served; '' where there is none."""
+    """Version of the config's cross-encoder; '' if there is none."""
     unreadable: bool = False
-    """Whether the config or the folder of policies could not be read at all."""
+    """Whether the config or the folder of policies could not be read."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `check` to the command line."""
+    """Add `check` to the command line."""
     parser = subparsers.add_parser(
         "check",
-        help="say what is wrong with the config and the policies",
-        description="Checks the config and the policies, and says the file, line and key of everything wrong in them.",
+        help="check the config and the policies for errors",
+        description="Check the config and the policies, and print the file, line and key of each error and warning.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config_flags(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was found."""
-    found = _check(args)
+    """Check, print the findings and return the exit code."""
+    findings = _check(args)
     write = _as_json if args.json else _as_text
-    sys.stdout.write(write(found) + "\n")
-    if found.unreadable:
+    sys.stdout.write(write(findings) + "\n")
+    if findings.unreadable:
         return Exit.NOT_DONE
-    return Exit.FINDINGS if found.problems else Exit.OK
+    return Exit.FINDINGS if findings.problems else Exit.OK
 
 
 def _check(args: argparse.Namespace) -> _Findings:
@@ -79,7 +79,7 @@ def _check(args: argparse.Namespace) -> _Findings:
         problems += error.problems
         unreadable = isinstance(error, UnreadableFile)
     wrong, impossible, warnings = _policies_one_by_one(args.policies or SHIPPED, deployment)
-    if deployment is None:  # with one, the policies were loaded as a set, which told the same
+    if deployment is None:  # otherwise loading the policies as a set has reported the same problems
         problems += wrong
     problems += impossible
     if deployment is not None and deployment.warnings:
@@ -100,9 +100,9 @@ def _check(args: argparse.Namespace) -> _Findings:
 def _policies_one_by_one(
     directory: Path, deployment: Deployment | None
 ) -> tuple[list[Problem], list[Problem], list[Problem]]:
-    """Of each policy by itself: why it does not load; else what cannot be meant, and what is doubtful.
+    """Return, over all policies: why they do not load, what is impossible in them, and warnings.
 
-    What is doubtful in this deployment is included if there is one.
+    With a deployment, the warnings include those about this policy with its backends.
     """
     problems: list[Problem] = []
     impossible: list[Problem] = []
@@ -150,8 +150,8 @@ def _as_text(found: _Findings) -> str:
 
 def _verdict(found: _Findings) -> str:
     counted = (("problem", len(found.problems)), ("warning", len(found.warnings)))
-    said = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counted if count]
-    return ", ".join(said) if said else "all is well"
+    counts = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counted if count]
+    return ", ".join(counts) if counts else "all is well"
 
 
 def _as_json(found: _Findings) -> str:

@@ -1,4 +1,4 @@
-"""`tierline ledger`: what requests cost, took and were worth, over the records that the store keeps."""
+"""Run `tierline ledger`: summarise cost, latency and quality of the requests recorded in the store."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
 
 _EXAMPLES = """examples:
-  tierline ledger                           every request that is kept, 10,000 by default
-  tierline ledger --since 1h --surface chat
+  tierline ledger                                 all recorded requests (the store keeps 10,000 by default)
+  tierline ledger --since 1h --surface chat       those of one surface in the last hour
   tierline ledger --last 500 --json | jq .strongest_alone.reported
+                                                  the cost saved over the latest 500, as JSON
   tierline ledger --since 24h --export audit.jsonl
+                                                  also write a day's records to a file
 
-"strongest alone" is what the policy's strongest tier would have cost for the same answers, at its configured price: for
-a cache hit, too. A saving is claimed from usage that backends reported; what is partly our own count stands apart.
-Goodput is the share of requests within every p99 limit and the deadline of their surface; bad requests and clients that
-left are not counted. The holdout went to the strongest tier by chance (the policy's `holdout`): the difference of its
-scores from the others' is what routing costs in quality, if a random sample of both was judged.
+"strongest alone" is what the policy's strongest tier would have cost for the same answers, cache hits included, at its
+configured price. Savings are computed from usage that backends reported; requests with estimated tokens are listed
+separately. Goodput is the share of requests within every p99 limit and the deadline of their surface; client
+errors and disconnected clients are not counted. The holdout was sent to the strongest tier at random (the policy's
+`holdout`): the difference between its scores and the others' is what routing costs in quality, if a random sample of
+both was rated.
 
-A line of --export is one request: the ledger with an account of each backend call, when it started, its trace id, and
-the feedback on it (`score`, `comment`; null where nobody said anything)."""
+A line of --export is one request: its ledger with the cost of each backend call, its start time, its trace id, and the
+feedback on it (`score`, `comment`; null without feedback)."""
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smhd])$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -46,53 +49,55 @@ _REPORT_EVERY = 200
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `ledger` to the command line."""
+    """Add `ledger` to the command line."""
     parser = subparsers.add_parser(
         "ledger",
-        help="say what requests cost, took and were worth",
-        description="Sums up the requests that the store keeps: money, what was wasted and what was saved, times, "
-        "goodput, and the quality of what was routed against what was held out.",
+        help="summarise cost, latency and quality of recorded requests",
+        description="Summarise the recorded requests: cost, wasted and saved cost, latency, goodput, and the quality "
+        "of routed requests compared with those held out.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=_count, metavar="N", help="only the latest N")
-    which.add_argument("--since", type=_duration, metavar="TIME", help="only those of the last 90s, 15m, 1h or 2d")
-    parser.add_argument("--surface", metavar="S", help="only this surface's")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    which.add_argument("--last", type=_count, metavar="N", help="only the latest N requests")
+    which.add_argument(
+        "--since", type=_duration, metavar="TIME", help="only requests of the last TIME, such as 90s, 15m, 1h or 2d"
+    )
+    parser.add_argument("--surface", metavar="NAME", help="only requests of this surface")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the records there too, one JSON object a line"
+        "--export", type=Path, metavar="FILE", help="also write the records to this file, one JSON object a line"
     )
     add_store_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reads, sums up, prints and exports; raises CommandError."""
+    """Read the records, print their summary, and export them if requested. Raises CommandError."""
     with _progress(args.json) as on_progress:
         rows = _rows(args, on_progress)
         if not rows:
-            raise CommandError("no such request is kept; `tierline trace list` shows what is")
+            raise CommandError("no such request is recorded; `tierline trace list` shows those that are")
         if args.export is not None:
             _write(args.export, rows, on_progress)
-    said = figures(rows)
+    summary = figures(rows)
     if args.json:
-        sys.stdout.write(orjson.dumps(said).decode() + "\n")
+        sys.stdout.write(orjson.dumps(summary).decode() + "\n")
         return Exit.OK
-    show(said, args.surface)
+    show(summary, args.surface)
     if args.export is not None:
         sys.stdout.write(f"\n{len(rows)} records written to {args.export}\n")
     return Exit.OK
 
 
 def _rows(args: argparse.Namespace, on_progress: OnProgress) -> list[dict[str, Any]]:
-    """The requests asked for, newest first, each with what was said of it."""
+    """Return the selected requests, newest first, each with the feedback on it."""
     try:
-        records, said = asyncio.run(_read(store_url(args), args, on_progress))
+        records, feedback = asyncio.run(_read(store_url(args), args, on_progress))
     except StoreUnavailable as down:
         raise CommandError(f"the store does not answer ({down}); is it running?") from None
     except ValueError as bad:
         raise CommandError(str(bad)) from None
-    return [_row(record, said.get(key_of(record["ledger"]))) for record in records]
+    return [_row(record, feedback.get(key_of(record["ledger"]))) for record in records]
 
 
 async def _read(
@@ -100,7 +105,7 @@ async def _read(
 ) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback]]:
     store = RedisStore.from_url(url)
     oldest = time.time() - args.since if args.since else None
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     read = 0
     try:
         async for blob in reader.newest(store):
@@ -108,25 +113,25 @@ async def _read(
             read += 1
             if read % _REPORT_EVERY == 0:
                 on_progress("reading", read, max(read, args.last or 0))
-            # The newest come first by when they ended; one that began before may have ended after.
+            # Records are ordered by their end, so compare that, not the start.
             if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
                 break
             if args.surface in (None, record["ledger"]["surface"]):
-                found.append(record)
-            if len(found) == args.last:
+                records.append(record)
+            if len(records) == args.last:
                 break
-        return found, await reader.feedback_by_request(store)
+        return records, await reader.feedback_by_request(store)
     finally:
         await store.aclose()
 
 
-def _row(record: Mapping[str, Any], said: Feedback | None) -> dict[str, Any]:
+def _row(record: Mapping[str, Any], feedback: Feedback | None) -> dict[str, Any]:
     return {
         "started": record["started"],
         "trace_id": record["trace_id"],
         **record["ledger"],
-        "score": said.score if said else None,
-        "comment": said.comment if said else None,
+        "score": feedback.score if feedback else None,
+        "comment": feedback.comment if feedback else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""`tierline serve`: the gateway alone, against a configured store and backends."""
+"""Run `tierline serve`: start the gateway alone, with a configured store and backends."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from gateway.cli.commands._flags import add_server_flags, launch_of
 from gateway.config.launch import CannotServe
 
 _EXAMPLES = """examples:
-  tierline serve                                             Tierline's own config and policies
-  tierline serve --config my.yaml --policies rules --port 80 your own
+  tierline serve                                             with the config and policies shipped with Tierline
+  tierline serve --config my.yaml --policies rules --port 80 with your own
   TIERLINE_STORE_URL=redis://cache:6379/0 tierline serve --workers 4
+                                                             with a store, and four processes
 
-Ctrl-C or SIGTERM lets requests end and stops, with exit code 0; the same signal again cuts them off, with 130."""
+Ctrl-C or SIGTERM finishes the requests in progress and stops, with exit code 0; the same signal again stops at once,
+with exit code 130."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `serve` to the command line."""
+    """Add `serve` to the command line."""
     parser = subparsers.add_parser(
         "serve",
         help="start the gateway alone",
-        description="Starts the gateway alone, against a configured store and backends.",
+        description="Start the gateway alone, with the store and the backends of its config.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -31,10 +33,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until told to stop."""
-    # A product of two small matrices is not worth a second thread: spinning up to meet, they cost more than they save.
+    """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
+    # The matrices are small: synchronising several threads would cost more than it saves.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # The config first: what is wrong with it is said before anything heavy is imported.
+    # Load the config first, so that errors in it are reported before anything slow is imported.
     launch = launch_of(args)
     deployment = launch.deployment()
     launch.policy_source(deployment).load()

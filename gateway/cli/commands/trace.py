@@ -1,4 +1,4 @@
-"""`tierline trace last | list | show REQUEST_ID`: what happened to a request, hop by hop, and why."""
+"""Run `tierline trace last | list | show REQUEST_ID`: show the hops of recorded requests, with times and reasons."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ from gateway.telemetry.feedback import Feedback, Key, key_of
 from gateway.telemetry.view import draw, draw_list
 
 _EXAMPLES = """examples:
-  tierline trace last                     the latest request, drawn
-  tierline trace list -n 50               the latest 50, one line each
-  tierline trace show 0198a1b2c3d4        the request with that x-request-id
+  tierline trace last                     draw the latest request
+  tierline trace list -n 50               list the latest 50, one line each
+  tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
   tierline trace show 0198a1b2c3d4 --json | jq .ledger
+                                          print its cost, tier and times as JSON
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `trace` to the command line."""
+    """Add `trace` to the command line."""
     parser = subparsers.add_parser(
         "trace",
-        help="show what happened to a request",
-        description="Shows the latest requests as the store keeps them: every hop, its time, and the reason for it.",
+        help="show the steps of recorded requests, with times and reasons",
+        description="Show recorded requests: every hop (cache lookup, routing, attempt ...), how long it took, and why "
+        "it ended as it did.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     where = argparse.ArgumentParser(add_help=False)
     add_store_flags(where)
-    where.add_argument("--json", action="store_true", help="print the records as stored, one line each")
+    where.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
-    last = what.add_parser("last", parents=[where], help="the latest request")
-    last.add_argument("-n", type=_count, default=1, metavar="N", help="how many (default 1)")
-    several = what.add_parser("list", parents=[where], help="a table of the latest requests")
-    several.add_argument("-n", type=_count, default=20, metavar="N", help="how many (default 20)")
-    show = what.add_parser("show", parents=[where], help="one request")
-    show.add_argument("request_id", metavar="REQUEST_ID", help="its x-request-id")
+    last = what.add_parser("last", parents=[where], help="draw the latest request")
+    last.add_argument("-n", type=_count, default=1, metavar="N", help="number of requests (default: 1)")
+    several = what.add_parser("list", parents=[where], help="list the latest requests, one line each")
+    several.add_argument("-n", type=_count, default=20, metavar="N", help="number of requests (default: 20)")
+    show = what.add_parser("show", parents=[where], help="draw one request")
+    show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carries the command out; raises CommandError and ConfigError."""
+    """Run the command; return the exit code. Raises CommandError and ConfigError."""
     try:
         blobs, feedback = asyncio.run(_read(store_url(args), args))
     except StoreUnavailable as down:
@@ -78,7 +80,7 @@ def _print(blobs: list[bytes], feedback: Mapping[Key, Feedback], args: argparse.
 
 
 async def _read(url: str, args: argparse.Namespace) -> tuple[list[bytes], Mapping[Key, Feedback]]:
-    """The records asked for, and what was said of them where they are drawn."""
+    """Return the requested records, and the feedback on them if they will be drawn."""
     store = RedisStore.from_url(url)
     try:
         blobs = await _records(store, args)
@@ -90,13 +92,13 @@ async def _read(url: str, args: argparse.Namespace) -> tuple[list[bytes], Mappin
 
 async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
     if args.what == "show":
-        found = await reader.find(store, args.request_id)
-        if found is None:
+        blob = await reader.find(store, args.request_id)
+        if blob is None:
             raise CommandError(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
-        return [found]
+        return [blob]
     blobs = await reader.latest(store, args.n)
     if not blobs:
-        raise CommandError("no request has been traced yet; send one and look again")
+        raise CommandError("no request has been recorded yet; send one and try again")
     return blobs
 
 

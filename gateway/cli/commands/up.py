@@ -1,4 +1,4 @@
-"""`tierline up`: the store, the local model and the gateway, started, watched and stopped together."""
+"""Run `tierline up`: start, supervise and stop the store, the local model and the gateway together."""
 
 from __future__ import annotations
 
@@ -20,35 +20,39 @@ from gateway.exit_codes import Exit
 from gateway.telemetry.lines import LineWriter
 
 _EXAMPLES = """examples:
-  tierline up                                     everything, on http://127.0.0.1:8787
-  tierline up --port 9000 --workers 2             elsewhere, with two gateway processes
+  tierline up                                     start everything, on http://127.0.0.1:8787
+  tierline up --port 9000 --workers 2             use another port, and two gateway processes
   TIERLINE_STORE_URL=redis://10.0.0.5:6379/0 tierline up
-                                                  with your Redis or Valkey instead of the embedded one
-  OPENAI_API_KEY=... tierline up                  with the hosted tier
+                                                  use your own Redis or Valkey instead of the embedded one
+  OPENAI_API_KEY=... tierline up                  add the hosted tier
 
-Ctrl-C stops everything, with exit code 0; a second Ctrl-C does it at once, with 130."""
+Ctrl-C stops everything, with exit code 0; a second Ctrl-C stops it at once, with exit code 130."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `up` to the command line."""
+    """Add `up` to the command line."""
     parser = subparsers.add_parser(
         "up",
         help="start everything: the store, the local model and the gateway",
-        description="Starts the store, the local model and the gateway, restarts what fails, and stops them together.",
+        description="Start the store, the local model and the gateway, restart what fails, and stop them together.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_server_flags(parser)
     parser.add_argument(
-        "--state", type=Path, default=Path(".state"), metavar="DIR", help="what outlives a run (default: .state)"
+        "--state",
+        type=Path,
+        default=Path(".state"),
+        metavar="DIR",
+        help="the folder for cached answers, logs and ports, kept between runs (default: .state)",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs until a signal. Raises ConfigError."""
+    """Run until a signal and return the exit code. Raises ConfigError."""
     launch = launch_of(args)
-    # A terminal that is held (Ctrl-S), a pipe that nobody reads: neither may hold up who watches the children.
+    # A stopped terminal (Ctrl-S) or a pipe that is not read must not block the supervision of the children.
     output = LineWriter[str](sys.stdout.fileno(), _line, lambda missing: _line(f"({missing} lines are missing)"))
     try:
         with contextlib.closing(output), claim(args.state) as state:
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             surfaces = launch.policy_source(plan.deployment).load().names
             return asyncio.run(_watch(plan, surfaces, state, output.put))
     except CannotStart as error:
-        sys.stderr.write(f"tierline: {error}\n")  # the log lines it may end with are the child's words, not ours
+        sys.stderr.write(f"tierline: {error}\n")  # one prefix: lines after the first quote the child's log
         return Exit.NOT_DONE
 
 
@@ -64,7 +68,7 @@ async def _watch(plan: Plan, surfaces: Sequence[str], state: StateFolder, say: S
     async def announce(children: Sequence[Child]) -> None:
         try:
             state.announce(plan.up)
-        except OSError as error:  # a full disk is no reason to stop answering requests
+        except OSError as error:  # go on serving on a full disk
             say(f"tierline trace will need --store: cannot write {state.path}/up.json ({error.strerror or error})")
         say(render(await gather_facts(plan, surfaces, state, children)))
 

@@ -189,7 +189,7 @@ def test_a_table_says_it_in_words(url: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--surface", "nowhere"), "no such request is kept"),
+        (("--surface", "nowhere"), "no such request is recorded"),
         (("--export", "/nowhere/audit.jsonl"), "/nowhere/audit.jsonl cannot be written: No such file"),
     ],
 )

@@ -101,7 +101,7 @@ def test_an_unknown_request_is_said(traced: str) -> None:
     done = _tierline("show", "nobody", "--store", traced)
     assert done.returncode == 2 and "no request 'nobody'" in done.stderr
     empty = _tierline("last", "--store", traced.removesuffix("/0") + "/1")
-    assert empty.returncode == 2 and "no request has been traced yet" in empty.stderr
+    assert empty.returncode == 2 and "no request has been recorded yet" in empty.stderr
 
 
 def test_a_reader_that_leaves_is_no_error(traced: str) -> None:
