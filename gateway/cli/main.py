@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError
 
 _OURS = ("gateway", "routing", "cache", "policies")
+_WIDTH = 100
+"""Longest line, in characters, of a description in a help text."""
 
 _EPILOG = """examples:
   tierline up                       start everything on this machine: store, local model and gateway
@@ -143,10 +146,12 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
 
 
 class _Parser(argparse.ArgumentParser):
-    """Append the meaning of the exit codes to every help text, including those of commands."""
+    """Wrap descriptions, and append the meaning of the exit codes to every help text, including those of commands."""
 
     def format_help(self) -> str:
         """Return the help text; see argparse."""
+        # Commands use RawDescriptionHelpFormatter for the examples in their epilogs; it does not wrap descriptions.
+        self.description = textwrap.fill(self.description, _WIDTH) if self.description else None
         return f"{super().format_help()}\n{HELP}\n"
 
 

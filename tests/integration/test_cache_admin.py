@@ -161,7 +161,7 @@ def test_what_was_drawn_from_a_source_goes_with_it(
     assert command("purge", "--tag", "doc:43", store=cache_store) == 0
     assert path(gateway, "What does the handbook say?") != "cache-exact"
     still_kept(gateway, "What does nobody say?")
-    assert "drawn from doc:43" in capsys.readouterr().out
+    assert "tagged doc:43" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("tags", ["a b", "x" * 65, ",", ",".join(f"t{i}" for i in range(17)), "a;b", "é"])

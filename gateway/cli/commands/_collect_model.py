@@ -1,4 +1,4 @@
-"""The model whose answers `tierline collect` records: asked one prompt at a time each, patiently, and graded."""
+"""Ask the model of `tierline collect`, with retries, and grade its answers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ OnFailure = Callable[[CollectTask, str], None]
 
 
 class Stopped(Exception):
-    """The model cannot be asked any more; the message says why, and what to do."""
+    """Raised when asking further prompts is useless; the message says why, and what to do."""
 
 
 class Respondent:
-    """One model behind an OpenAI-compatible endpoint, asked at temperature 0 for its answer and its log-probabilities.
+    """Ask one model at an OpenAI-compatible endpoint, at temperature 0, for answers with log-probabilities.
 
-    `without_logprobs` counts the answers that came without any.
+    `without_logprobs` counts the answers that came without log-probabilities.
     """
 
     def __init__(self, backend: Backend, base_url: str, max_tokens: int) -> None:
@@ -60,9 +60,9 @@ class Respondent:
     async def answer_all(
         self, tasks: Iterable[CollectTask], concurrency: int, on_answer: OnAnswer, on_failure: OnFailure
     ) -> None:
-        """Asks for each task, `concurrency` at a time, and reports each as it comes.
+        """Ask the prompt of each task, `concurrency` at a time, and report each answer or failure as it arrives.
 
-        Raises Stopped when the endpoint cannot be reached, refuses us, or fails several prompts in a row.
+        Raises Stopped when the endpoint cannot be reached, refuses the key or model, or fails five prompts in a row.
         """
         waiting = iter(tasks)
 
@@ -72,7 +72,7 @@ class Respondent:
                     answer = await self._answer(task)
                 except BackendError as error:
                     self._judge(error)
-                    on_failure(task, _said(error))
+                    on_failure(task, _message_of(error))
                 else:
                     self._failures = 0
                     on_answer(task, answer)
@@ -86,14 +86,15 @@ class Respondent:
             await asyncio.gather(*workers, return_exceptions=True)
 
     def _judge(self, error: BackendError) -> None:
-        """Stops where the next prompt will fare no better."""
+        """Raise Stopped if further prompts would fail in the same way."""
         self._failures += 1
         if isinstance(error, Unreachable):
             raise Stopped(f"no model answers at {self._base_url} ({error}): is it running?") from None
         if isinstance(error, BadStatus) and error.status in _WRONG_SETUP:
-            raise Stopped(f"{self._base_url} refuses: {_said(error)}; see --base-url, --model and --key-env") from None
+            message = f"{self._base_url} refuses: {_message_of(error)}; check --base-url, --model and --key-env"
+            raise Stopped(message) from None
         if self._failures >= _FAILURES_TO_STOP:
-            raise Stopped(f"{self._base_url} failed {self._failures} prompts in a row: {_said(error)}") from None
+            raise Stopped(f"{self._base_url} failed {self._failures} prompts in a row: {_message_of(error)}") from None
 
     async def _answer(self, task: CollectTask) -> Json:
         body = {"messages": [{"role": "user", "content": task.prompt}], **self._wish}
@@ -103,7 +104,7 @@ class Respondent:
         except BadStatus as error:
             if not error.callers_fault or not asked or error.status in _WRONG_SETUP:
                 raise
-            # Some endpoints refuse a request for log-probabilities; what fails without them too has another cause.
+            # Some endpoints refuse a request for log-probabilities; a failure without them too has another cause.
             completion, latency_s = await self._complete(body)
             self._ask_logprobs = {}
         answer = _recorded(completion.value, task, latency_s)
@@ -111,7 +112,10 @@ class Respondent:
         return answer
 
     async def _complete(self, body: Mapping[str, Any]) -> tuple[Completion, float]:
-        """The completion and the seconds it took; what may pass is tried again, after a pause or the one asked for."""
+        """Return the completion and the seconds it took.
+
+        Temporary failures are retried up to five times, after a doubling pause or the one that the endpoint asks for.
+        """
         for pause_s in (*(_FIRST_PAUSE_S * 2**n for n in range(_TRIES - 1)), None):
             started = time.perf_counter()
             try:
@@ -132,7 +136,7 @@ class Respondent:
 
 @asynccontextmanager
 async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str]]:
-    """The base URL and name of the model that ships with Tierline, served for as long as the context lasts.
+    """Serve the model that ships with Tierline during the context; provide its base URL and name.
 
     Raises CannotStart.
     """
@@ -158,14 +162,14 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
 
 
 def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float) -> Json:
-    """The answer as a row has it; what the endpoint did not say is left out."""
+    """Return the answer as stored in a row; fields that the endpoint did not send are left out."""
     choice = completion["choices"][0]
     text = choice["message"].get("content")
     text = text if isinstance(text, str) else ""
     usage = usage_of(completion)
     logprobs = token_logprobs(choice)
     top = [[round(one, 4) for one in sorted(found, reverse=True)] for found in top_logprobs(choice, _ALTERNATIVES)]
-    said = {
+    answer = {
         "correct": int(grade(text, task.accepted, task.grade)),
         "confidence": round(math.fsum(logprobs) / len(logprobs), 6) if logprobs else None,
         "latency_ms": round(latency_s * 1000, 1),
@@ -176,11 +180,11 @@ def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float
         "top_logprobs": top if any(top) else None,
         "answer": text,
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in answer.items() if value is not None}
 
 
-def _said(error: BackendError) -> str:
-    """The error in the endpoint's own words, where it has some: the user asked it, and is the one who reads them."""
+def _message_of(error: BackendError) -> str:
+    """Return the error's message, with the endpoint's own if it sent one (at most 200 characters)."""
     if not isinstance(error, BadStatus):
         return str(error) or error.error_type
     try:

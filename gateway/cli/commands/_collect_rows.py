@@ -1,13 +1,13 @@
-"""The files of `tierline collect`: prompts with what is accepted as right, and the labelled rows made of them.
+"""Read and write the files of `tierline collect`: prompts with accepted answers, and the labelled rows.
 
     {"id", "dataset", "group", "prompt", "answers": [...], "grade": "choice" | "number" | "text" | "yes_no"}
 
-`dataset` is the file's name and `group` the data set if they are left out. Rows of labelled prompts
-(routing.offline.dataset) will do, with their `models` kept; what is accepted may stand in a file of its own, as {"id",
-"answers", "grade"}.
+`dataset` defaults to the file's name and `group` to the data set. Rows of labelled prompts (routing.offline.dataset)
+are accepted too, and keep their `models`. The accepted answers may be in a file of their own, as {"id", "answers",
+"grade"}.
 
-A row is appended to OUT.part, a plain file, as soon as it is made: an interrupted run loses the answers in flight and
-no other. OUT is written once, whole, at the end.
+Each row is appended to OUT.part, an uncompressed file, as soon as it is made, so that an interrupted run loses only the
+answers in flight. OUT is written once, at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CollectTask:
-    """A prompt to ask, and the answers that are accepted as right by the rule `grade`."""
+    """A prompt to ask, the accepted answers, and the rule (`grade`) by which answers are compared with them."""
 
     id: str
     dataset: str
@@ -37,10 +37,10 @@ class CollectTask:
     accepted: tuple[str, ...]
     grade: str
     models: Mapping[str, Any]
-    """How other models did, as their row says it."""
+    """Answers of other models, from the row that the prompt was read from."""
 
     def row(self, model: str, answer: Mapping[str, Any]) -> Json:
-        """The labelled row. It says what was accepted, so that it can be the prompt of the next model."""
+        """Return the labelled row. It includes the accepted answers, so that it can be another model's prompt."""
         return {
             "id": self.id,
             "dataset": self.dataset,
@@ -53,30 +53,28 @@ class CollectTask:
 
 
 def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[CollectTask], int]:
-    """The prompts that can be graded, and how many cannot: nothing says what is right. Raises DataError."""
+    """Return the prompts with accepted answers, and the number of those without. Raises DataError."""
     accepted = {} if answers is None else {str(row.get("id")): (place, row) for place, row in _lines(answers)}
     tasks: dict[str, CollectTask] = {}
     ungraded = 0
     for place, row in _lines(prompts):
-        said_at, gold = accepted.get(str(row.get("id")), (place, row))
+        gold_place, gold = accepted.get(str(row.get("id")), (place, row))
         if "answers" not in gold:
             ungraded += 1
             continue
-        task = _task({"dataset": prompts.name.split(".")[0], **row}, place, *_gold(gold, said_at))
+        task = _task({"dataset": prompts.name.split(".")[0], **row}, place, *_gold(gold, gold_place))
         if task.id in tasks:
-            raise DataError(f"{place}: the id {task.id!r} is there twice")
+            raise DataError(f"{place}: the id {task.id!r} occurs twice")
         tasks[task.id] = task
     if not tasks:
-        raise DataError(
-            f"{prompts}: no prompt has `answers` that are accepted as right; --answers names a file of them"
-        )
+        raise DataError(f"{prompts}: no prompt has accepted `answers`; --answers names a file with them")
     return list(tasks.values()), ungraded
 
 
 def _task(row: Json, place: str, rule: str, right: tuple[str, ...]) -> CollectTask:
     try:
         prompt = unwrapped(row["prompt"])
-        prompt.encode()  # JSON can spell half a character, which no request can carry
+        prompt.encode()  # raises for a lone surrogate, which JSON can hold and a request cannot
         group = str(row.get("group", row["dataset"]))
         return CollectTask(str(row["id"]), str(row["dataset"]), group, prompt, right, rule, row.get("models", {}))
     except (KeyError, AttributeError, ValueError, SyntaxError) as error:
@@ -88,13 +86,13 @@ def _gold(row: Json, place: str) -> tuple[str, tuple[str, ...]]:
     if not isinstance(rule, str) or rule not in RULES:
         raise DataError(f"{place}: grade is {rule!r}; it may be {', '.join(RULES)}")
     if not isinstance(right, list) or not right or not all(isinstance(one, str | int | float) for one in right):
-        raise DataError(f"{place}: answers is a list of the answers accepted as right, at least one")
+        raise DataError(f"{place}: answers must be a list of the accepted answers, at least one")
     return rule, tuple(map(str, right))
 
 
 @dataclass(slots=True)
 class Labels:
-    """The rows that one model has, by id: those of OUT and OUT.part, and each new one, kept at once."""
+    """Hold the rows of one model by id: those of OUT and OUT.part, and each new one, written to disk at once."""
 
     out: Path
     model: str
@@ -102,38 +100,38 @@ class Labels:
 
     @classmethod
     def open(cls, out: Path, model: str, *, resume: bool) -> Labels:
-        """Those of an earlier run if it is to go on. Raises DataError where one is in the way."""
+        """Open the output, with `resume` the rows of an earlier run. Raises DataError if files exist without it."""
         labels = cls(out, model)
         for file in (out, labels.part):
             if not file.exists() or not file.stat().st_size:
                 continue
             if not resume:
-                raise DataError(f"{file} is there already: --resume goes on with it, another --out begins anew")
+                raise DataError(f"{file} exists already: continue it with --resume, or name another --out")
             labels.rows |= {str(row.get("id")): row for _, row in _lines(file, torn_end=file == labels.part)}
         out.parent.mkdir(parents=True, exist_ok=True)
         with labels.part.open("ab") as part:
-            # A line that a killed run left torn is ended, for the next to be one of its own.
+            # End a line that a killed run left incomplete, so that the next row starts a line of its own.
             part.write(b"\n" * bool(part.tell()))
         return labels
 
     @property
     def part(self) -> Path:
-        """What is made so far, while under way."""
+        """The file with the rows made so far, during a run."""
         return self.out.with_name(f"{self.out.name}.part")
 
     def missing(self, tasks: Iterable[CollectTask]) -> list[CollectTask]:
-        """The tasks that the model has not answered yet. Raises DataError when a prompt of them is another by now."""
-        found = []
+        """Return the tasks that the model has not answered yet. Raises DataError if a stored prompt differs."""
+        missing = []
         for task in tasks:
             row = self.rows.get(task.id)
             if row is not None and row.get("prompt") != task.prompt:
-                raise DataError(f"{self.out} has another prompt as {task.id!r}: it was made of another file")
+                raise DataError(f"{self.out} has another prompt as {task.id!r}: it was made from another file")
             if row is None or self.model not in row.get("models", {}):
-                found.append(task)
-        return found
+                missing.append(task)
+        return missing
 
     def add(self, task: CollectTask, answer: Mapping[str, Any]) -> None:
-        """Keeps an answer, on disk too."""
+        """Add an answer, and append its row to OUT.part."""
         row = task.row(self.model, answer)
         if earlier := self.rows.get(task.id):
             row["models"] = {**earlier.get("models", {}), **row["models"]}
@@ -142,7 +140,7 @@ class Labels:
             file.write(_dumped(row))
 
     def finish(self, tasks: Iterable[CollectTask]) -> None:
-        """Writes OUT, in the order of the tasks, whole or not at all."""
+        """Write OUT atomically, in the order of the tasks, and remove OUT.part."""
         order = dict.fromkeys([task.id for task in tasks if task.id in self.rows] + list(self.rows))
         body = b"".join(_dumped(self.rows[id_]) for id_ in order)
         draft = self.out.with_name(f".{self.out.name}.{os.getpid()}")
@@ -156,7 +154,7 @@ def _dumped(row: Json) -> bytes:
 
 
 def _lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[str, Json]]:
-    """(file:line, the object) for each line. With `torn_end` a line that is cut short is left out."""
+    """Yield (`FILE:LINE`, object) for each line. With `torn_end`, lines that are not JSON are left out."""
     try:
         body = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:

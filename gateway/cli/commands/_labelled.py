@@ -1,4 +1,4 @@
-"""Files of labelled prompts, as commands are given them: read, with what a report or a data sheet says of each."""
+"""Read the files of labelled prompts that a command is given, with the facts on each for a report or a data sheet."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from routing.offline.dataset import DataError, Example, choose_ladder, label, re
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Labelled prompts of one or more files, and what a report says of each file."""
+    """Labelled prompts of one or more files, and for each file its name, SHA-256, number of rows and models."""
 
     examples: list[Example]
     sources: list[dict[str, Any]]
 
     def pair(self) -> tuple[str, str]:
-        """The names of the small and of the large model, where a file has its own, joined by a slash."""
+        """Return the names of the small and the large model; joined by a slash if they differ between files."""
         return self._names("small"), self._names("large")
 
     def _names(self, role: str) -> str:
@@ -29,7 +29,10 @@ class Labelled:
 def read_labelled(
     paths: Sequence[Path], small: Sequence[str], large: Sequence[str], middle: Sequence[Sequence[str]] = ()
 ) -> Labelled:
-    """The prompts of these files that the models of all tiers answered. Raises DataError."""
+    """Read the prompts that the models of all tiers answered. Raises DataError.
+
+    `small`, `large` and each of `middle` list alternative model names, of which the first in a file is used.
+    """
     read = Labelled([], [])
     for path in paths:
         rows = read_rows(path)

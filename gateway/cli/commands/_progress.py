@@ -1,4 +1,4 @@
-"""Bars for long work, on stderr, so that stdout stays what was asked for."""
+"""Show progress bars on stderr during long work; stdout is for the command's output."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class OnProgress(Protocol):
-    """Called with a stage's name, how much of it is done and how much there is."""
+    """Called with a stage's name, the number of items done and their total."""
 
     def __call__(self, stage: str, done: int, total: int, /) -> None: ...
 
 
 @contextmanager
 def progress() -> Iterator[OnProgress]:
-    """A bar for each stage. A stage that starts again starts its bar again."""
+    """Show a bar for each stage during the context. A stage that is reported from the start again restarts its bar."""
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""`tierline collect`: what one model answers to prompts whose answers are known, as rows of labelled prompts."""
+"""Run `tierline collect`: ask a model prompts whose answers are known, and record its graded answers as labels."""
 
 from __future__ import annotations
 
@@ -34,51 +34,62 @@ _STDERR = Console(stderr=True)
 
 _EXAMPLES = """examples:
   tierline collect --prompts mine.jsonl --out local.jsonl.gz
-                              the model that ships with Tierline, started for the purpose
+                              ask the model that ships with Tierline; it is started and stopped by the command
   tierline collect --prompts mine.jsonl --base-url http://127.0.0.1:11434/v1 --model llama3.2:3b --out llama.jsonl.gz
-                              another local model, here Ollama's
+                              ask another local model, here Ollama's
   tierline collect --prompts local.jsonl.gz --base-url https://api.openai.com/v1 --model gpt-4o-mini \\
       --key-env OPENAI_API_KEY --out both.jsonl.gz
-                              the hosted tier, on the same prompts: its labels beside those of the first run
+                              ask a hosted model the same prompts, and add its labels to those of the first run
 
-A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "text"}, with "dataset" and "group" if you
-like. `grade` is choice (the letter, A to J), number (the last one of the answer), text (an accepted answer is said in
-it) or yes_no. A file of {"id", "answers", "grade"} may say what is right instead (--answers); prompts that nothing
-grades are left out. `tierline train`, `calibrate` and `eval` read what is written. Ctrl-C loses only the answers in
-flight: --resume goes on. Exit code 1: prompts are left without an answer."""
+A prompt is a line of JSON: {"id", "prompt", "answers": ["Paris"], "grade": "text"}, and optionally "dataset" and
+"group". `grade` is how an answer is compared with the accepted `answers`: choice (its letter, A to J), number (the last
+one in it), text (it contains an accepted answer) or yes_no. The accepted answers may be in a separate file (--answers)
+of {"id", "answers", "grade"}; prompts without any are left out. `tierline train`, `calibrate` and `eval` read the
+resulting rows. Ctrl-C loses only the answers in flight; --resume continues. Exit code 1: some prompts got no answer."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `collect` to the command line."""
+    """Add `collect` to the command line."""
     parser = subparsers.add_parser(
         "collect",
-        help="label prompts with what a model answers",
-        description="Asks a model prompts whose answers are known; records if it was right, and its log-probabilities.",
+        help="record and grade a model's answers to prompts",
+        description="Ask a model prompts whose answers are known, and record whether it was right, and the "
+        "log-probabilities of its answers.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSON lines, or .gz of them")
-    parser.add_argument("--answers", type=Path, metavar="FILE", help="what is right, by id, where FILE does not say it")
+    parser.add_argument(
+        "--prompts", type=Path, required=True, metavar="FILE", help="the prompts: JSON lines, plain or .gz"
+    )
+    parser.add_argument(
+        "--answers", type=Path, metavar="FILE", help="the accepted answers by id, if the prompts do not hold them"
+    )
     parser.add_argument("--base-url", type=_url, metavar="URL", help="the OpenAI-compatible endpoint, up to /v1")
-    parser.add_argument("--model", metavar="NAME", help="the model's name there, and in the rows")
-    parser.add_argument("--key-env", metavar="VAR", help="the environment variable that holds the endpoint's key")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the labelled rows; .gz is compressed")
-    parser.add_argument("--concurrency", type=_count, default=4, metavar="N", help="prompts at a time (default: 4)")
-    parser.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="of an answer (default: 256)")
-    parser.add_argument("--limit", type=_count, metavar="N", help="only the first N prompts")
-    parser.add_argument("--resume", action="store_true", help="go on with an earlier run's --out")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--model", metavar="NAME", help="the model's name at the endpoint, and in the rows")
+    parser.add_argument("--key-env", metavar="VAR", help="the environment variable with the endpoint's API key")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the file to write the rows to; compressed if named .gz"
+    )
+    parser.add_argument(
+        "--concurrency", type=_count, default=4, metavar="N", help="number of prompts asked at a time (default: 4)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=_count, default=256, metavar="N", help="longest answer in tokens (default: 256)"
+    )
+    parser.add_argument("--limit", type=_count, metavar="N", help="ask only the first N prompts")
+    parser.add_argument("--resume", action="store_true", help="continue an earlier run with the same --out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Asks what is not answered yet, writes the rows and prints how well the model did."""
+    """Ask the prompts that have no answer yet, write the rows, and print how often the model was right."""
     if bool(args.base_url) != bool(args.model):
-        raise CommandError("--base-url and --model go together; with neither, the model that ships with Tierline")
+        raise CommandError("--base-url and --model go together; without both, the shipped model is asked")
     try:
         every, ungraded = read_tasks(args.prompts, args.answers)
         if ungraded:
-            _say(f"{ungraded} prompts are left out: nothing says what is right")
+            _say(f"{ungraded} prompts are left out: they have no accepted answers")
         tasks = every[: args.limit]
         labels = Labels.open(args.out, args.model or find_gguf(None)[1], resume=args.resume)
         failures = _ask(args, labels, tasks)
@@ -87,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     if failures:
         task, reason = failures[0]
-        _say(f"{len(failures)} prompts have no answer, --resume asks them again; the first, {task.id}: {reason}")
+        _say(f"{len(failures)} prompts got no answer, --resume asks them again; the first, {task.id}: {reason}")
     _report(args, labels, tasks)
     return Exit.FINDINGS if failures else Exit.OK
 
 
 def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> list[tuple[CollectTask, str]]:
-    """Fills the labels; returns the prompts that got no answer, and why."""
+    """Ask the missing prompts and add their answers to `labels`; return those that got none, with the reason."""
     missing = labels.missing(tasks)
     failures: list[tuple[CollectTask, str]] = []
     try:
@@ -113,10 +124,10 @@ def _ask(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask])
             if missing:
                 asyncio.run(_ask_all(args, missing, on_answer, on_failure))
     except (Stopped, KeyboardInterrupt) as error:
-        kept = f"{len(tasks) - len(labels.missing(tasks))} of {len(tasks)} prompts are answered; --resume goes on"
+        status = f"{len(tasks) - len(labels.missing(tasks))} of {len(tasks)} prompts are answered; --resume continues"
         if isinstance(error, Stopped):
-            raise CommandError(f"{error}\n{kept}") from None
-        _say(kept)
+            raise CommandError(f"{error}\n{status}") from None
+        _say(status)
         raise
     return failures
 
@@ -138,26 +149,24 @@ async def _ask_all(
         finally:
             await backend.aclose()
             if count := respondent.without_logprobs:
-                _say(
-                    f"{count} answers came without log-probabilities: they say who is right, and fit no confidence head"
-                )
+                _say(f"{count} answers came without log-probabilities: a confidence head cannot be fitted to them")
 
 
 @asynccontextmanager
 async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, str | None]]:
-    """Base URL, model and key; the model that ships is started if no other is named."""
+    """Provide the base URL, the model and the key; start the shipped model if no endpoint is named."""
     if args.base_url is None:
         async with local_model(_say) as (base_url, model):
             yield base_url, model, None
         return
     key = os.environ.get(args.key_env) if args.key_env else None
     if args.key_env and not key:
-        raise CommandError(f"{args.key_env}, which --key-env names, is not set")
+        raise CommandError(f"the environment variable {args.key_env} (--key-env) is not set")
     yield args.base_url, args.model, key
 
 
 def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> None:
-    """How often the model was right, in all and where it was surest, by data set."""
+    """Print by data set how often the model was right, over all prompts and over the fifth of highest confidence."""
     answers: dict[str, list[Json]] = {}
     for task in tasks:
         if task.id in labels.rows and labels.model in labels.rows[task.id]["models"]:
@@ -170,9 +179,9 @@ def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTas
     table.add_column("data set")
     for heading in ("n", "right", "mean confidence", "right among the surest fifth"):
         table.add_column(heading, justify="right")
-    for dataset, found in figures.items():
-        shares = (found["right"], found["confidence"], found["right_surest_fifth"])
-        table.add_row(dataset, str(found["n"]), *("-" if one is None else f"{one:.3f}" for one in shares))
+    for dataset, figure in figures.items():
+        shares = (figure["right"], figure["confidence"], figure["right_surest_fifth"])
+        table.add_row(dataset, str(figure["n"]), *("-" if one is None else f"{one:.3f}" for one in shares))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
     sys.stdout.write(f"written to {args.out}\n")
 

@@ -1,4 +1,4 @@
-"""`tierline train`: the difficulty classifier, from prompts labelled with which models answered them right."""
+"""Run `tierline train`: train the difficulty classifier on prompts labelled with which models answered them right."""
 
 from __future__ import annotations
 
@@ -29,60 +29,77 @@ _USAGE = """tierline train --data FILE... --out DIR [options]
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
+                              two files, for each file's worst and best model
   tierline train --data mine.jsonl --out my-classifier --small llama-3b --large gpt-4o
+                              for two named models
   tierline train --data mine.jsonl --out my-classifier --small llama-3b --middle llama-70b --large gpt-4o
+                              for three tiers
   tierline train --data mmlu.jsonl.gz --out my-classifier --embedding minilm --small-accuracy 0.3
+                              for a small model that is right on 30% of such prompts
 
-A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}. Each data set is a
-kind of task with heads of its own. Put the folder into the config as `classifier:` to use it. Printed are APGR figures
-by cross-validation, as `tierline eval route` gives them with their intervals: 0.5 is random, and `groups` is a table of
-the data's own groups, which a request does not tell."""
+A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}, as `tierline
+collect` writes them. Each data set is treated as a kind of task and gets heads of its own. To use the result, set
+`classifier:` in the config to the folder. The command prints APGR by cross-validation, which `tierline eval route`
+explains and gives
+with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request does not have."""
 
 _METHODS = ("random", "length", "groups", "small_is_wrong", "ours")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `train`, and what else can be trained, to the command line."""
+    """Add `train` and its subcommands to the command line."""
     parser = subparsers.add_parser(
         "train",
         usage=_USAGE,
         help="train the difficulty classifier, a confidence head, or the cache's verifier",
-        description="Trains the difficulty classifier on labelled prompts, and measures it by cross-validation.",
+        description="Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data", type=Path, nargs="+", metavar="FILE", help="JSON lines, or .gz of them; required")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder the artefact is written to; required")
-    parser.add_argument("--embedding", choices=("static", "minilm"), default="static", help="default: static")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", metavar="FILE", help="labelled prompts: JSON lines, plain or .gz; required"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write the classifier to; required")
+    parser.add_argument(
+        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
+    )
     _add_models(parser)
     parser.add_argument(
         "--small-accuracy",
         type=share_number,
         metavar="SHARE",
-        help="how often your own cheap tier is right on such prompts, where it is not the small model of the labels",
+        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model",
     )
     parser.add_argument(
         "--bare-questions",
         action="store_true",
-        help="fit multiple-choice prompts without their choices too, as people ask",
+        help="also train on multiple-choice prompts without their choices, as people ask them",
     )
     parser.add_argument(
-        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+        "--seed", type=seed_number, default=0, metavar="N", help="random seed; the result depends on it (default: 0)"
     )
-    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
-    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
-    # argparse would ask for --data and --out even where `confidence` brings its own.
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
+    # Not `required`: argparse would then require --data and --out before a subcommand too.
     parser.set_defaults(run=_difficulty, refuse=parser.error)
-    others = parser.add_subparsers(title="what else can be trained", prog="tierline train")
+    others = parser.add_subparsers(title="other models to train", prog="tierline train")
     train_confidence.add_parser(others)
     train_cache.add_parser(others)
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
-    """--small, --middle and --large: the models of the labels that stand for the tiers."""
+    """Add --small, --middle and --large: the labels' models that represent the tiers."""
     first = "of several names, the first that a file has"
     parser.add_argument(
-        "--small", nargs="+", default=[], metavar="NAME", help=f"the labels' small model; {first} (default: its worst)"
+        "--small",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"the model of the small tier; {first} (default: the file's worst model)",
     )
     parser.add_argument(
         "--middle",
@@ -90,15 +107,19 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help=f"a model for a tier between the two; {first}; once for each such tier, cheapest first (default: no tier)",
+        help=f"the model of a tier in between; {first}; repeat for each such tier, cheapest first (default: none)",
     )
     parser.add_argument(
-        "--large", nargs="+", default=[], metavar="NAME", help=f"the labels' large model; {first} (default: its best)"
+        "--large",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"the model of the large tier; {first} (default: the file's best model)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains what was asked for, writes the artefact and prints how good it is."""
+    """Train the chosen model, write the artefact and print its quality."""
     return int(args.run(args))
 
 
@@ -135,7 +156,7 @@ def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]]) -> dict[str,
 
 
 def _command(args: argparse.Namespace) -> Iterator[str]:
-    """The command that makes this artefact again, next to the data. Notes change nothing and are listed apart."""
+    """Yield the words of the command that makes this artefact again; without --note, which has no effect on it."""
     yield from ("tierline", "train", "--data", *(path.name for path in args.data), "--out", args.out.name)
     yield from ("--embedding", args.embedding, "--seed", str(args.seed))
     for role, ladders in (("small", [args.small]), ("middle", args.middle), ("large", [args.large])):
@@ -160,6 +181,6 @@ def _print(metrics: Mapping[str, Any]) -> None:
 
 
 def _shown(figure: float | Sequence[float]) -> str:
-    """A figure, or several; a dash where there is none."""
+    """Format a figure or several, `-` for none."""
     each = figure if isinstance(figure, Sequence) else [figure]
     return " ".join(f"{value:.3f}" for value in each) or "-"

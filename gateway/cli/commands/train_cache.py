@@ -1,4 +1,4 @@
-"""`tierline train cache`: the semantic cache's verifier, from pairs labelled with whether one answer serves both."""
+"""Run `tierline train cache`: fit the semantic cache's verifier to question pairs labelled with `same_answer`."""
 
 from __future__ import annotations
 
@@ -31,41 +31,51 @@ from routing.embedding.static import StaticEmbedder
 
 _EXAMPLES = """examples:
   tierline train cache --data pairs.jsonl.gz --out artefacts/static
+                              for the static encoder
   tierline train cache --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
+                              for the MiniLM encoder, also tested on another file
 
-A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}: may the answer to `a` be given to who asks `b`?
-Pairs of our own making (a question said otherwise, or with one thing changed) are added from the questions. Printed are
-shares of the pairs served at the strict threshold, by fits that saw nothing of the pair's group or topic, and for
-what is given by --check, nothing of its data set. The strict threshold is the lowest at which, of each data set, at
-most 2% are served of the pairs that differ though their vectors are near. The table of word vectors is written beside
-the folder, and all artefacts there share it."""
+A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}; `same_answer` says whether the answer to
+question `a` may be given to question `b`. Generated pairs (a question rephrased, or with one detail changed) are added.
+The command prints which share of the pairs is served at the strict threshold, by fits that have not seen the pair's
+group or topic, and for --check files nothing of their data set. The strict threshold is the lowest one at which at most
+2% of the pairs with different answers and similar vectors are served, in each data set. The table of word vectors is
+written
+beside the folder, and all artefacts there share it."""
 
 _BATCH = 64
 _SEEN = {"left_out": "not this part", "checked": "nothing of it"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `cache` to the commands of `tierline train`."""
+    """Add `cache` to the subcommands of `tierline train`."""
     parser = subparsers.add_parser(
         "cache",
-        help="fit the verifier of the semantic cache",
-        description="Fits the head that says whether the answer to one question may be given to another.",
+        help="train the semantic cache's verifier",
+        description="Train the verifier of the semantic cache, which estimates whether the answer to one question may "
+        "be given to another.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, or .gz of them"
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
     )
     parser.add_argument(
-        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="pairs that nothing is fitted on"
+        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="labelled pairs used only to test the result"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder the artefact is written to")
-    parser.add_argument("--embedding", choices=("static", "minilm"), default="static", help="default: static")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the verifier to")
     parser.add_argument(
-        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
     )
-    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
-    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="random seed; the result depends on it (default: 0)"
+    )
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=_run)
 
@@ -90,7 +100,7 @@ def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:
     labelled, checked = ([pair for path in paths for pair in read_pairs(path)] for paths in (args.data, args.check))
     names = {pair.dataset for pair in checked}
     if both := names & {pair.dataset for pair in labelled}:
-        raise PairError(f"{', '.join(sorted(both))}: given by --data and by --check; one of them must do")
+        raise PairError(f"{', '.join(sorted(both))}: given by --data and by --check; remove it from one of them")
     pairs = prepared(labelled, checked, static.embed, args.seed)
     words_path = args.out.parent / WORDS
     words = _words(static)
@@ -105,7 +115,7 @@ def _trained(args: argparse.Namespace) -> tuple[Fitted, str]:
 
 
 def _words(static: StaticEmbedder) -> list[str]:
-    """The words of the table: the encoder's own, then those the thesaurus knows besides."""
+    """Return the words of the table: the encoder's vocabulary, then the thesaurus's other words."""
     own = static.vocabulary()
     return [*own, *sorted({*SYNONYM, *KIND} - {*own})]
 
@@ -113,7 +123,7 @@ def _words(static: StaticEmbedder) -> list[str]:
 def _cosines(pairs: Sequence[PerturbedPair], embedder: Embedder) -> list[float]:
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len)
     place = {text: i for i, text in enumerate(texts)}
-    # Texts of like length together: a batch is as slow as its longest.
+    # Texts are sorted by length, because a batch takes as long as its longest text.
     batches = [embedder.embed(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
     vectors: NDArray[np.float32] = np.concatenate(batches)
     return [float(vectors[place[pair.a]] @ vectors[place[pair.b]]) for pair in pairs]
@@ -138,7 +148,7 @@ def _sheet(
 
 
 def _command(args: argparse.Namespace) -> Iterator[str]:
-    """The command that makes this artefact again, next to the data."""
+    """Yield the words of the command that makes this artefact again."""
     yield from ("tierline", "train", "cache", "--data", *(path.name for path in args.data))
     if args.check:
         yield from ("--check", *(path.name for path in args.check))

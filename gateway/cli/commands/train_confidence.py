@@ -1,4 +1,4 @@
-"""`tierline train confidence`: the confidence head of a backend, from its own labelled answers."""
+"""Run `tierline train confidence`: fit the confidence head of a backend's model to its own labelled answers."""
 
 from __future__ import annotations
 
@@ -26,44 +26,52 @@ from routing.offline.training.difficulty import TrainingUnavailable
 
 _EXAMPLES = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
+                              fit to all labelled answers of the model
   tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --calibration 200
+                              fit to 200 of them
 
 Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
-{"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}; with `confidence` alone, the mean
-log-probability, only whole answers are judged; with `agreement` alone (0..1), second samples. 100 to 200 labels make
-probabilities and keep the order of the raw log-probability; more may also improve the order. Printed are figures by
-5-fold cross-validation, for whole answers and for the first tokens of a stream. AUROC is the chance that a right answer
-is thought surer than a wrong one.
+{"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}. With only `confidence`, the mean
+log-probability, the head judges whole answers only; with only `agreement` (0..1), second samples. With 100 to 200
+labels the head turns log-probabilities into probabilities and keeps their order; with more it may also improve the
+order. The command prints figures by 5-fold cross-validation, for whole answers and for the first tokens of a stream.
+AUROC is the probability that a right answer gets a higher confidence than a wrong one.
 
-The head judges by the answer alone. How far the difficulty classifier's word on the prompt should move it (`prior` in
-the artefact) is not fitted here: its weight is 0."""
+The head judges the answer alone. The weight of the difficulty classifier's estimate for the prompt (`prior` in the
+artefact) is not fitted here: it is 0."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `confidence` to the commands of `tierline train`."""
+    """Add `confidence` to the subcommands of `tierline train`."""
     parser = subparsers.add_parser(
         "confidence",
-        help="fit the confidence head of a backend",
-        description="Fits the head that says how likely a backend's answer is right, and measures it.",
+        help="train the confidence head of a backend's model",
+        description="Train the head that estimates how likely an answer of a backend's model is right, and measure it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, or .gz of them"
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="whose answers: a name under `models` of a row")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the artefact, a JSON file")
-    parser.add_argument("--calibration", type=_labels, metavar="N", help="use N random labels (default: all)")
     parser.add_argument(
-        "--seed", type=seed_number, default=0, metavar="N", help="equal seeds give equal artefacts (default: 0)"
+        "--model", required=True, metavar="NAME", help="the model whose answers to use: a name under `models` of a row"
     )
-    parser.add_argument("--note", action="append", default=[], metavar="TEXT", help="a line for the data sheet")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the head to")
+    parser.add_argument(
+        "--calibration", type=_labels, metavar="N", help="fit to N random labels, at least 20 (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="random seed; the result depends on it (default: 0)"
+    )
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fits, writes the artefact and prints how good it is."""
+    """Fit the head, write the artefact and print its quality."""
     from routing.offline.training.answer_heads import fit_head, save_head
 
     try:
@@ -91,7 +99,7 @@ def _labels(text: str) -> int:
 
 
 def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[LabelledAnswer]]:
-    """What the data sheet says of each file, and all of the model's answers."""
+    """Return the facts on each file for the data sheet, and all answers of the model. Raises DataError."""
     sources: list[dict[str, Any]] = []
     answers: list[LabelledAnswer] = []
     for path in paths:
@@ -128,7 +136,7 @@ def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]], labels: int)
 
 
 def _command(args: argparse.Namespace) -> Iterator[str]:
-    """The command that makes this artefact again, next to the data. Notes change nothing and are listed apart."""
+    """Yield the words of the command that makes this artefact again; without --note, which has no effect on it."""
     yield from ("tierline", "train", "confidence", "--data", *(path.name for path in args.data))
     yield from ("--model", args.model, "--out", args.out.name, "--seed", str(args.seed))
     if args.calibration:

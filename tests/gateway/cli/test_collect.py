@@ -129,7 +129,7 @@ def test_a_run_that_was_stopped_goes_on(
     assert collect(model, prompts, out) == 2
     err = capsys.readouterr().err
     assert "status 401: bad key" in err
-    assert "1 of 3 prompts are answered; --resume goes on" in err
+    assert "1 of 3 prompts are answered; --resume continues" in err
     assert not out.exists()
     with (tmp_path / "rows.jsonl.gz.part").open("ab") as part:
         part.write(b'{"id": "2", "prom')
@@ -183,7 +183,7 @@ def test_an_interrupted_run_keeps_its_answers(
         finally:
             process.kill()
     assert process.returncode == 130
-    assert "1 of 3 prompts are answered; --resume goes on" in err
+    assert "1 of 3 prompts are answered; --resume continues" in err
     assert "Traceback" not in err
     (row,) = read_rows(tmp_path / "rows.jsonl.gz.part")
     assert row.id == "1"
@@ -238,7 +238,7 @@ def test_a_prompt_that_fails_alone_is_left_for_later(
     model.on("Two").reply(error_reply(400, "request (5000 tokens) exceeds the available context size (4096 tokens)"))
     assert collect(model, prompts, out) == 1
     assert len(model.requests) == 3, "what the model cannot hold is not asked again"
-    assert "1 prompts have no answer, --resume asks them again; the first, 2: status 400" in capsys.readouterr().err
+    assert "1 prompts got no answer, --resume asks them again; the first, 2: status 400" in capsys.readouterr().err
     assert [row.id for row in read_rows(out)] == ["1", "3"]
     model.on("Two").reply(text="4")
     assert collect(model, prompts, out, "--resume") == 0
@@ -260,7 +260,7 @@ def test_an_endpoint_that_fails_again_and_again_is_given_up(
     ("row", "complaint"),
     [
         ({"id": "1", "prompt": "?", "answers": ["x"], "grade": "letter"}, "grade is 'letter'"),
-        ({"id": "1", "prompt": "?", "answers": "x", "grade": "text"}, "answers is a list"),
+        ({"id": "1", "prompt": "?", "answers": "x", "grade": "text"}, "answers must be a list"),
         ({"id": "1", "answers": ["x"], "grade": "text"}, "not a prompt"),
         ({"id": "1", "prompt": "?"}, "--answers names a file"),
     ],

@@ -1,4 +1,4 @@
-"""`tierline calibrate`: a surface's thresholds, from labelled requests, so that a target holds with confidence."""
+"""Run `tierline calibrate`: choose a surface's thresholds from labelled requests, so that a target provably holds."""
 
 from __future__ import annotations
 
@@ -31,65 +31,89 @@ from routing.offline.dataset import DataError
 
 _EXAMPLES = """examples:
   tierline calibrate --surface chat --target quality=0.97 --data mine.jsonl --small llama-8b --large gpt-4o
+                              print the change to the policy of chat, from rows of graded answers
   tierline calibrate --surface chat --target error=0.02 --data mine.jsonl --delta 0.05 --out chat.diff
+                              write the change to a file
   tierline trace list -n 10000 --json > ledger.jsonl
   tierline calibrate --surface chat --target cost=0.4 --ledger ledger.jsonl --labels labels.jsonl --write
+                              change the policy, from recorded traffic and labels for it
 
 targets:
-  quality=0.97  the answers served are right at least 0.97 times as often as the large model's would be
-  error=0.02    at most 2% of all requests get a wrong cheap answer where the large model would have been right
-  cost=0.4      at most 40% of what always asking the large model costs, and the best quality within that
+  quality=0.97  the served answers are right at least 0.97 times as often as the large model's answers would be
+  error=0.02    at most 2% of all requests get a wrong answer from the small model that the large one would get right
+  cost=0.4      the best quality at no more than 40% of the cost of always asking the large model
 
-The claim holds with probability 1 - delta, for requests like the labelled ones: label a random sample of the surface's
-traffic. A row of --data is {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence" or
-"logprobs", "cost_usd"?, "tok_in"?, "tok_out"?}}}; a label for --ledger is {"request_id", "small": 0..1, "large": 0..1}.
-Exit code 1: the data cannot support the claim; it is said how many labels are missing."""
+The target holds with probability 1 - delta for requests like the labelled ones, so label a random sample of the
+surface's traffic. A row of --data is {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
+"confidence" or "logprobs", "cost_usd"?, "tok_in"?, "tok_out"?}}}; a label for --ledger is {"request_id", "small": 0..1,
+"large": 0..1}.
+Exit code 1: the data cannot prove the target; the message says about how many labels are missing."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `calibrate` to the command line."""
+    """Add `calibrate` to the command line."""
     parser = subparsers.add_parser(
         "calibrate",
         help="choose a surface's thresholds from labelled requests",
-        description="Chooses where a surface's requests start, and which answers are escalated: the cheapest setting "
-        "whose quality loss stays under the target with confidence. Prints the curve it chose from, and the change to "
-        "the policy as a diff.",
+        description="Choose the thresholds that decide where a surface's requests start and which answers are "
+        "escalated: the cheapest setting that meets the target with the given confidence. Print the curve of settings, "
+        "and the change to the policy as a diff.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--surface", required=True, metavar="S", help="the surface whose policy is calibrated")
-    parser.add_argument("--target", type=_target, required=True, metavar="T", help="quality=, error= or cost= a share")
+    parser.add_argument("--surface", required=True, metavar="NAME", help="the surface whose policy to calibrate")
+    parser.add_argument(
+        "--target", type=_target, required=True, metavar="TARGET", help="quality=SHARE, error=SHARE or cost=SHARE"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, nargs="+", metavar="FILE", help="rows of both models' graded answers")
-    source.add_argument("--ledger", type=Path, metavar="FILE", help="what `tierline trace list --json` printed")
-    parser.add_argument("--labels", type=Path, metavar="FILE", help="who was right, for --ledger")
+    source.add_argument("--ledger", type=Path, metavar="FILE", help="the output of `tierline trace list --json`")
+    parser.add_argument(
+        "--labels", type=Path, metavar="FILE", help="which of the two models was right, by request, for --ledger"
+    )
     for role, tier in (("small", "first"), ("large", "second")):
-        parser.add_argument(f"--{role}", metavar="NAME", help=f"its model in --data (default: the {tier} tier's)")
+        parser.add_argument(
+            f"--{role}", metavar="NAME", help=f"the {role} model's name in --data (default: the {tier} tier's model)"
+        )
     parser.add_argument(
         "--stream",
         action="store_true",
-        help="judge --data's answers as streams are: by the tokens the policy holds back",
+        help="judge the answers of --data as streams: by the tokens that the policy holds back",
     )
     parser.add_argument(
-        "--delta", type=share_number, default=0.1, metavar="D", help="how likely it may fail (default: 0.1)"
+        "--delta",
+        type=share_number,
+        default=0.1,
+        metavar="SHARE",
+        help="highest probability that the target does not hold (default: 0.1)",
     )
-    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the classifier (default: the config's)")
+    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the classifier's folder (default: the config's)")
     parser.add_argument(
-        "--head", type=Path, metavar="FILE", help="the confidence head (default: the model's shipped one)"
+        "--head", type=Path, metavar="FILE", help="the confidence head's file (default: the one shipped for the model)"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the diff there (default: print it)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the diff to this file (default: print it)")
     parser.add_argument("--write", action="store_true", help="change the policy file in place")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve (needs matplotlib)")
-    parser.add_argument("--check", type=_rounds, metavar="N", help="also calibrate on N random halves, and look")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve to this file (needs matplotlib)")
+    parser.add_argument(
+        "--check",
+        type=_rounds,
+        metavar="N",
+        help="also calibrate on N random halves of the labels, and print how often the target holds",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
     add_config_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Chooses, prints, and writes the change; raises CommandError, with Exit.FINDINGS where nothing can be claimed."""
+    """Choose thresholds, print them, and write the change.
+
+    Raises CommandError, with Exit.FINDINGS if the labels cannot prove the target for any setting.
+    """
     if (args.ledger is None) != (args.labels is None):
-        raise CommandError("--ledger and --labels belong together: the one says what happened, the other who was right")
+        raise CommandError("--ledger and --labels belong together: give both, or --data instead")
     deployment = launch_of(args).deployment()
     surface = find_surface(args.surface, args.policies or SHIPPED, deployment)
     try:
@@ -100,10 +124,10 @@ def run(args: argparse.Namespace) -> int:
     except (DataError, ArtefactError, EmbedderUnavailable) as error:
         raise CommandError(str(error)) from None
     change = change_to(surface, choice.setting, labelled.basis) if choice.setting else None
-    _tell(args, surface, labelled, choice, checked, change)
+    _print(args, surface, labelled, choice, checked, change)
     if change is None:
         raise CommandError(view.refusal(choice), Exit.FINDINGS)
-    _put(args, change)
+    _write(args, change)
     return Exit.OK
 
 
@@ -118,14 +142,14 @@ def _labelled(
 
 
 def _scorers(args: argparse.Namespace, surface: LabelledSurface, small: str, deployment: Deployment) -> Scorers:
-    """The classifier of the deployment, and the head of the small model, if there is one."""
+    """Load the deployment's classifier, and the small model's confidence head if there is one."""
     kind = deployment.embedding.kind
     artefact = args.artefact or deployment.classifier or shipped_artefact(kind)
     embedder = load_embedder(kind, args.state)
     file = args.head or shipped_head(small)
     head: ScoringHead | None = ConfidenceHead.load(file) if file else None
     if args.head is None and small == surface.small.model:
-        head = surface.small.head  # as the config has it, which may be another than the shipped one, or none
+        head = surface.small.head  # the config's, which may be another than the shipped one, or None
     sheets = (sheet_of(artefact), file) if file else (sheet_of(artefact),)
     first = surface.policy.escalate.stream.hold_tokens if args.stream else None
     return Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets, first)
@@ -134,7 +158,7 @@ def _scorers(args: argparse.Namespace, surface: LabelledSurface, small: str, dep
 def _usable(labelled: LabelledTraffic) -> Cases:
     cases = labelled.cases
     if not cases.large.any():
-        raise CommandError("the large model is right nowhere in these labels, so there is no quality to keep")
+        raise CommandError("the large model is never right in these labels, so there is no quality to keep")
     return cases
 
 
@@ -142,7 +166,7 @@ def _checked(args: argparse.Namespace, labelled: LabelledTraffic, on_progress: O
     if args.check is None:
         return None
     if len(labelled.cases) < 2:
-        raise CommandError("--check needs two labels at least, one for each half")
+        raise CommandError("--check needs at least two labels, one for each half")
     return check(
         labelled.cases,
         args.target,
@@ -152,7 +176,7 @@ def _checked(args: argparse.Namespace, labelled: LabelledTraffic, on_progress: O
     )
 
 
-def _tell(
+def _print(
     args: argparse.Namespace,
     surface: LabelledSurface,
     labelled: LabelledTraffic,
@@ -165,16 +189,16 @@ def _tell(
 
         plot(choice, args.plot)
     if args.json:
-        said = view.as_json(surface, labelled, choice, checked, change)
-        sys.stdout.write(orjson.dumps(said, option=orjson.OPT_INDENT_2).decode() + "\n")
+        report = view.as_json(surface, labelled, choice, checked, change)
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     view.show(surface, labelled, choice)
     if checked is not None:
         view.show_check(checked, choice)
 
 
-def _put(args: argparse.Namespace, change: Change) -> None:
-    """The diff to where it was asked for, and the file in place if that was."""
+def _write(args: argparse.Namespace, change: Change) -> None:
+    """Write the diff to --out or stdout, and with --write the policy file. Raises CommandError."""
     try:
         if args.out is not None:
             args.out.write_text(change.diff, encoding="utf-8")
@@ -185,7 +209,7 @@ def _put(args: argparse.Namespace, change: Change) -> None:
     if args.json:
         return
     if args.out is None:
-        sys.stdout.write(change.diff or f"{change.file} says so already\n")
+        sys.stdout.write(change.diff or f"{change.file} has these thresholds already\n")
     for done in ([f"the diff is in {args.out}"] if args.out else []) + (
         [f"{change.file} is changed"] if args.write else []
     ):
@@ -193,7 +217,7 @@ def _put(args: argparse.Namespace, change: Change) -> None:
 
 
 def _silent(_stage: str, _done: int, _total: int, /) -> None:
-    """No progress: whoever asked for JSON does not watch."""
+    """Show no progress; used with --json."""
 
 
 def _target(text: str) -> Target:

@@ -1,4 +1,4 @@
-"""The policy change that a calibration amounts to: a diff to review, checked by loading what it makes."""
+"""Edit a policy file to the thresholds of a calibration, as a diff to review; the result is checked by loading it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHEN = ("escalate", "when")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`before` and `after` are the policy file's whole texts; `key` the threshold of confidence that was set."""
+    """A change of a policy file: its whole text before and after, and the key of the confidence threshold set."""
 
     file: Path
     before: str
@@ -31,13 +31,13 @@ class Change:
 
     @property
     def diff(self) -> str:
-        """A unified diff, for `patch -p1` or `git apply`; empty where nothing changes."""
+        """A unified diff for `patch -p1` or `git apply`; empty if nothing changes."""
         name = Path(os.path.relpath(self.file)).as_posix()
         lines = self.before.splitlines(keepends=True), self.after.splitlines(keepends=True)
         return "".join(unified_diff(*lines, f"a/{name}", f"b/{name}"))
 
     def write(self) -> None:
-        """Puts the new text in the file's place, in one step. Raises OSError."""
+        """Replace the file by the new text atomically. Raises OSError."""
         scratch = self.file.with_name(f".{self.file.name}.new")
         scratch.write_text(self.after, encoding="utf-8", newline="")
         scratch.chmod(self.file.stat().st_mode & 0o777)
@@ -45,12 +45,12 @@ class Change:
 
 
 def key_for(basis: Basis) -> str:
-    """The policy's key for a confidence of that kind."""
+    """Return the policy's threshold key for a confidence of this basis."""
     return "confidence_below" if basis == "calibrated" else "uncalibrated_below"
 
 
 def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Change:
-    """The policy file with the setting in it; raises CommandError where it cannot be put there as text."""
+    """Return the change that sets `setting` in the policy file. Raises CommandError if its text cannot be edited."""
     before = surface.file.read_bytes().decode("utf-8-sig")
     key = key_for(basis)
     try:
@@ -69,14 +69,14 @@ def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Chang
 
 
 def _check(change: Change, surface: LabelledSurface, setting: Setting) -> None:
-    """The new text says what was meant and nothing else; an edit of text could go wrong in ways nobody foresees."""
+    """Load the edited text and check that only the intended values changed. Raises CommandError."""
     expected = _meant(surface, change.key, setting)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / surface.file.name
         file.write_text(change.after, encoding="utf-8", newline="")
         policy, _ = read_policy(file)
     if policy.version != version_of(expected):
-        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited as text; set it by hand")
+        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited automatically; edit it by hand")
 
 
 def _meant(surface: LabelledSurface, key: str, setting: Setting) -> Policy:

@@ -1,4 +1,4 @@
-"""Labelled requests from rows of both models' graded answers, scored by the classifier as the gateway would."""
+"""Make labelled requests from rows of both models' graded answers, scored by the classifier as the gateway would."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True)
 class Scorers:
-    """What judges a request before and after the answer. `sheets` are the files that say what they were fitted on.
+    """Models that score a request before and after the answer. `sheets` are the files of their data sheets.
 
-    `first`: answers are judged as a stream's are, by so many of their first tokens; None judges them whole.
+    `first`: judge answers by this many of their first tokens, as streams are; None judges whole answers.
     """
 
     embedder: Embedder
@@ -42,14 +42,14 @@ class Scorers:
 def from_data(
     surface: LabelledSurface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers, on_progress: OnProgress
 ) -> LabelledTraffic:
-    """The rows that both models answered. Raises CommandError, DataError."""
+    """Return the rows that both models answered as labelled requests. Raises CommandError, DataError."""
     examples = [example for file in files for example in _examples(file, models)]
     values, priors = _scored(examples, surface, scorers, on_progress)
     answers = [example.answers[0] for example in examples]
     evidence = [_evidence(answer, scorers.first) for answer in answers]
-    found = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
+    confidences = [confidence_of(seen, scorers.head, prior) for seen, prior in zip(evidence, priors, strict=True)]
     pairs = zip(answers, evidence, strict=True)
-    verdicts = judged(surface, found, [_is_faulty(answer, seen, surface) for answer, seen in pairs])
+    verdicts = judged(surface, confidences, [_is_faulty(answer, seen, surface) for answer, seen in pairs])
     small_cost, large_cost, unit = costs(
         [_cost(example.answers[0], surface, 0) for example in examples],
         [_cost(example.answers[-1], surface, 1) for example in examples],
@@ -74,16 +74,16 @@ def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
     for name, flag in zip(models, ("--small", "--large"), strict=True):
         if name not in known:
             raise CommandError(f"{file} has no answers of {name!r}; it has {', '.join(known)}: name one by {flag}")
-    found = list(label(rows, *models))
-    if not found:
+    examples = list(label(rows, *models))
+    if not examples:
         raise DataError(f"{file}: no prompt was answered by both {models[0]} and {models[1]}")
-    return found
+    return examples
 
 
 def _scored(
     examples: Sequence[Example], surface: LabelledSurface, scorers: Scorers, on_progress: OnProgress
 ) -> tuple[list[dict[str, Any]], list[float | None]]:
-    """For each example, what start rules may ask, and P(the small tier is right) where it is known."""
+    """Return for each example the values that start rules use, and P(the small tier is right) if it is in domain."""
     values: list[dict[str, Any]] = []
     priors: list[float | None] = []
     for start in range(0, len(examples), _BATCH):
@@ -100,10 +100,10 @@ def _scored(
 
 
 def _evidence(answer: LabelledAnswer, first: int | None) -> Evidence:
-    """What the judge sees of an answer: all of it, or of its first tokens."""
+    """Return the evidence in a whole answer, or with `first` in its first tokens."""
     if first is not None:
         return _of_first_tokens(answer, first)
-    # Where a row says the mean alone, it is as if every token had it.
+    # If a row has only the mean log-probability, every token is given the mean.
     logprobs = answer.logprobs
     if logprobs is None and answer.confidence is not None:
         logprobs = (min(0.0, answer.confidence),) * max(1, answer.tok_out or 1)
@@ -112,7 +112,9 @@ def _evidence(answer: LabelledAnswer, first: int | None) -> Evidence:
 
 def _of_first_tokens(answer: LabelledAnswer, first: int) -> Evidence:
     if answer.logprobs is None:
-        raise CommandError("--stream needs the logprobs of the small model's tokens in every row; collect rows anew")
+        raise CommandError(
+            "--stream needs the logprobs of the small model's tokens in every row; collect the rows again"
+        )
     complete = len(answer.logprobs) <= first
     return Evidence(
         text=(answer.text or "") if complete else "",
@@ -124,7 +126,7 @@ def _of_first_tokens(answer: LabelledAnswer, first: int) -> Evidence:
 
 
 def _is_faulty(answer: LabelledAnswer, seen: Evidence, surface: LabelledSurface) -> bool:
-    """Whether the judge would turn the answer down whatever its tokens say, as far as the row tells."""
+    """Return whether the judge would reject the answer for a structural fault, as far as the row shows."""
     if answer.text is not None:
         return bool(structural_fault(seen, surface.policy.escalate))
     return seen.finish_reason in surface.policy.escalate.when.finish
@@ -144,19 +146,19 @@ def _notes(surface: LabelledSurface, files: Sequence[Path], models: tuple[str, s
     digests = {hashlib.sha256(file.read_bytes()).hexdigest(): file for file in files}
     for sheet in scorers.sheets:
         for digest in _trained_on(sheet) & digests.keys():
-            yield f"{sheet} was fitted on {digests[digest].name}: on new traffic it does worse than it does here"
+            yield f"{sheet} was fitted on {digests[digest].name}: expect worse results on new traffic than here"
 
 
 def _trained_on(sheet: Path) -> set[str]:
-    """The SHA-256 of every file a data sheet says its numbers were fitted on."""
+    """Return the SHA-256 of every file that the data sheet lists as training data."""
     try:
-        said = json.loads(sheet.read_bytes())
+        content = json.loads(sheet.read_bytes())
     except (OSError, ValueError):
         return set()
-    sources = said.get("trained_on", []) if isinstance(said, dict) else []
+    sources = content.get("trained_on", []) if isinstance(content, dict) else []
     return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}
 
 
 def sheet_of(artefact: Path) -> Path:
-    """The data sheet of a classifier's folder."""
+    """Return the path of the data sheet in a classifier's folder."""
     return artefact / SHEET_FILE

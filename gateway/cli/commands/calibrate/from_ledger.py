@@ -1,8 +1,7 @@
-"""Labelled requests from records of real traffic (`tierline trace list --json`) and a file that says who was right.
+"""Make labelled requests from recorded traffic (`tierline trace list --json`) and a file of which model was right.
 
-A record tells what the classifier said, what the small tier's answer was worth to the judge, and what was paid. Of the
-requests that the start rules sent past the small tier nobody knows how sure it would have been, so start thresholds
-that would have sent them there cannot be chosen from them.
+A record holds the classifier's scores, the small tier's confidence and the costs. For requests that started at another
+tier the small tier's confidence is unknown, so start thresholds that would have sent them there cannot be evaluated.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from routing.offline.calibration.cases import Cases, known_starts
 from routing.offline.dataset import DataError
 
 Attributes = Mapping[str, Any]
-# Structural faults are reasons of another kind, and turn an answer down whatever its confidence.
+# Reasons that begin otherwise are structural faults, for which an answer is rejected whatever its confidence.
 _ABOUT_CONFIDENCE = ("confidence ", "no signal")
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One labelled request. `values` is what start rules may ask of it; `asked`: the small tier's answer is known."""
+    """One labelled request. `values` are those that start rules use; `asked`: the small tier's answer is known."""
 
     small: float
     large: float
@@ -45,11 +44,11 @@ class _Request:
 
 
 def from_ledger(surface: LabelledSurface, records: Path, labels: Path) -> LabelledTraffic:
-    """The surface's labelled requests. Raises CommandError, DataError."""
+    """Return the surface's labelled requests. Raises CommandError, DataError."""
     right = _labels(labels)
     skipped: Counter[str] = Counter()
     left_out: set[str] = set()
-    found: dict[str, _Request] = {}
+    requests: dict[str, _Request] = {}
     for place, record in _lines(records):
         try:
             request_id = str(record["ledger"]["request_id"])
@@ -62,12 +61,12 @@ def from_ledger(surface: LabelledSurface, records: Path, labels: Path) -> Labell
             skipped[request] += 1
             left_out.add(request_id)
         else:
-            found.setdefault(request_id, request)
-    if not found:
+            requests.setdefault(request_id, request)
+    if not requests:
         raise CommandError(_nothing(surface, records, labels, skipped))
-    if unseen := len(right.keys() - found.keys() - left_out):
+    if unseen := len(right.keys() - requests.keys() - left_out):
         skipped[f"without a record of {surface.policy.surface} in {records}"] += unseen
-    return _labelled(surface, _of_one_classifier(list(found.values()), skipped), skipped)
+    return _labelled(surface, _of_one_classifier(list(requests.values()), skipped), skipped)
 
 
 def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: Counter[str]) -> LabelledTraffic:
@@ -76,7 +75,7 @@ def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: C
     starts, untold = known_starts(every, np.array([request.asked for request in requests]))
     if not starts:
         raise CommandError(
-            f"the labelled requests never started at {surface.tiers[0]}, so nobody knows how sure it would have been; "
+            f"the labelled requests never started at {surface.tiers[0]}, so its confidence on them is unknown; "
             f"lower the start rule's p_adequate for a while, or collect rows of both models' answers for --data",
         )
     verdicts = judged(
@@ -103,19 +102,19 @@ def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: C
 
 
 def _labels(file: Path) -> dict[str, tuple[float, float]]:
-    """How right each tier's answer was, by request id."""
-    found: dict[str, tuple[float, float]] = {}
+    """Return by request id how right each of the two models' answers was, from 0 to 1. Raises DataError."""
+    right: dict[str, tuple[float, float]] = {}
     for place, line in _lines(file):
         try:
             pair = float(line["small"]), float(line["large"])
-            found[str(line["request_id"])] = pair
+            right[str(line["request_id"])] = pair
         except (KeyError, TypeError, ValueError):
             raise DataError(
                 f'{place}: not a label; write {{"request_id": "...", "small": 0..1, "large": 0..1}}'
             ) from None
         if not all(0 <= share <= 1 for share in pair):
             raise DataError(f"{place}: small and large are shares from 0 to 1")
-    return found
+    return right
 
 
 def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -131,7 +130,7 @@ def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[float, float]) -> _Request | str:
-    """The request of a record, or why it says nothing about thresholds."""
+    """Return the request of a record, or why it cannot be used to choose thresholds."""
     hops: list[tuple[str, Attributes]] = [(hop["name"], hop["attributes"]) for hop in record["hops"]]
     route = next((attributes for name, attributes in hops if name == names.ROUTE), None)
     if route is None or names.DECISION not in route:
@@ -153,20 +152,20 @@ def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[f
         confidence=small.get(names.CONFIDENCE) if small else None,
         basis=_basis(small or {}),
         faulty=small is not None and _is_faulty(small),
-        # A request that never met the tier is priced by the tokens it had at the other.
+        # A call that was not made is priced by the tokens of the other tier's call.
         small_cost=dollars((small or {}).get(names.COST), *tokens, surface.small),
         large_cost=dollars((large or {}).get(names.COST), *tokens, surface.large),
     )
 
 
 def _by_rule(route: Attributes) -> bool:
-    """Whether the start rules chose the first tier: the reason then begins with its name, and says nothing more."""
+    """Return whether a start rule chose the first tier: then the reason is `TIER: RULE` and nothing else."""
     reason, first = str(route.get(names.REASON, "")), route[names.DECISION][0]
     return reason.startswith(f"{first}: ") and ";" not in reason
 
 
 def _values(ledger: Mapping[str, Any], route: Attributes, tokens_in: int | None) -> dict[str, Any]:
-    """What a record tells of the names that start rules may use; comparisons with the others do not hold."""
+    """Return the values of a record that start rules use; a comparison with any other name is false."""
     return {
         "p_adequate": route.get(names.P_ADEQUATE),
         "difficulty": route.get(names.DIFFICULTY),
@@ -182,10 +181,10 @@ def _tokens(attempt: Attributes) -> tuple[int | None, int | None]:
 
 
 def _basis(attempt: Attributes) -> Basis:
-    said = attempt.get(names.CONFIDENCE_BASIS, "logprob")
-    if said not in ("calibrated", "logprob", "agreement", "none"):
-        raise ValueError(f"unknown basis of confidence {said!r}")
-    return cast(Basis, said)
+    basis = attempt.get(names.CONFIDENCE_BASIS, "logprob")
+    if basis not in ("calibrated", "logprob", "agreement", "none"):
+        raise ValueError(f"unknown basis of confidence {basis!r}")
+    return cast(Basis, basis)
 
 
 def _is_faulty(attempt: Attributes) -> bool:
@@ -194,12 +193,12 @@ def _is_faulty(attempt: Attributes) -> bool:
 
 
 def _of_one_classifier(requests: list[_Request], skipped: Counter[str]) -> list[_Request]:
-    """Those scored by the classifier that scored the first, which is the newest: scores of two are on two scales."""
+    """Return the requests scored by the first one's classifier, the newest: classifiers' scores are not comparable."""
     version = next((request.classifier for request in requests if request.classifier), "")
-    kept = [request for request in requests if request.classifier in ("", version)]
-    if len(kept) < len(requests):
-        skipped[f"scored by another classifier than {version}, the newest one's"] += len(requests) - len(kept)
-    return kept
+    same = [request for request in requests if request.classifier in ("", version)]
+    if len(same) < len(requests):
+        skipped[f"scored by another classifier than {version}, the newest one's"] += len(requests) - len(same)
+    return same
 
 
 def _notes(surface: LabelledSurface, skipped: Counter[str], untold: Sequence[float | None]) -> Iterator[str]:
@@ -208,8 +207,8 @@ def _notes(surface: LabelledSurface, skipped: Counter[str], untold: Sequence[flo
     if untold:
         named = ", ".join(f"{threshold:g}" for threshold in untold if threshold is not None)
         yield (
-            f"start thresholds not looked at: {named}; under them requests would start at {surface.tiers[0]} that it "
-            "was never asked"
+            f"start thresholds not looked at: {named}; with them, requests would start at {surface.tiers[0]} for which "
+            "its answer is unknown"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a calibration starts from: the surface, the step of its ladder in question, and labelled requests."""
+"""Hold the input of a calibration: the surface, the two tiers whose threshold is chosen, and labelled requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from routing.offline.calibration.start import StartRules
 
 @dataclass(frozen=True, slots=True)
 class LabelledSurface:
-    """A surface and the first step of its ladder, from the `small` tier's backend to the `large` one's."""
+    """A surface, its policy file, and the first backends of its first two tiers, `small` and `large`."""
 
     file: Path
     policy: Policy
@@ -37,7 +37,7 @@ class LabelledSurface:
 
 @dataclass(frozen=True, slots=True)
 class LabelledTraffic:
-    """Labelled requests. `models` are the two that answered, `notes` what whoever reads the result must know."""
+    """Labelled requests. `models` are the two that answered; `notes` are caveats to print with the result."""
 
     cases: Cases
     basis: Basis
@@ -46,7 +46,7 @@ class LabelledTraffic:
 
 
 def find_surface(name: str, folder: Path, deployment: Deployment) -> LabelledSurface:
-    """The surface of that name; raises CommandError, or ConfigError where a policy cannot be read."""
+    """Return the surface of that name. Raises CommandError if it cannot be calibrated, ConfigError for a bad policy."""
     read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
     if name not in read:
         raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}")
@@ -63,7 +63,7 @@ def find_surface(name: str, folder: Path, deployment: Deployment) -> LabelledSur
 
 
 def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, backend: BackendConfig) -> float | None:
-    """What a call cost: as recorded, else its tokens at the backend's price; None where neither is known."""
+    """Return a call's cost in US dollars: as recorded, else its tokens at the backend's price; None if unknown."""
     if cost_usd is not None:
         return cost_usd
     if tok_in is None or tok_out is None:
@@ -72,17 +72,17 @@ def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, bac
 
 
 def costs(small: Sequence[float | None], large: Sequence[float | None]) -> tuple[Floats, Floats, CostUnit]:
-    """Both tiers' costs in dollars; or, where some are unknown or the large tier is free, counted in large calls."""
-    known = [(one, other) for one, other in zip(small, large, strict=True) if one is not None and other is not None]
-    if len(known) < len(small) or not sum(other for _, other in known):
+    """Return both tiers' costs and their unit: US dollars, or large calls if some are unknown or the large are free."""
+    both = [(one, other) for one, other in zip(small, large, strict=True) if one is not None and other is not None]
+    if len(both) < len(small) or not sum(other for _, other in both):
         return np.zeros(len(small)), np.ones(len(small)), "large calls"
-    pairs = np.array(known)
+    pairs = np.array(both)
     return pairs[:, 0], pairs[:, 1], "dollars"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """How the surface's judge would see the small tier's answers, as `Cases` wants it."""
+    """The judge's view of the small tier's answers, as arrays for `Cases`: one confidence and one flag a request."""
 
     confidence: Floats
     unfit: Flags
@@ -90,17 +90,18 @@ class JudgedAnswer:
 
 
 def judged(
-    surface: LabelledSurface, found: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]
+    surface: LabelledSurface, confidences: Sequence[tuple[float | None, Basis]], faulty: Sequence[bool]
 ) -> JudgedAnswer:
-    """One threshold is chosen at a time: the calibrated one if any answer is held against that.
+    """Return the answers' confidences for the threshold to be chosen.
 
-    The other answers are then as the policy's other threshold has them, which stays as it is.
+    One threshold is chosen at a time: that for calibrated confidence if any answer has one, else that for uncalibrated.
+    In the first case, uncalibrated answers are accepted or rejected by the policy's present uncalibrated threshold.
     """
-    chosen: Basis = "calibrated" if any(basis == "calibrated" for _, basis in found) else "logprob"
+    chosen: Basis = "calibrated" if any(basis == "calibrated" for _, basis in confidences) else "logprob"
     calibrated = chosen == "calibrated"
     other = surface.policy.escalate.when.threshold(calibrated=False)
-    confidence, unfit = np.full(len(found), np.nan), np.array(faulty, bool)
-    for i, (value, basis) in enumerate(found):
+    confidence, unfit = np.full(len(confidences), np.nan), np.array(faulty, bool)
+    for i, (value, basis) in enumerate(confidences):
         if value is None:
             continue
         if calibrated and basis != "calibrated":

@@ -1,4 +1,4 @@
-"""The curve a setting was chosen from, as a picture."""
+"""Draw the curve from which a setting was chosen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routing.offline.calibration.choose import Choice
 
 
 def plot(choice: Choice, file: Path) -> None:
-    """Cost and quality of every escalation threshold, with the bound, and the chosen one. Raises CommandError."""
+    """Draw cost and quality of every escalation threshold, with bounds, into `file`. Raises CommandError."""
     from matplotlib.figure import Figure
 
     points = sorted(choice.curve, key=lambda point: point.cost)

@@ -1,4 +1,4 @@
-"""A calibration for people, as a table and a few sentences, and for programs, as one JSON object."""
+"""Print a calibration as a table and sentences, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WANTED["cost"] = "cost at most {:g} of always-large's"
 def as_json(
     surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice, checked: Check | None, change: Change | None
 ) -> dict[str, Any]:
-    """Everything there is to say of a calibration, as JSON values."""
+    """Return all results of a calibration as JSON values."""
     return {
         "surface": surface.policy.surface,
         "policy": surface.policy.label,
@@ -64,7 +64,7 @@ def _flat(point: Point) -> dict[str, Any]:
 
 
 def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) -> None:
-    """Prints the curve, and what was chosen from it."""
+    """Print the curve, and the setting chosen from it."""
     out = _console()
     small, large = surface.tiers
     out.print(
@@ -80,7 +80,7 @@ def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) ->
     if len(choice.starts) > 1:
         out.print(_starts(choice))
     if choice.point is not None:
-        out.print(_said(choice.point, labelled, choice), style="bold green")
+        out.print(_chosen_in_words(choice.point, labelled, choice), style="bold green")
 
 
 def _console() -> Console:
@@ -88,15 +88,15 @@ def _console() -> Console:
 
 
 def wanted(target: Target) -> str:
-    """The target in words."""
+    """Return the target in words."""
     return _WANTED[target.kind].format(target.level)
 
 
 def show_check(checked: Check, choice: Choice) -> None:
-    """Prints what repeated halves gave."""
+    """Print the results of calibrating on random halves."""
     _console().print(
         f"check: {checked.rounds} random halves of {checked.n} labels, each calibrated by itself: "
-        f"the target is broken on all labels in {checked.violated:.1%} (allowed {choice.delta:.0%}), "
+        f"the target is missed on all labels in {checked.violated:.1%} (allowed {choice.delta:.0%}), "
         f"on the other half in {checked.violated_held_out:.1%} (that half's own chance included), "
         f"refused {checked.refused:.1%}. Mean cost {checked.cost:.3f} of always-large's, "
         f"quality {checked.quality:.3f}; "
@@ -105,12 +105,12 @@ def show_check(checked: Check, choice: Choice) -> None:
 
 
 def refusal(choice: Choice) -> str:
-    """Why there is no setting, and what would help."""
+    """Return why no setting was chosen, and what would help."""
     start = f"{choice.n} labels cannot show {wanted(choice.target)} at {1 - choice.delta:.0%} confidence"
     if choice.missing is None:
         return (
-            f"{start}, and at the rates seen here no number would: no setting that saves anything keeps the target. "
-            "Ask for less, or give the small tier a better model or a confidence head"
+            f"{start}, and at the rates seen here no number would: no setting that saves anything meets the target. "
+            "Lower the target, or give the small tier a better model or a confidence head"
         )
     return f"{start} for any setting that saves anything; about {choice.missing} more labels are missing"
 
@@ -138,7 +138,7 @@ def _curve(choice: Choice, labelled: LabelledTraffic) -> Table:
 
 
 def _thinned(choice: Choice) -> list[Point]:
-    """The chosen point, and others about evenly apart in what they keep."""
+    """Return the chosen point, and others about evenly spaced by the share of requests that stay local."""
     shown: list[Point] = []
     for point in choice.curve:
         apart = not shown or abs(shown[-1].kept - point.kept) >= 1 / _ROWS
@@ -160,7 +160,7 @@ def _starts(choice: Choice) -> Table:
     return table
 
 
-def _said(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
+def _chosen_in_words(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
     bounds = {
         "quality": f"quality {point.quality:.1%} of always-large's, at least {point.quality_at_least:.1%}",
         "error": f"errors {point.error:.2%}, at most {point.error_at_most:.2%}",
@@ -174,6 +174,6 @@ def _said(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
 
 
 def settings_in_words(setting: Setting, labelled: LabelledTraffic) -> str:
-    """`p_adequate >= 0.3, uncalibrated_below 0.92`."""
+    """Return a setting as text, such as `p_adequate >= 0.3, uncalibrated_below 0.92`."""
     parts: Sequence[str] = [] if setting.p_adequate is None else [f"p_adequate >= {setting.p_adequate:g}"]
     return ", ".join([*parts, f"{key_for(labelled.basis)} {setting.confidence_below:g}"])
