@@ -1,15 +1,15 @@
-"""`tierline up`: one process that starts, watches, restarts and stops the store, the local model and the gateway.
+"""Supervise the processes of `tierline up`: start, watch, restart and stop the store, the local model and the gateway.
 
-    plan        what to start, from the config and the environment; every mistake a user can make ends here
-    child       one child process: started in its own session, watched, restarted with backoff, stopped in bounded time
-    family      all of them together: signals, order, the end
-    state       the state folder: one supervisor at a time, remembered ports, `up.json`
-    store_child, local_model, gateway_child    how each child is started and when it is ready
-    banner      what the terminal shows once everything is up
+    plan        decide what to start, from the config and the environment; report the user's mistakes
+    child       run one child process: own session, restarts with backoff, stop within a time limit
+    family      run all children: start, signals, stopping in order
+    state       hold the state folder: one supervisor at a time, remembered ports, `up.json`
+    store_child, local_model, gateway_child    how to start each child, and when it is ready
+    banner      the text that the terminal shows once everything is up
 
-It imports no web framework and no model, so that the children start within half a second of the command.
+No web framework and no model is imported here, so that the children start within half a second of the command.
 """
 
 
 class CannotStart(Exception):
-    """Something the user has to change first. The message is the one line that says what."""
+    """Raised when the user has to change something before the start. The message says what, in one line."""

@@ -1,4 +1,4 @@
-"""What the terminal shows once everything is up: where to send requests, and what stands behind."""
+"""Render the text that the terminal shows once everything is up: the URL, and the state of tiers and store."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 _INDENT = " " * 12
 _QUESTION = "Name the capital city of France."
-"""Eight tokens from the shipped model; without its last sentence it goes on for hundreds, and gets it wrong."""
+"""A question that the shipped model answers right in eight tokens; rephrasings can get long and wrong answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BannerRow:
-    """One tier, and its state in words."""
+    """One tier and its state in words."""
 
     tier: str
     state: str
@@ -22,7 +22,7 @@ class BannerRow:
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
-    """Everything the banner says. `key_env` is the variable with a key for the curl line, where one is needed."""
+    """Values shown in the banner. `key_env` is the variable with a key for the curl line, None if none is needed."""
 
     url: str
     tiers: Sequence[BannerRow]
@@ -34,7 +34,7 @@ class BannerFacts:
 
 
 def render(facts: BannerFacts) -> str:
-    """The banner, several lines, without a newline at the end."""
+    """Return the banner's text."""
     width = max(len(row.tier) for row in facts.tiers)
     tiers = f"\n{_INDENT}".join(f"{row.tier:<{width}}  {row.state}" for row in facts.tiers)
     surfaces = ", ".join(facts.surfaces)
@@ -55,7 +55,7 @@ Tierline is up: {facts.url}/v1
 
 
 def curl(facts: BannerFacts) -> str:
-    """A command to paste into a shell, which asks the default surface something."""
+    """Return a shell command that sends a question to the default surface."""
     body = {"model": facts.default_surface, "temperature": 0, "messages": [{"role": "user", "content": _QUESTION}]}
     key = f' -H "authorization: Bearer ${facts.key_env}"' if facts.key_env else ""
     request = f"    curl {facts.url}/v1/chat/completions -H 'content-type: application/json'{key}"

@@ -1,10 +1,10 @@
-"""One child process of the supervisor: started in a session of its own, watched, restarted, stopped in bounded time.
+"""Run one child process of the supervisor: in a session of its own, restarted when it ends, stopped within a limit.
 
     starting --ready--> ready --exit--> down --(backoff)--> starting ... --stop()--> stopped
 
-An outage is said once, when it begins, and once when it ends; tries in between are silent. A child that fails
-`QUICK_FAILURES` times in a row is said with the last lines of its log, and tried again ever more rarely; a vital one
-that was never ready ends the supervisor instead.
+An outage is reported when it begins and when it ends, and not at the attempts in between. When a child fails
+`QUICK_FAILURES` times in a row, the last lines of its log are shown, and it is restarted at growing intervals; if it is
+vital and was never ready, the supervisor ends instead.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _HARMLESS_PREFIXES = ("CUDA_", "DYLD_", "GGML_", "LC_", "LD_", "LLAMA_", "MKL_",
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """How to start one child and how to see that it is ready.
+    """How to start one child and how to check that it is ready.
 
-    `parent_dies` is the signal the kernel sends it when the supervisor is gone (Linux). `stop_grace_s` is what it gets
-    between SIGTERM and SIGKILL. A `vital` child that cannot start ends the supervisor.
+    `parent_dies` is the signal that the kernel sends it when the supervisor ends (Linux only). `stop_grace_s` is the
+    time in seconds between SIGTERM and SIGKILL. A `vital` child that cannot start ends the supervisor.
     """
 
     name: str
@@ -57,19 +57,19 @@ class ChildSpec:
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the variables that a process needs to run, and no others: the store and the model need none of our keys."""
+    """Return only the variables that any process needs to run: the store and the model need none of our keys."""
     return {name: value for name, value in environ.items() if name in _HARMLESS or name.startswith(_HARMLESS_PREFIXES)}
 
 
 def backoff_s(failures: int) -> float:
-    """Seconds to wait before the next start: none after the first failure, then doubling from a quarter."""
+    """Return the seconds to wait before the next start: 0 after the first failure, then doubling from 0.25 to 30."""
     return 0.0 if failures <= 1 else min(MAX_BACKOFF_S, 0.25 * 2.0 ** min(failures - 2, 10))
 
 
 class Child:
-    """One child and its watcher: `run()` keeps it alive until `stop()`.
+    """Run one child: `run()` keeps it alive until `stop()`.
 
-    `settled` is set once its first start is decided, one way or the other.
+    `settled` is set once its first start has succeeded or failed for good; `ready` is whether it is ready now.
     """
 
     def __init__(self, spec: ChildSpec, say: Say) -> None:
@@ -84,11 +84,11 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """The process id while it runs, else None."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Starts and restarts the child until `stop()`. Raises CannotStart when a vital child cannot."""
+        """Start and restart the child until `stop()`. Raises CannotStart if it is vital and cannot start."""
         failures = 0
         while not self._stopping.is_set():
             started, log_from = time.monotonic(), rotate(self.spec.log)
@@ -103,7 +103,7 @@ class Child:
                 await asyncio.wait_for(self._stopping.wait(), backoff_s(failures))
 
     async def stop(self) -> None:
-        """SIGTERM, `stop_grace_s`, SIGKILL to whatever is left of its session."""
+        """Send SIGTERM, wait up to `stop_grace_s` seconds, and send SIGKILL to what is left of its session."""
         self._stopping.set()
         process = self._process
         if process is None:
@@ -119,13 +119,13 @@ class Child:
         await process.wait()
 
     def kill(self) -> None:
-        """SIGKILL to the child and to everything it started, now."""
+        """Send SIGKILL to the child and to all processes of its session."""
         self._stopping.set()
         if self._process is not None:
             _kill_session(self._process.pid)
 
     async def _live(self) -> str:
-        """One life of the process, to its end; returns how it ended, in words."""
+        """Start the process and wait for its end; return in words how it ended."""
         with self._open_log() as log:
             try:
                 process = self._process = await asyncio.create_subprocess_exec(
@@ -134,19 +134,19 @@ class Child:
                     stdout=log,
                     stderr=STDOUT,
                     env=dict(self.spec.env),
-                    start_new_session=True,  # a Ctrl-C in the terminal is the supervisor's to handle
+                    start_new_session=True,  # so that a Ctrl-C in the terminal reaches the supervisor only
                     preexec_fn=death_signal(self.spec.parent_dies),
                 )
             except OSError as error:
                 return f"could not be started ({error.strerror or error})"
-        if self._stopping.is_set():  # stop() came while the process was being made, and could not see it
+        if self._stopping.is_set():  # stop() was called while the process was being started, and did not see it
             self.kill()
         exit_code = await self._watch(process)
-        _kill_session(process.pid)  # what a killed child leaves behind would hold its port
+        _kill_session(process.pid)  # processes that a killed child leaves behind would hold its port
         return f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exited with code {exit_code}"
 
     def _open_log(self) -> BinaryIO:
-        """The child's log, to be appended to; where a full disk or a wrong path has none, what it says is lost."""
+        """Open the child's log for appending; if that fails, report it and use the null device."""
         try:
             return self.spec.log.open("ab")
         except OSError as error:
@@ -170,26 +170,27 @@ class Child:
         self.settled.set()
 
     def _judge(self, how: str, failures: int, log_from: int) -> None:
-        """Says what is new about this end, and ends the supervisor when a vital child has no chance."""
+        """Report this end if it is news; raise CannotStart if the child is vital and cannot start."""
         if self._outage_since is None:
             self._outage_since = time.monotonic()
             if self._ever_ready:
                 self._say(f"{self.spec.name} {how}; restarting it (log: {self.spec.log})")
-        # Started again it would fail just so, until a person changes something.
+        # A restart would fail in the same way until a person changes something.
         needs_a_person = not self._ever_ready and how == f"exited with code {Exit.NOT_DONE}"
         if not needs_a_person and failures != QUICK_FAILURES:
             return
         lines = "".join(f"\n    {line}" for line in tail(self.spec.log, log_from))
         what = f"{self.spec.name} {how}" if needs_a_person else f"{self.spec.name} {how}, {failures} times in a row"
         if self.spec.vital and not self._ever_ready:
-            raise CannotStart(f"{what}; its last words (all of them in {self.spec.log}):{lines}")
+            raise CannotStart(f"{what}; the end of its log ({self.spec.log}):{lines}")
         self._say(
-            f"{what}; tried again, every {MAX_BACKOFF_S:g} s in the end. Its last words (log: {self.spec.log}):{lines}"
+            f"{what}; restarting it at intervals of up to {MAX_BACKOFF_S:g} s. "
+            f"The end of its log ({self.spec.log}):{lines}"
         )
         self.settled.set()
 
 
 def _kill_session(leader: int) -> None:
-    # A session leader's group outlives it while members remain; without members there is nothing to signal.
+    # The process group outlives its leader while it has members; without members there is nothing to signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)

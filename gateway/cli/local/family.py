@@ -1,7 +1,7 @@
-"""All children of one supervisor: started at once, stopped in order, the signals between.
+"""Run all children of one supervisor: start them at once, and stop them in order on a signal.
 
-The first SIGINT, SIGTERM or SIGHUP stops the children one after the other, last started first, each in bounded time;
-a second one kills what is left at once. SIGHUP is left alone where it is ignored at the start, as nohup has it.
+The first SIGINT, SIGTERM or SIGHUP stops the children one after another, last started first, each within its limit; a
+second signal kills what is left at once. SIGHUP stays ignored if it was ignored at the start, as under nohup.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OnReady = Callable[[Sequence[Child]], Awaitable[None]]
 
 
 class Family:
-    """The children, in the order in which they depend on each other.
+    """Run the children, given in the order in which they depend on each other.
 
-    `on_ready` runs once, when all first starts are decided.
+    `on_ready` is called once, when each child's first start has succeeded or failed for good.
     """
 
     def __init__(self, specs: Sequence[ChildSpec], say: Say, on_ready: OnReady) -> None:
@@ -36,7 +36,7 @@ class Family:
         self._forced = False
 
     async def run(self) -> int:
-        """Runs until a signal; returns the exit code. Raises CannotStart when a vital child cannot."""
+        """Run until a signal and return the exit code. Raises CannotStart if a vital child cannot start."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -68,7 +68,7 @@ class Family:
             await child.stop()
 
     async def _attend(self) -> None:
-        """Says what is waited for until all is up, then keeps the logs short; ends only when cancelled."""
+        """Report progress until all children are up, then rotate the logs every minute until cancelled."""
         await self._say_progress()
         await self._on_ready(self._children)
         while True:

@@ -1,4 +1,4 @@
-"""The gateway as a child: `tierline serve`, told where the store and the local model are."""
+"""Start the gateway as a child process: `tierline serve`, with the URLs of the store and the local model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gateway.cli.local.state import StateFolder
 
 NAME = "gateway"
 _STOP_GRACE_S = 30.0
-"""More than its drain window and the time it gives requests to finish, together: none of them is cut by us."""
+"""Seconds before SIGKILL; more than the gateway's `limits.drain` and `limits.finish` together (by default 22 s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where the gateway listens, and with how many workers."""
+    """Address of the gateway, and its number of workers."""
 
     host: str
     port: int
@@ -28,22 +28,22 @@ class Listen:
 
     @property
     def reachable_host(self) -> str:
-        """The host under which this machine reaches it: a wildcard address is none."""
+        """The host by which this machine reaches it: loopback if it listens on a wildcard address."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, as a client on this machine writes it."""
+        """The URL `http://HOST:PORT` for clients on this machine."""
         host = self.reachable_host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 def gateway_child(
-    listen: Listen, config: Path | None, policies: Path | None, found: Mapping[str, str], state: StateFolder
+    listen: Listen, config: Path | None, policies: Path | None, extra_env: Mapping[str, str], state: StateFolder
 ) -> ChildSpec:
-    """The child; `found` is what the supervisor adds to the environment: the URLs of the store and the local model."""
-    env = {**os.environ, **found}
-    if listen.workers > 1:  # through it they add up their metrics; each start of the gateway empties it
+    """Return the gateway's spec; `extra_env` holds the URLs of the store and the local model, for its environment."""
+    env = {**os.environ, **extra_env}
+    if listen.workers > 1:  # the workers share their metrics through this folder; each start of the gateway empties it
         env["PROMETHEUS_MULTIPROC_DIR"] = str((state.path / "metrics").resolve())
     argv = [sys.executable, "-m", "gateway", "serve"]
     argv += ["--host", listen.host, "--port", str(listen.port), "--workers", str(listen.workers)]
@@ -57,7 +57,7 @@ def gateway_child(
         is_ready=lambda: _is_alive(listen),
         stop_grace_s=_STOP_GRACE_S,
         vital=True,
-        parent_dies=signal.SIGTERM,  # SIGKILL would leave its workers behind
+        parent_dies=signal.SIGTERM,  # SIGKILL would leave its worker processes running
     )
 
 

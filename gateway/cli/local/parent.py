@@ -1,6 +1,6 @@
-"""Dying with the parent: what makes `kill -9` of the supervisor leave nothing running.
+"""End children with their parent, so that `kill -9` of the supervisor leaves no process running.
 
-Linux has the kernel do it (PR_SET_PDEATHSIG). Elsewhere only the children that look for themselves are covered.
+On Linux the kernel does it (PR_SET_PDEATHSIG). Elsewhere only children that check for their parent themselves end.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def death_signal(number: signal.Signals) -> Callable[[], None] | None:
-    """A `preexec_fn` that has the kernel send `number` to the child when its parent is gone; None where it cannot."""
+    """Return a `preexec_fn` that makes the kernel signal the child when its parent ends; None if not on Linux."""
     if sys.platform != "linux":
         return None
     parent = os.getpid()
-    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork: nothing may be loaded after it
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, because loading is unsafe after the fork
 
     def set_death_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-        if os.getppid() != parent:  # it died between the fork and the call above
+        if os.getppid() != parent:  # the parent ended between the fork and the call above
             os._exit(1)
 
     return set_death_signal

@@ -1,6 +1,6 @@
-"""What to start: from the config, the environment and the command line to the children and the banner.
+"""Decide what `tierline up` starts, from the config, the environment and the command line; gather the banner's facts.
 
-Everything a user can get wrong is found here, before the first process is started: CannotStart, one line each.
+Mistakes that a user can make are found here, before the first process is started, and raise CannotStart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EMBEDDED = "embedded Valkey"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is started, in the order in which it depends on each other, and the deployment as the gateway reads it."""
+    """The children in the order in which they depend on each other, and the deployment as the gateway will read it."""
 
     specs: tuple[ChildSpec, ...]
     up: Up
@@ -36,26 +36,26 @@ class Plan:
 
 
 def make_plan(launch: Launch, state: StateFolder) -> Plan:
-    """Decides what to start. Raises CannotStart, and the loader's ConfigError."""
+    """Decide what to start. Raises CannotStart, and the loader's ConfigError."""
     deployment = launch.deployment(os.environ)
     listen = _listen(deployment, launch.workers)
     specs: list[ChildSpec] = []
-    found = {"TIERLINE_STATE": str(state.path)}
+    extra_env = {"TIERLINE_STATE": str(state.path)}
     if not deployment.store.url:
-        spec, found["TIERLINE_STORE_URL"] = store_child(state)
+        spec, extra_env["TIERLINE_STORE_URL"] = store_child(state)
         specs.append(spec)
     if deployment.wants_local_model:
-        spec, found[LOCAL_URL] = local_child(deployment.local_model, state)
-        found[LOCAL_CONTEXT] = str(deployment.local_model.context)
+        spec, extra_env[LOCAL_URL] = local_child(deployment.local_model, state)
+        extra_env[LOCAL_CONTEXT] = str(deployment.local_model.context)
         specs.append(spec)
         if not os.environ.get("TIERLINE_LOCAL_MODEL"):
-            # Headers, confidence heads and stored answers go by this name, so it has to be the served model's.
-            _, found["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
-    specs.append(gateway_child(listen, launch.config, launch.policies, found, state))
-    deployment = launch.deployment({**os.environ, **found})  # as the gateway will find it
-    store_url, local_base_url = deployment.store.url, found.get(LOCAL_URL)
+            # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
+            _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
+    specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
+    deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
+    store_url, local_base_url = deployment.store.url, extra_env.get(LOCAL_URL)
     if not store_url:
-        raise AssertionError("the loader takes the store's URL from the environment, where it was just put")
+        raise AssertionError("the loader reads the store's URL from the environment, where it was just set")
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
         raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
     return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)
@@ -68,14 +68,14 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
     except OSError as error:
         raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
     if reason := why_not_listen(host, port):
-        raise CannotStart(f"cannot listen on {host} port {port}: {reason} (--port takes another)")
+        raise CannotStart(f"cannot listen on {host} port {port}: {reason} (choose another with --port)")
     return Listen(host, port, workers)
 
 
 async def gather_facts(
     plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]
 ) -> BannerFacts:
-    """What there is to say, once all first starts are decided; an external store is asked for a sign of life."""
+    """Return the facts for the banner, once all children are up; an external store is sent a PING."""
     ready = {child.spec.name: child.ready for child in children}
     tenants = plan.deployment.tenants.values()
     return BannerFacts(
@@ -110,7 +110,7 @@ async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) 
         status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
         return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
     from cache.store.base import StoreUnavailable
-    from cache.store.redis_store import RedisStore  # a client library that is not needed with the embedded store
+    from cache.store.redis_store import RedisStore  # imported here: not needed with the embedded store
 
     store = RedisStore.from_url(url)
     try:

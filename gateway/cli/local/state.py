@@ -1,11 +1,11 @@
-"""The state folder: held by one supervisor at a time, it keeps what must outlive a run.
+"""Manage the state folder, which one supervisor at a time uses, and which is kept between runs.
 
-lock        flock'ed while a supervisor lives; the kernel lets go of it however the supervisor ends
-up.json     {url, store_url, local_base_url, pid} of the running supervisor, for other commands; its owner's alone
-ports.json  the loopback ports chosen once for the children
+lock        locked (flock) while a supervisor runs; the kernel releases it however the supervisor ends
+up.json     {url, store_url, local_base_url, pid} of the running supervisor, for other commands; readable by its owner
+ports.json  the loopback ports chosen for the children
 logs/       one file per child
 store/      the embedded store's data and its config
-metrics/    what the gateway's workers share of their metrics
+metrics/    the metrics that the gateway's workers share
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.cli.local import CannotStart
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """What a running supervisor tells other commands."""
+    """Facts on a running supervisor for other commands, as in `up.json`."""
 
     url: str
     store_url: str
@@ -42,39 +42,39 @@ class StateFolder:
         self.store = path / "store"
 
     def log(self, child: str) -> Path:
-        """The log file of one child."""
+        """Return the log file of one child."""
         return self.logs / f"{child}.log"
 
     def port(self, name: str) -> int:
-        """The loopback port kept for `name`; another one, kept from now on, when somebody else has taken it."""
-        kept = self.path / "ports.json"
-        ports = _read_json(kept)
+        """Return the loopback port stored for `name`; if none is or it is in use, choose a free one and store it."""
+        file = self.path / "ports.json"
+        ports = _read_json(file)
         port = ports.get(name)
         if not isinstance(port, int) or not 0 < port < 65536 or not can_listen("127.0.0.1", port):
             port = free_port()
-            write_private(kept, json.dumps({**ports, name: port}))
+            write_private(file, json.dumps({**ports, name: port}))
         return port
 
     def announce(self, up: Up) -> None:
-        """Writes `up.json`, whole or not at all."""
+        """Write `up.json` atomically."""
         write_private(self.path / "up.json", json.dumps(asdict(up)))
 
     def withdraw(self) -> None:
-        """Removes `up.json`."""
+        """Remove `up.json`."""
         (self.path / "up.json").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def claim(path: Path) -> Iterator[StateFolder]:
-    """Makes and locks the folder for as long as the context lasts.
+    """Create the folder and lock it during the context.
 
-    Raises CannotStart when it cannot be written to, or when another supervisor holds it.
+    Raises CannotStart if it cannot be written to, or if another supervisor holds it.
     """
     folder = StateFolder(path)
     try:
         for one in (path, folder.logs, folder.store):
             one.mkdir(mode=0o700, parents=True, exist_ok=True)
-            one.chmod(0o700)  # one that was there may be open to others, and logs and answers are nobody else's
+            one.chmod(0o700)  # an existing folder may be readable by others, and logs and answers are private
         lock = (path / "lock").open("a")
     except OSError as error:
         raise CannotStart(f"cannot write to the state folder {path}: {error.strerror or error}") from error
@@ -85,7 +85,7 @@ def claim(path: Path) -> Iterator[StateFolder]:
             up = _read_json(path / "up.json")
             where = f" (pid {up.get('pid')}, {up.get('url')})" if up else ""
             raise CannotStart(f"tierline is already up on the state folder {path}{where}") from None
-        folder.withdraw()  # one that a killed supervisor left behind
+        folder.withdraw()  # a killed supervisor may have left `up.json` behind
         try:
             yield folder
         finally:
@@ -93,12 +93,12 @@ def claim(path: Path) -> Iterator[StateFolder]:
 
 
 def can_listen(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen there now."""
     return why_not_listen(host, port) is None
 
 
 def why_not_listen(host: str, port: int) -> str | None:
-    """The reason why a server could not listen there now; None when it could."""
+    """Return why a server could not listen there now; None if it could."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as probe:
@@ -111,7 +111,7 @@ def why_not_listen(host: str, port: int) -> str | None:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port of `host` that nobody listens on."""
+    """Return a free TCP port of `host`."""
     family, kind, proto, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, proto) as probe:
         probe.bind(address)
@@ -119,7 +119,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replaces the file, atomically, by one that only its owner can read."""
+    """Replace the file atomically by one that only its owner can read."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -128,7 +128,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of ours; empty when there is none or it is damaged, for then it is made anew."""
+    """Return the JSON object in a file; empty if the file is missing or damaged, so that it is written anew."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

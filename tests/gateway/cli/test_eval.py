@@ -265,11 +265,11 @@ def test_rows_without_a_confidence_are_counted(capsys: pytest.CaptureFixture[str
         (["route", "--data", str(SAMPLE), "--small", "gpt"], "none of gpt is among the models"),
         (["route", "--data", str(SAMPLE), "--small", "big", "--large", "big"], "two tiers are big"),
         (["route", "--data", str(SAMPLE), "--artefact", "nowhere"], "nowhere"),
-        (["route", "--data", str(SAMPLE), "--artefact", "static", "--labels", "50"], "leave one of them away"),
+        (["route", "--data", str(SAMPLE), "--artefact", "static", "--labels", "50"], "remove one of them"),
         (["route", "--data", str(SAMPLE), "--fit", str(SAMPLE)], "is in --fit and in --data"),
         (["cascade", "--data", str(SAMPLE)], "230 of 230 rows have no confidence"),
         (["robustness", "--pairs", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["cascade", "--data", str(SAMPLE), "--group-out", "--calibration", "50"], "leave it away"),
+        (["cascade", "--data", str(SAMPLE), "--group-out", "--calibration", "50"], "remove it with"),
         (["robustness", "--pairs", str(SAMPLE)], "not a row of pairs"),
     ],
 )

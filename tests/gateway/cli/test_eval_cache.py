@@ -155,7 +155,7 @@ def test_a_table_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> No
         ({"a": "x", "b": "y", "same_answer": 1}, "line 2: same_answer is true or false, not 1"),
         ({"a": [{"role": "user"}], "b": "y", "same_answer": True}, "messages[0].content"),
         ({"a": [], "b": "y", "same_answer": True}, "line 2: a: "),
-        ('{"a": "\\ud800", "b": "y", "same_answer": true}', "line 2: a holds half a character"),
+        ('{"a": "\\ud800", "b": "y", "same_answer": true}', "line 2: a holds a lone surrogate"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(
@@ -201,5 +201,5 @@ def test_a_cross_encoder_is_asked_where_one_is_named(
     own.write_text(text.replace("semantic: {", "semantic: {cross_encoder: {min_score: 1.0}, "))
     assert evaluate("--pairs", pairs, "--policy", own, "--cross-encoder", folder)["all"]["served"]["value"] == 0.0
     assert "name its folder with --cross-encoder" in refusal(capsys, "--pairs", pairs, "--policy", own)
-    assert "goes with --pairs" in refusal(capsys, "--stream", pairs, "--cross-encoder", folder)
+    assert "works with --pairs only" in refusal(capsys, "--stream", pairs, "--cross-encoder", folder)
     assert "neither onnx/model.onnx" in refusal(capsys, "--pairs", pairs, "--cross-encoder", tmp_path)

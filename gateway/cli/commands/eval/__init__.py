@@ -1,4 +1,4 @@
-"""`tierline eval route | cascade | robustness | cache`: what each is worth on labelled data, and how sure that is."""
+"""Run `tierline eval route | cascade | robustness | cache`: measure each on labelled data, with intervals."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from gateway.cli.commands import CommandError
 
 _EXAMPLES = """examples:
   tierline eval route --data mmlu.jsonl.gz --small mixtral-8x7b --large gpt-4-1106
+                              choosing a model before any answer (the difficulty classifier)
   tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o --calibration 200
+                              judging the small model's answer first (the confidence head)
   tierline eval robustness --pairs paraphrases.jsonl.gz
+                              whether rephrased questions go to the same tier
   tierline eval cache --pairs traps.jsonl.gz
+                              what the semantic cache serves, over labelled pairs of questions
   tierline eval cache --stream questions.jsonl.gz --max-error 0.01
+                              the same over a stream of questions
 
-`tierline eval WHAT --help` says more of each."""
+`tierline eval route --help` (and so on) describes the options and the figures of each."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `eval` and what it evaluates to the command line."""
+    """Add `eval` and its subcommands to the command line."""
     parser = subparsers.add_parser(
         "eval",
-        help="measure what routing and the cache are worth on labelled data",
-        description="Measures what routing and the cache are worth on labelled data, with 95% intervals.",
+        help="measure routing and the semantic cache on labelled data",
+        description="Measure routing and the semantic cache on labelled data, with 95% intervals.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -34,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluates what was asked for."""
+    """Run the chosen evaluation; return the exit code. Raises CommandError."""
     from routing.difficulty.model import ArtefactError
     from routing.embedding.embedder import EmbedderUnavailable
     from routing.offline.dataset import DataError

@@ -1,4 +1,4 @@
-"""The classifier as it is served: what an artefact says of texts, each in a request of its own."""
+"""Score texts by a classifier artefact as the gateway does, each text as a request of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class ServedArtefact:
-    """A loaded artefact and the encoder it was made for."""
+    """A loaded classifier artefact and the encoder it was made for."""
 
     folder: Path
     model: DifficultyModel
@@ -26,14 +26,14 @@ class ServedArtefact:
 
     @classmethod
     def open(cls, artefact: str, kind: EmbedderKind | None, state: Path) -> ServedArtefact:
-        """`artefact` is a folder, or the kind of a shipped one. Raises ArtefactError, EmbedderUnavailable."""
+        """Load an artefact, a folder or the kind of a shipped one. Raises ArtefactError, EmbedderUnavailable."""
         shipped = artefact in get_args(EmbedderKind)
         folder = shipped_artefact(cast(EmbedderKind, artefact)) if shipped else Path(artefact)
         embedder = _encoder(DifficultyModel.load(folder).embedder, kind, state)
         return cls(folder, DifficultyModel.load(folder, embedder), embedder)
 
     def assess(self, texts: Sequence[str], on_progress: OnProgress) -> Iterator[Difficulty]:
-        """The difficulty of each text."""
+        """Yield the difficulty of each text."""
         vectors = Remembered(self.embedder, on_progress).embed(texts)
         for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
             if row % _SHOWN_EVERY == 0:
@@ -43,7 +43,7 @@ class ServedArtefact:
 
 
 def _encoder(name: str, kind: EmbedderKind | None, state: Path) -> Embedder:
-    """The encoder of the given kind, or whichever makes the vectors of that name."""
+    """Return the encoder of `kind`, or if that is None the one called `name`. Raises EmbedderUnavailable."""
     for candidate in get_args(EmbedderKind) if kind is None else (kind,):
         embedder = load_embedder(candidate, state)
         if kind is not None or embedder.name == name:

@@ -1,14 +1,12 @@
-"""What `tierline eval cache` prints: one JSON object of exactly the figures that were promised, or tables."""
+"""Print the report of `tierline eval cache`: one JSON object of figures, or tables."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
 from rich.console import Console
 
 from cache.offline.evaluation.figures import Figure, ServedPairs
@@ -20,7 +18,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class PairsReport:
-    """Of pairs: over all of them, of each group, of plain cosines, and the best share at 1% wrong."""
+    """Figures over all pairs, by group, of plain cosine thresholds, and the best share served at 1% wrong."""
 
     every: ServedPairs
     groups: Mapping[str, ServedPairs]
@@ -29,7 +27,7 @@ class PairsReport:
     facts: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that --json prints."""
+        """Return the object that --json prints."""
         return {
             "all": _figures(self.every),
             "groups": {name: _figures(served) for name, served in self.groups.items()},
@@ -38,7 +36,7 @@ class PairsReport:
         }
 
     def print(self, console: Console) -> None:
-        """As tables."""
+        """Print the figures as tables."""
         table = _report.table("", "same", "served", "different", "wrong", "precision")
         methods = {"ours": self.every, **{name.replace("_", " "): one for name, one in self.baselines.items()}}
         for name, one in methods.items():
@@ -57,7 +55,7 @@ class PairsReport:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """Of a stream: over all requests, of each half, and of plain cosines."""
+    """Figures over all requests of a stream, over each half, and of plain cosine thresholds."""
 
     every: Rates
     halves: tuple[Rates, Rates]
@@ -65,7 +63,7 @@ class StreamReport:
     facts: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
-        """The object that --json prints."""
+        """Return the object that --json prints."""
         return {
             **_figures(self.every),
             "halves": [_figures(half) for half in self.halves],
@@ -73,7 +71,7 @@ class StreamReport:
         }
 
     def print(self, console: Console) -> None:
-        """As a table."""
+        """Print the figures as a table."""
         table = _report.table("", "requests", "hit rate", "repeats", "error", "precision")
         baselines = {name.replace("_", " "): one for name, one in self.baselines.items()}
         methods = {"ours": self.every, "first half": self.halves[0], "second half": self.halves[1], **baselines}
@@ -86,10 +84,10 @@ class StreamReport:
 
 
 def show(report: PairsReport | StreamReport, args: argparse.Namespace) -> None:
-    """Prints the report, as asked; under --json the conditions go to stderr, for the object holds figures alone."""
+    """Print the report as tables, or with --json as one object of figures, with the conditions on stderr."""
     if args.json:
         _report.print_notes(Console(stderr=True, highlight=False, markup=False), report.facts)
-        sys.stdout.write(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode() + "\n")
+        _report.print_json(report.as_json())
     else:
         report.print(_report.console_of_stdout())
 

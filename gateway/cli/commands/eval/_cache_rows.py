@@ -1,4 +1,4 @@
-"""Labelled pairs of requests, read and checked, as the gateway would see them."""
+"""Read labelled pairs of requests, and plan each request as the gateway does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _BODIES = ChatBodies(Limits())
 _TENANT = "evaluation"
 
 Messages = str | tuple[dict[str, Any], ...]
-"""A question by itself, or the messages of a conversation."""
+"""A single question, or the messages of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRow:
-    """One pair: may the answer to `a` be served to whoever asks `b`?"""
+    """One pair. `same`: the answer to `a` may be served for `b`."""
 
     group: str
     a: Messages
@@ -42,7 +42,7 @@ class CacheRow:
 
 
 def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[CacheRow]:
-    """The pairs of a file of JSON lines, gzipped or not: those of one group, at most `limit` (0: all), at random.
+    """Return the pairs in a file of JSON lines, gzipped or not: of `group` if given, and `limit` random ones (0: all).
 
     Raises DataError.
     """
@@ -95,7 +95,7 @@ def _messages(value: object, name: str) -> Messages:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"{name} holds half a character (a lone surrogate)") from None
+            raise ValueError(f"{name} holds a lone surrogate, which is half a character") from None
         return value
     if not isinstance(value, list):
         raise ValueError(f"{name} is a question or a list of messages, not {_shown(value)}")
@@ -115,7 +115,7 @@ def _shown(value: object) -> str:
 
 
 class Requests:
-    """Pairs' sides as requests of one tenant to one surface, planned as the gateway plans them."""
+    """Plan the texts of pairs as requests of one tenant to one surface, as the gateway plans requests."""
 
     def __init__(self, policy: Policy, embedder: Embedder) -> None:
         self._policy = policy
@@ -125,13 +125,13 @@ class Requests:
         self._questions: dict[str, Asked] = {}
 
     def asked(self, messages: Messages) -> Asked:
-        """One side of a pair."""
+        """Return the planned request of one side of a pair."""
         if not isinstance(messages, str):
             return self._planned(list(messages))
-        found = self._questions.get(messages)
-        if found is None:
-            found = self._questions[messages] = self._planned([{"role": "user", "content": messages}])
-        return found
+        question = self._questions.get(messages)
+        if question is None:
+            question = self._questions[messages] = self._planned([{"role": "user", "content": messages}])
+        return question
 
     def _planned(self, messages: list[dict[str, Any]]) -> Asked:
         body = {"model": self._policy.surface, "messages": messages}

@@ -1,4 +1,4 @@
-"""`tierline eval cache --cross-encoder`: the cache's decisions with the second opinion that a policy may ask for."""
+"""Support `tierline eval cache --cross-encoder`: the cache's decisions with the cross-encoder that a policy may use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ _AS_THE_SCORE = Rule(min_score=0.5, decides="score")
 
 
 def add_cross_encoder_flag(parser: argparse.ArgumentParser) -> None:
-    """--cross-encoder."""
+    """Add --cross-encoder to a command."""
     parser.add_argument(
         "--cross-encoder",
         type=Path,
         metavar="PATH",
-        help="--pairs: a folder as sentence-transformers exports it, asked as the policy says, or else as the score",
+        help="with --pairs: the folder of a cross-encoder, as sentence-transformers exports it; used as the policy "
+        "says, or if it says nothing, in place of the verifier's score",
     )
 
 
 def with_cross_encoder(
     args: argparse.Namespace, semantic: SemanticCache, decide: Decide
 ) -> tuple[SemanticCache, Decide]:
-    """The rules of the cache, and how it decides, with its cross-encoder where there is one. Raises CommandError."""
+    """Return the cache's rules and its decision function, with the cross-encoder of --cross-encoder if given.
+
+    Raises CommandError if it cannot be loaded, does not fit the other options, or is needed and not given.
+    """
     if args.cross_encoder is None:
         if semantic.cross_encoder is not None:
-            raise CommandError(f"{args.policy} asks a cross-encoder; name its folder with --cross-encoder")
+            raise CommandError(f"{args.policy} uses a cross-encoder; name its folder with --cross-encoder")
         return semantic, decide
     if args.stream is not None:
-        # It is asked for the best of several neighbours only, and a stream would take hours.
-        raise CommandError("--cross-encoder goes with --pairs")
+        # In a stream every neighbour would have to be scored, not only the best as in the gateway: that takes hours.
+        raise CommandError("--cross-encoder works with --pairs only")
     rule = semantic.cross_encoder or _AS_THE_SCORE
     try:
         scorer = CrossEncoder.load(args.cross_encoder)

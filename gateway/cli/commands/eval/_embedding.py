@@ -1,4 +1,4 @@
-"""Encoders for evaluation: each text is embedded once, however many fits ask for it."""
+"""Embed texts for evaluations, each text only once, however many fits need it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BATCH = 64
 
 
 class Remembered:
-    """An encoder that keeps every vector it has made, and shows how far it is."""
+    """Wrap an encoder: cache every vector, and report progress."""
 
     def __init__(self, embedder: Embedder, on_progress: OnProgress) -> None:
         self._embedder = embedder
@@ -24,7 +24,7 @@ class Remembered:
         self.whole_chars = embedder.whole_chars
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The texts' unit vectors, shape (texts, dimension)."""
+        """Return the texts' unit vectors, shape (texts, dimension)."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         for start in range(0, len(missing), _BATCH):
             batch = missing[start : start + _BATCH]

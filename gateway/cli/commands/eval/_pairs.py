@@ -1,4 +1,4 @@
-"""Pairs of texts, and whether the answer to one may be served to whoever asks the other."""
+"""Read pairs of texts, labelled with whether they ask the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routing.offline.dataset import DataError
 
 @dataclass(frozen=True, slots=True)
 class QuestionPair:
-    """Two texts. `same_answer`: they ask the same."""
+    """Two texts. `same_answer`: the answer to one may be served for the other."""
 
     dataset: str
     group: str
@@ -23,7 +23,7 @@ class QuestionPair:
 
 
 def read_pairs(path: Path) -> tuple[list[QuestionPair], int]:
-    """The pairs of a file of JSON lines (or .gz), and how many were left out for being whole conversations.
+    """Return the pairs in a file of JSON lines (or .gz), and how many were left out because they are conversations.
 
     Raises DataError.
     """
@@ -48,7 +48,7 @@ def _pair(line: bytes, place: str) -> QuestionPair | None:
             return None
         if not (isinstance(a, str) and isinstance(b, str) and isinstance(same, bool)):
             raise TypeError("a and b are texts, same_answer is true or false")
-        (a + b).encode()  # JSON can spell half a character, which no tokenizer takes
+        (a + b).encode()  # raises for a lone surrogate, which JSON can hold and no tokenizer accepts
         return QuestionPair(str(row["dataset"]), str(row["group"]), a, b, same)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: not a row of pairs: {type(error).__name__}: {error}") from None

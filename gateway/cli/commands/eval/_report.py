@@ -1,4 +1,4 @@
-"""What an evaluation prints: one JSON object, or tables a hundred columns wide, and a picture where one is wanted."""
+"""Print the report of an evaluation: one JSON object, or tables a hundred columns wide."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured, over all prompts and in parts, and under which conditions (`facts`, as JSON values).
+    """The figures over all prompts and over parts of them, and the conditions (`facts`, as JSON values).
 
-    `parts` has tables by name, each of rows by name: how many prompts, and their figures.
+    `parts` holds tables by name, each with rows by name: the number of prompts, and their figures.
     """
 
     title: str
@@ -63,14 +63,14 @@ def measured(
     on_progress: OnProgress,
     prefixes: Mapping[int, Sequence[Draw]] = MappingProxyType({}),
 ) -> Report:
-    """Every figure of these draws, of each data set's part of them, and of what was judged from first tokens.
+    """Compute every figure of these draws, of each data set's part of them, and of the `prefixes`.
 
-    `facts` holds at least `seed`.
+    `prefixes` are draws judged from first tokens, by the number of tokens. `facts` must hold `seed`.
     """
     outcomes = Outcomes.of(data.examples)
     names = np.array([example.dataset for example in data.examples])
-    known = list(dict.fromkeys(names.tolist()))
-    each = {name: [_only(draw, names == name) for draw in draws] for name in known if len(known) > 1}
+    datasets = list(dict.fromkeys(names.tolist()))
+    each = {name: [_only(draw, names == name) for draw in draws] for name in datasets if len(datasets) > 1}
     jobs: dict[tuple[str, str], Sequence[Draw]] = {
         ("datasets", name): some for name, some in each.items() if all(len(draw.rows) for draw in some)
     }
@@ -79,8 +79,8 @@ def measured(
     parts: dict[str, dict[str, tuple[int, Figures]]] = {}
     for number, ((heading, row), some) in enumerate(jobs.items(), start=1):
         count = len(np.unique(np.concatenate([draw.rows for draw in some])))
-        found = figures(outcomes, some, facts["seed"], _watch(on_progress, number, 1 + len(jobs)))
-        parts.setdefault(heading, {})[row] = count, found
+        part = figures(outcomes, some, facts["seed"], _watch(on_progress, number, 1 + len(jobs)))
+        parts.setdefault(heading, {})[row] = count, part
     if not whole.get("apgr"):
         notes = [*notes, f"{data.pair()[1]} is no better than {data.pair()[0]} here: there is no gap to recover"]
     return Report(title, data.pair(), len(names), whole, parts, {"data": data.sources, **facts}, notes)
@@ -96,9 +96,9 @@ def _only(draw: Draw, chosen: NDArray[np.bool_]) -> Draw:
 
 
 def show(report: Report, args: argparse.Namespace) -> None:
-    """Prints the report, as asked."""
+    """Print the report as tables, or with --json as one object."""
     if args.json:
-        sys.stdout.write(orjson.dumps(as_json(report), option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(as_json(report))
         return
     console = console_of_stdout()
     console.print(report.title, style="bold")
@@ -109,19 +109,24 @@ def show(report: Report, args: argparse.Namespace) -> None:
     print_notes(console, report.notes)
 
 
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one indented JSON object on stdout."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
 def console_of_stdout() -> Console:
-    """The terminal, at its own width, or a hundred columns of a file."""
+    """Return a console on stdout: as wide as the terminal, or a hundred columns if it is not one."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
 
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:
-    """A line or more for each."""
+    """Print each note as an item of a list."""
     for note in notes:
         console.print(f"- {note}", style="dim")
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The object that `--json` prints."""
+    """Return the object that `--json` prints."""
     shares = _shares(report.figures, report.pair)
     parts = {
         heading: {name: {**_as_json(some), "n": count} for name, (count, some) in rows.items()}
@@ -140,7 +145,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
-    """`{"value", "lo", "hi"}`."""
+    """Return an interval as `{"value", "lo", "hi"}`, rounded to five digits."""
     return {name: round(getattr(interval, name), _DIGITS) for name in ("value", "lo", "hi")}
 
 
@@ -153,7 +158,7 @@ def _as_json(found: Figures) -> dict[str, Any]:
 
 
 def _shares(found: Figures, pair: tuple[str, str]) -> dict[str, dict[str, float]]:
-    """How much of the traffic each tier answers where 95% of the large model's accuracy is reached."""
+    """Return by method the share of prompts that each model answers at 95% of the large model's accuracy."""
     large = {method: share.value for method, share in found["calls95"].items()}
     return {
         method: {pair[0]: round(1 - large[method], _DIGITS), pair[1]: round(large[method], _DIGITS)}
@@ -163,7 +168,7 @@ def _shares(found: Figures, pair: tuple[str, str]) -> dict[str, dict[str, float]
 
 
 def percent(interval: Interval | None) -> str:
-    """A share with its interval, in percent."""
+    """Format a share with its interval, in percent."""
     if interval is None:
         return _NONE
     if interval.exact:
@@ -211,8 +216,8 @@ def _print(console: Console, found: Figures) -> None:
 
 
 def _in_parts(heading: str, rows: Mapping[str, tuple[int, Figures]]) -> Table:
-    known = {method for _, found in rows.values() for method in found.get("apgr", {})}
-    methods = ("raw_logprob" if "raw_logprob" in known else "groups", "ours")
+    present = {method for _, part in rows.values() for method in part.get("apgr", {})}
+    methods = ("raw_logprob" if "raw_logprob" in present else "groups", "ours")
     columns = (f"APGR {name.replace('_', ' ')}" for name in methods)
     made = table(heading, "n", *columns, "ours: calls for 95%")
     for name, (count, found) in rows.items():
@@ -222,7 +227,7 @@ def _in_parts(heading: str, rows: Mapping[str, tuple[int, Figures]]) -> Table:
 
 
 def table(first: str, *others: str) -> Table:
-    """An empty table: the first column to the left, the others to the right."""
+    """Return an empty table with the first column aligned left and the others right."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     made.add_column(first)
     for heading in others:
@@ -239,9 +244,9 @@ def _money(spent: Interval | None) -> str:
 
 
 def require_libraries(args: argparse.Namespace, *, fits: bool) -> None:
-    """Says at once, and not after minutes of work, what is not installed. Raises CommandError."""
+    """Raise CommandError if a needed library is not installed, before minutes of work."""
     if fits and not _installed("sklearn"):
-        hint = ", or score what is fitted already with --artefact" if "artefact" in args else ""
+        hint = ", or test a trained classifier with --artefact" if "artefact" in args else ""
         raise CommandError(f"fitting needs scikit-learn; run: make tools (or pip install 'tierline[train]'){hint}")
     if args.plot is not None and not _installed("matplotlib"):
         raise CommandError("a picture needs matplotlib; run: make tools (or pip install 'tierline[train]')")
@@ -256,7 +261,7 @@ def _installed(library: str) -> bool:
 
 
 def named(data: Labelled) -> str:
-    """The data, the pair of each file and n, for a title."""
+    """Return the data sets, the models of each file and n, for a title."""
     names = ", ".join(dict.fromkeys(example.dataset for example in data.examples))
     pairs = ", ".join(dict.fromkeys(f"{source['small']} or {source['large']}" for source in data.sources))
     return f"{names}: {pairs}, n = {len(data.examples):,}"

@@ -1,4 +1,4 @@
-"""`tierline eval cache`: how often the cache serves what it should, and how often what it should not."""
+"""Run `tierline eval cache`: measure how often the semantic cache serves right and wrong answers."""
 
 from __future__ import annotations
 
@@ -41,69 +41,85 @@ MOST_WRONG = 0.01
 _SURFACE = "chat.yaml"
 
 _EXAMPLES = """examples:
-  tierline eval cache --pairs traps.jsonl.gz                      each group: served where right, served where wrong
+  tierline eval cache --pairs traps.jsonl.gz                      rates of right and wrong hits, by group of pairs
   tierline eval cache --pairs traps.jsonl.gz --group negation --threshold 0.93
-  tierline eval cache --pairs mine.jsonl --max-error 0.01         at the threshold that half of the pairs calls for
+                                                                  one group, at a fixed threshold
+  tierline eval cache --pairs mine.jsonl --max-error 0.01         at a threshold calibrated on half of the pairs
   tierline eval cache --stream questions.jsonl.gz --max-error 0.01 --json
+                                                                  questions as a stream, as the gateway gets them
   tierline eval cache --pairs mine.jsonl --policy policies/batch.yaml --embedding minilm
+                                                                  with another policy and encoder
 
-A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are a question each, or a list of messages.
---pairs: `a` was asked, answered and kept; then `b` is asked. --stream: all the pairs' questions are asked in an order
-of chance, those of several pairs several times, and the cache fills up; a hit on another question that no label (nor
-several together) says to want the same answer is wrong.
+A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are each a question or a list of messages.
+--pairs: `a` has been answered and stored; then `b` is asked. --stream: the questions of all pairs are asked in random
+order, those of several pairs several times, while the cache fills up; a hit on another question is wrong unless a
+label, or a chain of labels, says that both have the same answer.
   served        of the pairs with same_answer true, the share that the cache answers
-  wrong         of the pairs with same_answer false, the share that it answers all the same
-  precision     of what it answers, the share that is right
-  best at 1%    the most that any threshold would serve at 1% wrong or less, chosen on these very pairs
-  hit rate, repeats, error   hits, those on the very same request, and wrong hits, among all requests of a stream
-`ours` decides as the gateway does: equal history, system prompt and tools; a question that stands alone; then score,
-guards and verifier. The cosine baselines look at the last user text alone. Intervals are Wilson's, 95%."""
+  wrong         of the pairs with same_answer false, the share that the cache answers
+  precision     of the answers that the cache gives, the share that is right
+  best at 1%    the most that any threshold would serve with at most 1% wrong, chosen on these same pairs
+  hit rate, repeats, error   hits, hits on an identical request, and wrong hits, as shares of a stream's requests
+`ours` decides as the gateway does: equal history, system prompt and tools; a question that needs no context; then
+score,
+guards and verifier. The cosine baselines compare only the last user texts. Intervals are Wilson's, 95%."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `eval cache`."""
+    """Add `cache` to the subcommands of `tierline eval`."""
     parser = subparsers.add_parser(
         "cache",
-        help="what the semantic cache serves, rightly and wrongly",
-        description="Measures the semantic cache on labelled pairs of questions, against a plain cosine threshold.",
+        help="measure the semantic cache: right and wrong hits",
+        description="Measure the semantic cache on labelled pairs of questions, against a plain cosine threshold.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--pairs", type=Path, metavar="FILE", help="each pair by itself: JSON lines, or .gz of them")
-    source.add_argument("--stream", type=Path, metavar="FILE", help="the pairs' questions, one after the other")
+    source.add_argument(
+        "--pairs", type=Path, metavar="FILE", help="labelled pairs, each tested by itself: JSON lines, plain or .gz"
+    )
+    source.add_argument(
+        "--stream", type=Path, metavar="FILE", help="labelled pairs whose questions are asked one after another"
+    )
     gate = parser.add_mutually_exclusive_group()
-    gate.add_argument("--threshold", type=float, metavar="X", help="serve from this score on (default: the shipped)")
+    gate.add_argument(
+        "--threshold", type=float, metavar="SCORE", help="lowest score that is served (default: the verifier's)"
+    )
     gate.add_argument(
         "--max-error",
         type=share_number,
-        metavar="E",
-        help="--pairs: a threshold calibrated for that share wrong, on the other half of the pairs; "
-        "--stream: of all requests, kept by the controller while they come",
+        metavar="SHARE",
+        help="with --pairs: calibrate the threshold to this share of wrong hits on the other half of the pairs; "
+        "with --stream: let the controller keep wrong hits below this share of all requests",
     )
-    parser.add_argument("--artefact", type=Path, metavar="PATH", help="the verifier's folder (default: the shipped)")
+    parser.add_argument("--artefact", type=Path, metavar="DIR", help="the verifier's folder (default: the shipped one)")
     add_cross_encoder_flag(parser)
     parser.add_argument(
         "--policy",
         type=Path,
         default=SHIPPED / _SURFACE,
         metavar="FILE",
-        help="whose cache (default: the shipped chat)",
+        help="the policy whose cache settings to use (default: the shipped chat.yaml)",
     )
-    parser.add_argument("--embedding", choices=get_args(EmbedderKind), default="static", help="default: static")
-    parser.add_argument("--group", metavar="NAME", help="the pairs of this group only")
     parser.add_argument(
-        "--limit", type=whole(0), default=0, metavar="N", help="so many pairs, at random (default: all)"
+        "--embedding", choices=get_args(EmbedderKind), default="static", help="the text encoder (default: static)"
     )
-    parser.add_argument("--seed", type=seed_number, default=0, metavar="N", help="of every draw (default: 0)")
-    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--group", metavar="NAME", help="use only the pairs of this group")
+    parser.add_argument(
+        "--limit", type=whole(0), default=0, metavar="N", help="use N random pairs; 0 for all (default: 0)"
+    )
+    parser.add_argument(
+        "--seed", type=seed_number, default=0, metavar="N", help="random seed of samples and orders (default: 0)"
+    )
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.set_defaults(evaluate=evaluate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cache:
-    """The cache under test: its policy, how it decides on one candidate, and from which score on by default."""
+    """The cache under test: its policy and rules, its decision on one candidate, and its default threshold."""
 
     policy: Policy
     semantic: SemanticCache
@@ -112,9 +128,9 @@ class _Cache:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Prints what the cache is worth on the given pairs."""
+    """Measure the cache on the given pairs, and print the figures."""
     if args.threshold is not None and not math.isfinite(args.threshold):
-        raise CommandError("--threshold is a finite number")
+        raise CommandError("--threshold must be a finite number")
     cache = _cache(args)
     rows = read_rows(args.pairs or args.stream, args.group, args.limit, args.seed)
     with progress() as on_progress:
@@ -122,8 +138,8 @@ def evaluate(args: argparse.Namespace) -> int:
         requests = Requests(cache.policy, embedder)
         asked = [(requests.asked(row.a), requests.asked(row.b)) for row in rows]
         run = _pairs if args.pairs else _stream
-        found = run(args, cache, rows, asked, embedder, on_progress)
-    report.show(found, args)
+        result = run(args, cache, rows, asked, embedder, on_progress)
+    report.show(result, args)
     return Exit.OK
 
 
@@ -139,13 +155,13 @@ def _cache(args: argparse.Namespace) -> _Cache:
 
 
 def _verifier(args: argparse.Namespace, semantic: SemanticCache) -> Verifier | None:
-    """The verifier that would judge under this policy."""
+    """Load the verifier; None if the policy uses none. Raises CommandError."""
     if semantic.verify == "none":
         if args.artefact is not None:
-            raise CommandError(f"--artefact: {args.policy} says `verify: none`, so no verifier is asked")
+            raise CommandError(f"--artefact: {args.policy} has `verify: none`, so no verifier is used")
         return None
     try:
-        # Thousands of questions are compared again and again here, and memory is no matter.
+        # Thousands of questions are compared many times here, so cache their analysis without a limit.
         return Verifier.load(
             args.artefact or shipped_verifier(args.embedding), lru_cache(maxsize=None)(gist.__wrapped__)
         )
@@ -161,7 +177,7 @@ def _pairs(
     embedder: Remembered,
     on_progress: OnProgress,
 ) -> report.PairsReport:
-    """Each pair by itself."""
+    """Measure each pair by itself."""
     same = np.array([row.same for row in rows])
     cosines = _cosines(asked, embedder)
     on_progress("deciding", 0, len(rows))
@@ -181,7 +197,7 @@ def _pairs(
 
 
 def _cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floats:
-    """Of each pair's last user texts."""
+    """Return the cosine of each pair's last user texts."""
     texts = list(dict.fromkeys(one.text for pair in asked for one in pair))
     vectors, places = embedder.embed(texts), {text: place for place, text in enumerate(texts)}
     a, b = (np.array([places[pair[side].text] for pair in asked]) for side in (0, 1))
@@ -190,7 +206,7 @@ def _cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floa
 
 
 def _thresholds(args: argparse.Namespace, cache: _Cache, scores: Floats, same: Flags) -> Floats:
-    """The threshold of each pair: one for all, or with --max-error that which the other half of the pairs calls for."""
+    """Return each pair's threshold: one for all, or with --max-error one calibrated on the other half of the pairs."""
     if args.max_error is None:
         return np.full(len(scores), cache.threshold)
     half = np.random.default_rng(args.seed).permutation(len(scores)) % 2 == 0
@@ -209,7 +225,7 @@ def _stream(
     embedder: Remembered,
     on_progress: OnProgress,
 ) -> report.StreamReport:
-    """The pairs' requests in an order of chance."""
+    """Measure the pairs' requests in random order."""
     every = [one for pair in asked for one in pair]
     requests = [every[i] for i in np.random.default_rng(args.seed).permutation(len(every))]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in requests))}
@@ -229,12 +245,12 @@ def _stream(
     gate = StreamGate(cache.threshold, control, args.seed)
     ours = stream.served_by(cache.decide, gate, lambda *done: on_progress("serving", *done))
     baselines: Mapping[str, Rates] = {f"cosine_{at:.2f}": rates(stream.served_by_cosine(at - 1e-6)) for at in BASELINES}
-    facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _said(cache, control)]
+    facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _threshold_in_words(cache, control)]
     facts.append(f"of {ours.wrong.sum():,} wrong hits {ours.unlabelled.sum():,} are on pairs that have no label")
     return report.StreamReport(rates(ours), halves(ours), baselines, facts)
 
 
-def _said(cache: _Cache, control: RiskControl | None) -> str:
+def _threshold_in_words(cache: _Cache, control: RiskControl | None) -> str:
     if control is None:
         return f"threshold {cache.threshold:.4f}, fixed"
     return (

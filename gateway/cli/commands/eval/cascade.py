@@ -1,4 +1,4 @@
-"""`tierline eval cascade`: what asking the small model first, and judging its answer, is worth."""
+"""Run `tierline eval cascade`: measure asking the small model first and judging its answer."""
 
 from __future__ import annotations
 
@@ -31,45 +31,54 @@ if TYPE_CHECKING:
 DRAWS = 5
 
 _EXAMPLES = f"""examples:
-  tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o    5-fold
-  tierline eval cascade --data trivia.jsonl.gz --calibration 200                  fitted to 200 labels of the file
+  tierline eval cascade --data trivia.jsonl.gz --small llama-8b --large gpt-4o    5-fold cross-validation
+  tierline eval cascade --data trivia.jsonl.gz --calibration 200                  fit to 200 labels of the file
   tierline eval cascade --data trivia.jsonl.gz --fit mmlu.jsonl.gz medmcqa.jsonl.gz
-                                                    fitted on other files only
+                                                    fit on other files only
   tierline eval cascade --data a.jsonl.gz b.jsonl.gz --group-out --plot curve.png
+                                                    hold out whole groups, draw the curves
 
-The small model is asked first, always, and paid; the less sure its answer, the rather the large one takes over.
-`raw logprob` is the answer's mean log-probability as it is. --calibration draws its labels {DRAWS} times, tests on all
-the other prompts, and gives means over the draws.
+The small model is always asked first, and its cost is counted for every prompt; answers of low confidence are replaced
+by the large model's. `raw logprob` uses the answer's mean log-probability as the confidence. --calibration draws its
+labels {DRAWS} times, tests on all other prompts, and prints means over the draws.
 
 {ROWS}"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `eval cascade`."""
+    """Add `cascade` to the subcommands of `tierline eval`."""
     parser = subparsers.add_parser(
         "cascade",
-        help="judging the small model's answer: the confidence head",
-        description="Measures the confidence head against the raw log-probability and the other baselines.",
+        help="measure the confidence head: judging the small model's answer",
+        description="Measure the confidence head against the raw log-probability and other baselines.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_data_flags(parser)
-    parser.add_argument("--folds", type=whole(2), default=5, metavar="N", help="cross-validate (default: 5 folds)")
-    parser.add_argument("--group-out", action="store_true", help="hold whole groups out, in ten parts at most")
-    parser.add_argument("--calibration", type=whole(20), metavar="N", help="fit on N random labels, test on the others")
     parser.add_argument(
-        "--fit", type=Path, nargs="+", metavar="OTHER", help="fit on these files (and on --calibration's labels)"
+        "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
+    )
+    parser.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
+    parser.add_argument(
+        "--calibration", type=whole(20), metavar="N", help="fit on N random labels, at least 20; test on the others"
     )
     parser.add_argument(
-        "--prefix", action="store_true", help="also judge from the first 8, 16, 24, 48 tokens (the data has logprobs)"
+        "--fit", type=Path, nargs="+", metavar="FILE", help="fit on these files (and on the labels of --calibration)"
     )
-    parser.add_argument("--embedding", choices=get_args(EmbedderKind), default="static", help="default: static")
+    parser.add_argument(
+        "--prefix",
+        action="store_true",
+        help="also judge by the first 8, 16, 24, 48 tokens (needs logprobs in the data)",
+    )
+    parser.add_argument(
+        "--embedding", choices=get_args(EmbedderKind), default="static", help="the text encoder (default: static)"
+    )
     parser.set_defaults(evaluate=evaluate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Prompts with what is known of each before the small model's answer is judged. `vectors` (prompts, dimension)."""
+    """Prompts and their embeddings, `vectors` of shape (prompts, dimension)."""
 
     examples: list[Example]
     vectors: Vectors
@@ -85,10 +94,10 @@ class _Table:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Judges every answer of the small model by every method and prints what they are worth."""
+    """Judge every answer of the small model by every method, and print the figures of each method."""
     _report.require_libraries(args, fits=True)
     if args.group_out and (args.fit or args.calibration):
-        raise DataError("--group-out holds out parts of --data; leave it away with --fit or --calibration")
+        raise DataError("--group-out holds out parts of --data; remove it with --fit or --calibration")
     data = read_labelled(args.data, args.small, args.large)
     others = read_others(args, data)
     for some in (data, others):
@@ -119,12 +128,12 @@ def _check_confidence(data: Labelled) -> None:
     if without:
         raise DataError(
             f"{without} of {len(data.examples)} rows have no confidence (and no logprobs) for {data.pair()[0]}: "
-            "a cascade is judged by its answers' log-probabilities; use `tierline eval route`, or collect them"
+            "a cascade judges answers by their log-probabilities; use `tierline eval route`, or collect them"
         )
 
 
 def _draws(args: argparse.Namespace, data: _Table, others: _Table, on_progress: OnProgress) -> Iterator[Draw]:
-    """What was tested at once: everything, or for each draw of calibration labels all the other prompts."""
+    """Yield what was tested together: all prompts, or for each draw of calibration labels all the other prompts."""
     from routing.offline.training.confidence import cross_validate, fit_and_judge
 
     n = len(data.examples)
@@ -145,8 +154,10 @@ def _draws(args: argparse.Namespace, data: _Table, others: _Table, on_progress: 
 
 
 def _draw(data: _Table, others: _Table, one: Round, judged: JudgedPair) -> Draw:
-    """Every method, on the prompts of the round that are held out; `judged` are those. The table of groups is fitted on
-    the same labels as ours."""
+    """Return every method's scores of the round's held-out prompts; `judged` are ours.
+
+    The table of groups is fitted on the same labels as ours.
+    """
     rows = one.rows[one.held]
     held = data.take(rows.tolist()).examples
     seen = data.take(one.rows.tolist()).joined(others).examples

@@ -1,16 +1,14 @@
-"""`tierline eval robustness`: does a rephrased question go to the same tier?"""
+"""Run `tierline eval robustness`: measure how often a rephrased question goes to the same tier."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import orjson
 from rich.table import Table
 
 from gateway.cli.commands._flags import seed_number
@@ -32,42 +30,64 @@ from routing.offline.evaluation.stability import Assessed, Cut, agreement, best,
 
 _EXAMPLES = """examples:
   tierline eval robustness --pairs paraphrases.jsonl.gz
+                              with the shipped classifier, on 5,000 random pairs
   tierline eval robustness --pairs paraphrases.jsonl.gz --artefact my-classifier --limit 0
+                              with your own classifier, on all pairs
   tierline eval robustness --pairs paraphrases.jsonl.gz --policy policies/chat.yaml
+                              also under the start rules of a policy
 
-A row is a line of JSON: {"id", "dataset", "group", "a", "b", "same_answer"}; the pairs whose same_answer is true are
-used. Thresholds on p_adequate are taken from the pairs' own texts, so that the small tier gets 20 to 80% of them; the
-share of pairs whose texts go to one tier is printed for each. The best of them that leaves each tier a fifth of the
-traffic is `same tier`. Intervals are central 95% of 1,000 bootstrap resamples of the pairs."""
+A row is a line of JSON: {"id", "dataset", "group", "a", "b", "same_answer"}; pairs with same_answer true are used.
+Thresholds on p_adequate are set so that the small tier gets 20 to 80% of the pairs' texts; for each, the command prints
+the share of pairs whose texts go to the same tier. `same tier` in the JSON is the best of those at which each tier gets
+at least a fifth of the texts. Intervals are the central 95% of 1,000 bootstrap resamples of the pairs."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `eval robustness`."""
+    """Add `robustness` to the subcommands of `tierline eval`."""
     parser = subparsers.add_parser(
         "robustness",
-        help="the same tier for a rephrased question",
-        description="Measures how often both texts of a pair that ask the same go to the same tier.",
+        help="measure how often a rephrased question goes to the same tier",
+        description="Measure how often two texts that ask the same go to the same tier.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--pairs", type=Path, required=True, metavar="FILE", help="pairs: JSON lines, or .gz of them")
-    parser.add_argument("--artefact", default="static", metavar="PATH", help="a folder, 'static' (default) or 'minilm'")
-    parser.add_argument("--embedding", choices=get_args(EmbedderKind), help="default: the artefact's")
-    parser.add_argument("--limit", type=whole(0), default=5000, metavar="N", help="pairs, at random (0: all; or 5000)")
-    parser.add_argument("--policy", type=Path, metavar="FILE", help="agreement under this policy's start rules, too")
     parser.add_argument(
-        "--seed", type=seed_number, default=0, metavar="N", help="of the sample and the resamples (default: 0)"
+        "--pairs", type=Path, required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
     )
-    parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--artefact",
+        default="static",
+        metavar="PATH",
+        help="the classifier: its folder, or 'static' (default) or 'minilm' for a shipped one",
+    )
+    parser.add_argument(
+        "--embedding", choices=get_args(EmbedderKind), help="the text encoder (default: the artefact's)"
+    )
+    parser.add_argument(
+        "--limit", type=whole(0), default=5000, metavar="N", help="use N random pairs; 0 for all (default: 5000)"
+    )
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="also measure agreement under this policy's start rules"
+    )
+    parser.add_argument(
+        "--seed",
+        type=seed_number,
+        default=0,
+        metavar="N",
+        help="random seed of the sample and the resamples (default: 0)",
+    )
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.set_defaults(evaluate=evaluate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stability:
-    """What was found. `flips`: the share of pairs of which one text is in the domain and the other is not."""
+    """Results. `flips`: the share of pairs with one text in the classifier's domain and the other outside."""
 
-    found: list[Cut]
+    cuts: list[Cut]
     best: Cut | None
     groups: dict[str, tuple[int, Interval]]
     in_domain: Interval
@@ -76,27 +96,26 @@ class _Stability:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Assesses both texts of every pair and prints how often they go to one tier."""
+    """Score both texts of every pair, and print how often they go to the same tier."""
     policy = read_policy(args.policy)[0] if args.policy else None
     pairs, notes = _chosen(args)
     with progress() as on_progress:
         served = ServedArtefact.open(args.artefact, args.embedding, args.state)
         texts = [text for pair in pairs for text in (pair.a, pair.b)]
-        said = list(served.assess(texts, on_progress))
-    found = _stability(pairs, said, policy, args.seed)
+        scores = list(served.assess(texts, on_progress))
+    stability = _stability(pairs, scores, policy, args.seed)
     artefact = {"path": args.artefact, "version": served.model.version}
     facts = {"artefact": artefact, "embedding": served.embedder.name, "seed": args.seed, "notes": notes}
     if args.json:
-        report = {**_as_json(found), "n": len(pairs), "pairs": args.pairs.name, **facts}
-        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+        _report.print_json({**_as_json(stability), "n": len(pairs), "pairs": args.pairs.name, **facts})
     else:
         title = f"{args.pairs.name}: n = {len(pairs):,} pairs; artefact {served.model.version}, {served.embedder.name}"
-        _print(title, found, notes)
+        _print(title, stability, notes)
     return Exit.OK
 
 
 def _chosen(args: argparse.Namespace) -> tuple[list[QuestionPair], list[str]]:
-    """The pairs that ask the same, or a sample of them; and what was left out."""
+    """Return the pairs that ask the same, or a sample of them, and notes on what was left out. Raises DataError."""
     pairs, conversations = read_pairs(args.pairs)
     same = [pair for pair in pairs if pair.same_answer]
     if not same:
@@ -110,14 +129,14 @@ def _chosen(args: argparse.Namespace) -> tuple[list[QuestionPair], list[str]]:
 
 
 def _stability(
-    pairs: Sequence[QuestionPair], said: Sequence[Difficulty], policy: Policy | None, seed: int
+    pairs: Sequence[QuestionPair], scores: Sequence[Difficulty], policy: Policy | None, seed: int
 ) -> _Stability:
     assessed = Assessed(
-        np.array([difficulty.p_adequate for difficulty in said]).reshape(-1, 2),
-        np.array([difficulty.in_domain for difficulty in said]).reshape(-1, 2),
+        np.array([difficulty.p_adequate for difficulty in scores]).reshape(-1, 2),
+        np.array([difficulty.in_domain for difficulty in scores]).reshape(-1, 2),
     )
-    found = cuts(assessed, seed)
-    top = best(found)
+    every = cuts(assessed, seed)
+    top = best(every)
     names = np.array([pair.group for pair in pairs])
     groups: dict[str, tuple[int, Interval]] = {}
     if top is not None:
@@ -126,19 +145,19 @@ def _stability(
             own = same[names == name]
             groups[name] = (len(own), share(own, seed))
     return _Stability(
-        found,
+        every,
         top,
         groups if len(groups) > 1 else {},
         share(assessed.in_domain.mean(axis=1), seed),
         share(1.0 - agreement(assessed.in_domain), seed),
-        None if policy is None else _under(policy, pairs, said, seed),
+        None if policy is None else _under(policy, pairs, scores, seed),
     )
 
 
-def _under(policy: Policy, pairs: Sequence[QuestionPair], said: Sequence[Difficulty], seed: int) -> dict[str, Any]:
-    """Where the policy's start rules send each text, with the whole deadline left and every tier ready."""
+def _under(policy: Policy, pairs: Sequence[QuestionPair], scores: Sequence[Difficulty], seed: int) -> dict[str, Any]:
+    """Measure agreement under the policy's start rules, with the whole deadline left and every tier ready."""
     texts = [text for pair in pairs for text in (pair.a, pair.b)]
-    tiers = np.array([_start(policy, *each) for each in zip(texts, said, strict=True)]).reshape(-1, 2)
+    tiers = np.array([_start(policy, *each) for each in zip(texts, scores, strict=True)]).reshape(-1, 2)
     shares = {name: round(float((tiers == number).mean()), 4) for number, name in enumerate(policy.tiers)}
     return {"policy": policy.label, "same_tier": share(agreement(tiers), seed), "share_per_tier": shares}
 
@@ -150,7 +169,7 @@ def _start(policy: Policy, text: str, difficulty: Difficulty) -> int:
 
 def _as_json(found: _Stability) -> dict[str, Any]:
     report: dict[str, Any] = {"agreement": {}, "agreement_in_domain": {}, "small_share": {}}
-    for cut in found.found:
+    for cut in found.cuts:
         report["agreement"][str(cut.asked)] = _report.interval_json(cut.same)
         report["small_share"][str(cut.asked)] = round(cut.small_share, 4)
         if cut.same_inside is not None:
@@ -189,7 +208,7 @@ def _print(title: str, found: _Stability, notes: Sequence[str]) -> None:
 
 def _cuts_table(found: _Stability) -> Table:
     table = _report.table("small tier's share", "p_adequate >=", "same tier", "same tier, both in domain", "")
-    for cut in found.found:
+    for cut in found.cuts:
         mark = "best" if cut is found.best else ""
         same, inside = _report.percent(cut.same), _report.percent(cut.same_inside)
         table.add_row(f"{cut.small_share:.1%}", f"{cut.threshold:.3f}", same, inside, mark)

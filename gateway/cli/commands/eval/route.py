@@ -1,4 +1,4 @@
-"""`tierline eval route`: what choosing the model before any has answered is worth."""
+"""Run `tierline eval route`: measure choosing the model before any answer, by the difficulty classifier."""
 
 from __future__ import annotations
 
@@ -29,39 +29,47 @@ from routing.offline.evaluation.parts import Round
 from routing.offline.evaluation.picture import draw_picture
 
 _EXAMPLES = f"""examples:
-  tierline eval route --data mmlu.jsonl.gz                        5-fold, the file's worst model and its best
-  tierline eval route --data mmlu.jsonl.gz --group-out            whole groups left out
-  tierline eval route --data mmlu.jsonl.gz --labels 1500          each fold fitted to 1,500 labels only
-  tierline eval route --data gsm8k.jsonl.gz --fit mmlu.jsonl.gz   trained on one file, tested on the other
-  tierline eval route --data mine.jsonl --artefact static         the classifier that comes with Tierline
-  tierline eval route --data mine.jsonl --plot curve.png --json
+  tierline eval route --data mmlu.jsonl.gz                        5-fold, for the file's worst and best model
+  tierline eval route --data mmlu.jsonl.gz --group-out            hold out whole groups
+  tierline eval route --data mmlu.jsonl.gz --labels 1500          fit each fold to 1,500 labels only
+  tierline eval route --data gsm8k.jsonl.gz --fit mmlu.jsonl.gz   train on one file, test on another
+  tierline eval route --data mine.jsonl --artefact static         test the classifier shipped with Tierline
+  tierline eval route --data mine.jsonl --plot curve.png --json   draw the curves, print JSON
 
 {ROWS}"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `eval route`."""
+    """Add `route` to the subcommands of `tierline eval`."""
     parser = subparsers.add_parser(
         "route",
-        help="choosing before the answer: the difficulty classifier",
-        description="Measures the difficulty classifier against the baselines, on prompts it was not fitted on.",
+        help="measure the difficulty classifier: choosing a model before any answer",
+        description="Measure the difficulty classifier against the baselines, on prompts that it was not fitted on.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_data_flags(parser)
     tested = parser.add_mutually_exclusive_group()
-    tested.add_argument("--folds", type=whole(2), default=5, metavar="N", help="cross-validate (default: 5 folds)")
-    tested.add_argument("--group-out", action="store_true", help="hold whole groups out, in ten parts at most")
-    tested.add_argument("--fit", type=Path, nargs="+", metavar="OTHER", help="fit on these files, test on --data")
-    tested.add_argument("--artefact", metavar="PATH", help="fit nothing: a folder, or 'static' or 'minilm' (shipped)")
-    parser.add_argument("--labels", type=whole(20), metavar="N", help="fit on so many random labels only")
-    parser.add_argument("--embedding", choices=get_args(EmbedderKind), help="default: static, or the artefact's")
+    tested.add_argument(
+        "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
+    )
+    tested.add_argument("--group-out", action="store_true", help="hold out whole groups, in at most ten parts")
+    tested.add_argument("--fit", type=Path, nargs="+", metavar="FILE", help="fit on these files, test on --data")
+    tested.add_argument(
+        "--artefact",
+        metavar="PATH",
+        help="test a trained classifier: its folder, or 'static' or 'minilm' for a shipped one",
+    )
+    parser.add_argument("--labels", type=whole(20), metavar="N", help="fit on only N random labels, at least 20")
+    parser.add_argument(
+        "--embedding", choices=get_args(EmbedderKind), help="the text encoder (default: static, or the artefact's)"
+    )
     parser.set_defaults(evaluate=evaluate)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tested:
-    """The methods that learn, on every prompt of the data; and what a report says of them."""
+    """Scores of the trained methods for every prompt of the data, with the title, facts and notes for the report."""
 
     learned: tuple[Method, ...]
     title: str
@@ -70,10 +78,10 @@ class _Tested:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Scores every prompt by every method and prints what they are worth."""
+    """Score every prompt by every method, and print the figures of each method."""
     _report.require_libraries(args, fits=not args.artefact)
     if args.artefact and args.labels:
-        raise DataError("--labels says how many labels to fit on, and --artefact fits nothing; leave one of them away")
+        raise DataError("--labels is the number of labels to fit on, and --artefact fits nothing; remove one of them")
     data = read_labelled(args.data, args.small, args.large)
     with progress() as on_progress:
         tested = _of_artefact(args, data, on_progress) if args.artefact else _fitted(args, data, on_progress)
@@ -90,12 +98,12 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -> _Tested:
-    """What an artefact says of each prompt, in a request of its own; the table of groups is cross-validated."""
+    """Score each prompt by a trained classifier, as a request of its own; the table of groups is cross-validated."""
     served = ServedArtefact.open(args.artefact, args.embedding, args.state)
-    said = list(served.assess([example.prompt for example in data.examples], on_progress))
-    probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in said])
-    domain = share(np.array([float(difficulty.in_domain) for difficulty in said]), args.seed)
-    fold = parts.by_prompt(len(said), args.folds, args.seed)
+    scores = list(served.assess([example.prompt for example in data.examples], on_progress))
+    probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in scores])
+    domain = share(np.array([float(difficulty.in_domain) for difficulty in scores]), args.seed)
+    fold = parts.by_prompt(len(scores), args.folds, args.seed)
     table = by_table(data.examples, Outcomes.of(data.examples), fold)
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": str(args.artefact), "version": served.model.version}}
@@ -106,22 +114,22 @@ def _of_artefact(args: argparse.Namespace, data: Labelled, on_progress: OnProgre
 
 
 def _cautions(folder: Path, data: Labelled) -> list[str]:
-    """What the artefact's data sheet says against taking its figures on this data as proof."""
+    """Return reasons from the artefact's data sheet why its figures on this data may be misleading."""
     sheet = json.loads((folder / SHEET_FILE).read_bytes())
-    known = {source.get("sha256") for source in sheet.get("trained_on", ())}
+    trained_on = {source.get("sha256") for source in sheet.get("trained_on", ())}
     cautions = [
-        f"the artefact was trained on {source['file']}: what it scores there says little of other prompts"
+        f"the artefact was trained on {source['file']}: its figures there do not hold for other prompts"
         for source in data.sources
-        if source["sha256"] in known
+        if source["sha256"] in trained_on
     ]
     if sheet.get("small_accuracy") is not None:
-        moved = f"its P(small right) was moved to a model that is right {sheet['small_accuracy']:.0%} of the time"
-        cautions.append(f"{moved}: of another one its ECE says little")
+        moved = f"its P(small right) was adjusted to a model that is right {sheet['small_accuracy']:.0%} of the time"
+        cautions.append(f"{moved}: its ECE for another model means little")
     return cautions
 
 
 def _fitted(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -> _Tested:
-    """What fits say of prompts that they have not seen."""
+    """Score the prompts by classifiers that were fitted without them."""
     others = read_others(args, data)
     examples = [*data.examples, *others.examples]
     kind: EmbedderKind = args.embedding or "static"
@@ -144,7 +152,7 @@ def _fitted(args: argparse.Namespace, data: Labelled, on_progress: OnProgress) -
 
 
 def _fold(args: argparse.Namespace, data: Labelled, others: int) -> tuple[parts.Folds, str]:
-    """What is held out of what, and how to call it."""
+    """Return the fold of each prompt, and a description of the split for the title."""
     n = len(data.examples)
     if args.fit:
         fold = np.concatenate([np.zeros(n, np.int64), np.full(others, parts.NEVER_HELD, np.int64)])
@@ -173,7 +181,7 @@ def _cross_validated(
 
 
 def _part_of(on_progress: OnProgress, number: int, rounds: int) -> OnProgress:
-    """One bar over all rounds, of what each reports for itself."""
+    """Return a progress callback for one of several rounds, so that all rounds share one bar."""
 
     def watch(stage: str, done: int, total: int, /) -> None:
         on_progress(stage, number * total + done, rounds * total)
