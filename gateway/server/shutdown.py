@@ -1,8 +1,7 @@
 """Stop a server process in steps, and check its connections while it runs.
 
     SIGTERM      /readyz answers 503 at once; new connections are still accepted for `limits.drain` seconds, because
-    load
-                 balancers notice late. Then as SIGINT.
+                 load balancers notice late. Then as SIGINT.
     SIGINT       No new connections. Requests in progress have `limits.finish` seconds to finish; those that have not
                  by then end with the error `draining`, which is the last event of a stream.
     repeated     The same signal again: requests in progress end with `draining` at once, and the exit code is 130.
