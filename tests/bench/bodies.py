@@ -27,10 +27,10 @@ from typing import Any, Final
 import uvloop
 import yaml
 
-from gateway.cli.local.state import free_port
 from gateway.config.launch import Launch
 from gateway.server.server import built, listen, server_of
 from tests.support.gateway import ROOT, config
+from tests.support.ports import free_port
 from tests.support.store import local_store
 
 SIZE: Final = 3_800_000

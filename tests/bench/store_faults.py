@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from gateway.cli.local.state import free_port
 from tests.bench.rig import bench_gateway, listens
 from tests.support.gateway import ROOT, Gateway, environment
+from tests.support.ports import free_port
 from tests.support.store import LocalStore, local_store
 from tests.support.wait import until
 

@@ -22,9 +22,9 @@ from cache.scopes.shelf import Caps
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite, PendingWrite
-from gateway.cli.local.state import free_port
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
+from tests.support.ports import free_port
 from tests.support.store import LocalStore, local_store
 from tests.support.wait import eventually
 

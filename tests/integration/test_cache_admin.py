@@ -10,9 +10,9 @@ import httpx2
 import orjson
 import pytest
 
-from gateway.cli.local.state import free_port
 from gateway.cli.main import main
 from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.ports import free_port
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import redis
 
 from cache.store.redis_nodes import slot_of
-from gateway.cli.local.state import free_port
+from tests.support.ports import free_port
 from tests.support.store import LocalStore
 from tests.support.wait import until
 

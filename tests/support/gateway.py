@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from gateway.cli.local.state import free_port
+from tests.support.ports import free_port
 from tests.support.wait import until
 
 ROOT = Path(__file__).parents[2]

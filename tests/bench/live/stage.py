@@ -16,12 +16,12 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.cli.local.state import free_port
 from tests.bench.live.behaviour import Behaviour
 from tests.bench.live.client import Clients
 from tests.bench.live.upstream import Record
 from tests.bench.rig import Cores, listens, on_core
 from tests.support.gateway import ROOT, Gateway, config, environment, running, write_policies
+from tests.support.ports import free_port
 from tests.support.wait import until
 
 __all__ = ["Backend", "Play", "Prices", "Seen", "Stage", "stage", "uvloop"]
