@@ -3,12 +3,17 @@
 Processes live for the whole session, because starting them is the slow part; before each test that asks for them,
 scripts are forgotten, records emptied, the store flushed. A test that needs its own policies or settings starts its own
 gateway: `tests.support.gateway.serve`.
+
+`make test` runs several pytest processes beside each other (pytest-xdist), each with such servers of its own. A file's
+tests run in one of them, and so do those of the files that share an expensive server, in `TOGETHER`.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,6 +21,45 @@ import redis
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
+
+TOGETHER = {
+    "tests/faults/test_backends.py": "lanes",
+    "tests/faults/test_clients.py": "lanes",
+    "tests/faults/test_context.py": "lanes",
+    "tests/integration/test_curl.py": "gateway",
+    "tests/integration/test_door.py": "gateway",
+    "tests/integration/test_langchain.py": "gateway",
+    "tests/integration/test_readme.py": "gateway",
+    "tests/integration/test_sdk_node.py": "gateway",
+    "tests/integration/test_sdk_python.py": "gateway",
+}
+"""Files that share a gateway which is slow to start, and the name of their group."""
+SLOW_FIRST = ("tests/faults/", "tests/integration/", "tests/bench/", "tests/routing/", "tests/gateway/")
+"""Folders in the order of how long their longest files take: none of those is to be begun last."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each pytest process whole files, and whole groups of files."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Groups(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return TOGETHER.get(file, file)
+
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow folders."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in SLOW_FIRST])
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of every later garbage collection what was imported and collected: half a million objects that stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.upstream import Reply, ToolCall, Upstream
 
-langchain_openai = pytest.importorskip("langchain_openai")
+if TYPE_CHECKING:  # it takes seconds to import: only for these tests, not for all that are collected with them
+    import langchain_openai
 
 
 @pytest.fixture
 def model(gateway: Gateway) -> langchain_openai.ChatOpenAI:
+    langchain_openai = pytest.importorskip("langchain_openai")
     return langchain_openai.ChatOpenAI(
         base_url=gateway.url, api_key="any", model="chat", max_retries=0, timeout=10, stream_usage=True
     )

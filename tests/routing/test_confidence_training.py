@@ -17,8 +17,9 @@ from routing.offline.evaluation.metrics import Floats, apgr, calibration_error, 
 from routing.offline.training.answer_heads import auroc, fit_head, save_head
 from routing.offline.training.confidence import cross_validate, fit_and_judge
 from routing.offline.training.scorers import FEW_LABELS
+from tests.support.extras import needs
 
-pytest.importorskip("sklearn", reason="fitting needs scikit-learn (the extra `train`)")
+pytestmark = needs("sklearn", "fitting needs scikit-learn (the extra `train`)")
 
 DIMENSION = 16
 
@@ -198,17 +199,17 @@ def test_each_prefix_long_enough_in_the_data_has_a_scorer() -> None:
 
 def test_alternatives_are_used_only_where_they_help_and_every_token_has_them() -> None:
     """The head asks for as many alternatives as all of its labelled answers had, and for none that tell it nothing."""
-    telling = written(600, alternatives=3)
+    telling = written(600, tokens=7, alternatives=3)
     head = fit_head(telling, "tiny", 0, silent)
     assert head.numbers["alternatives"] == 3
     assert head.metrics["parts"]["whole"]["head"]["auroc"] > 0.7
-    assert fit_head(telling + written(10), "tiny", 0, silent).numbers["alternatives"] == 0
+    assert fit_head(telling + written(10, tokens=7), "tiny", 0, silent).numbers["alternatives"] == 0
     assert fit_head(telling[:60], "tiny", 0, silent).numbers["alternatives"] == 0
 
 
 def test_a_classifier_that_knows_more_moves_the_head() -> None:
     """A prior that tells right answers from wrong gets a weight; one that tells nothing, or none, gets none."""
-    answered = written(500)
+    answered = written(500, tokens=7)
     telling = [0.8 if answer.correct else 0.3 for answer in answered]
     noise = np.random.default_rng(1).uniform(0.2, 0.8, len(answered)).tolist()
     some = [prior if number % 2 else None for number, prior in enumerate(telling)]

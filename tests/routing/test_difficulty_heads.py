@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +13,21 @@ from numpy.typing import NDArray
 from routing.embedding.embedder import Vectors
 from routing.offline.dataset import Example, LabelledAnswer
 from routing.offline.evaluation.metrics import Floats
-
-pytest.importorskip("sklearn", reason="the train extra is not installed")
-
-from scipy.sparse import csr_matrix
-
 from routing.offline.training.difficulty import Recipe, cross_validate
 from routing.offline.training.difficulty_heads import Heads, fit
 from routing.offline.training.table import TrainingTable
+from tests.support.extras import needs
+
+pytestmark = needs("sklearn", "the train extra is not installed")
 
 BUCKETS = 8
 DIMENSION = 4
+
+
+def sparse(rows: Floats) -> Any:
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix(rows)
 
 
 def table_of(
@@ -38,7 +43,7 @@ def table_of(
     return TrainingTable(
         vectors=np.zeros((n, DIMENSION)) if vectors is None else vectors,
         counts=np.zeros((n, 2)) if counts is None else counts,
-        terms=csr_matrix(np.zeros((n, BUCKETS)) if terms is None else terms),
+        terms=sparse(np.zeros((n, BUCKETS)) if terms is None else terms),
         chars=np.full(n, 40),
         owner=np.arange(n),
         labels=labels,
@@ -170,7 +175,7 @@ def test_a_question_without_its_choices_is_fitted_on_as_half_a_prompt() -> None:
         plain,
         vectors=np.vstack([vectors, vectors]),
         counts=np.vstack([plain.counts, plain.counts]),
-        terms=csr_matrix(np.zeros((100, BUCKETS))),
+        terms=sparse(np.zeros((100, BUCKETS))),
         owner=np.tile(np.arange(50), 2),
     )
     assert asked.prompts == 50

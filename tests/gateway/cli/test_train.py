@@ -16,8 +16,9 @@ from routing.embedding.embedder import load_embedder
 from routing.features import Features
 from routing.offline.dataset import DataError, Example, choose_ladder, label, read_rows
 from routing.offline.evaluation.metrics import measure
+from tests.support.extras import needs
 
-pytest.importorskip("sklearn", reason="the train extra is not installed")
+pytestmark = needs("sklearn", "the train extra is not installed")
 
 SAMPLE = Path(__file__).parents[2] / "fixtures" / "routing_sample.jsonl"
 

@@ -11,8 +11,9 @@ import pytest
 
 from cache.semantic.verifier import Verifier
 from gateway.cli.main import main
+from tests.support.extras import needs
 
-pytest.importorskip("sklearn", reason="the train extra is not installed")
+pytestmark = needs("sklearn", "the train extra is not installed")
 
 WAYS = ("How do I {} {}?", "What is the best way to {} {}?", "Please explain how to {} {}.", "How can you {} {}?")
 DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow")

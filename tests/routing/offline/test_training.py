@@ -21,8 +21,9 @@ from routing.features import Features
 from routing.offline.dataset import DataError, Example, LabelledAnswer, choose_pair, label, read_rows, without_choices
 from routing.offline.evaluation.metrics import apgr, calibration_error, folds_of
 from routing.offline.training.difficulty import Recipe, Trained, cross_validate, save, train
+from tests.support.extras import needs
 
-pytest.importorskip("sklearn", reason="the train extra is not installed")
+pytestmark = needs("sklearn", "the train extra is not installed")
 
 SAMPLE = Path(__file__).parents[2] / "fixtures" / "routing_sample.jsonl"
 RECIPE = Recipe(folds=3, centroids=4)
