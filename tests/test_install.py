@@ -134,7 +134,7 @@ def test_an_interpreter_that_will_not_do_is_refused(tmp_path: Path, lacks: str, 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 2

@@ -99,7 +99,7 @@ async def test_what_means_the_same_is_found_and_back_filled(cache: ResponseCache
     assert found.hit.kind == "semantic"
     assert found.hit.similarity == pytest.approx(np.cos(0.1), abs=1e-4)
     assert found.question == ITALY
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (exact := await cache.exact(plan)).hit is None:
             await asyncio.sleep(0.01)
     assert exact.hit.entry.expires_at == clock.now + 6 * 3600

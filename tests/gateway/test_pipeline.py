@@ -100,7 +100,7 @@ async def test_a_full_write_queue_costs_the_write_alone(
         monkeypatch.setattr(write_behind, "_QUEUE", 0)
         dropped = await app.ask("hello")
         assert dropped.headers["x-tierline-path"] == "direct"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (record := await reader.find(app.steps.store, dropped.headers["x-request-id"])) is None:
                 await asyncio.sleep(0.002)
         (write,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.write"]

@@ -123,6 +123,7 @@ def test_a_comment_comes_early(alive: Gateway) -> None:
 def test_an_answer_that_is_shared_says_so_in_the_last_comment(alive: Gateway, local_upstream: Upstream) -> None:
     """The head went out before that was known."""
     prompt = f"capital {next(_prompts)}"
+    local_upstream.default = Reply(text=TEXT, before_headers_s=1.0)  # the second client's head goes out meanwhile
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(Answer, alive, "comments", prompt)
         local_upstream.wait_for(1)

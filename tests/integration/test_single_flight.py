@@ -479,7 +479,7 @@ async def recorded(store: LocalStore, request_id: str) -> dict[str, Any]:
     """The record of that request, as soon as it is there."""
     redis = RedisStore.from_url(store.url)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while (found := await find(redis, request_id)) is None:
                 await asyncio.sleep(0.02)
         record: dict[str, Any] = json.loads(found)

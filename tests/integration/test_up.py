@@ -153,7 +153,7 @@ def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
     with starter(whole.state.parent / "second") as start:
         whole.state.parent.joinpath("second").mkdir()
         second = start("--state", str(whole.state))
-        assert second.process.wait(10) == 2
+        assert second.process.wait(START_S) == 2
     assert f"tierline is already up on the state folder {whole.state} (pid {whole.process.pid}" in second.said()
     assert whole.get("/healthz")[0] == 200
 
@@ -193,7 +193,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
         family = up.family()
         assert len(family) >= 3
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(30) == 0, up.said()
+        assert up.process.wait(START_S) == 0, up.said()
     assert all_gone(family)
     assert not (up.state / "up.json").exists()
 
@@ -204,7 +204,7 @@ def test_what_is_cached_survives_a_restart(start: Start) -> None:
     url = first.told()["store_url"]
     assert redis(url, "SET kept 1") == "+OK"
     first.process.terminate()
-    assert first.process.wait(30) == 0
+    assert first.process.wait(START_S) == 0
     second = start(env=NO_MODEL)
     assert second.told()["store_url"] == url
     assert redis(url, "STRLEN kept") == ":1"
@@ -226,7 +226,7 @@ def test_it_can_be_stopped_while_it_starts(start: Start) -> None:
     until(lambda: up.child("serve"), START_S)
     family = up.family()
     up.process.send_signal(signal.SIGTERM)
-    assert up.process.wait(15) == 0, up.said()
+    assert up.process.wait(START_S) == 0, up.said()
     assert all_gone(family)
 
 
@@ -273,7 +273,7 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_started(tmp_path: Path, star
         port = str(taken.getsockname()[1])
         fill = {"folder": str(tmp_path), "port": port}
         up = start(*(argument.format(**fill) for argument in mistake.arguments))
-        assert up.process.wait(10) == mistake.code
+        assert up.process.wait(START_S) == mistake.code
     said = up.said()
     assert re.search(mistake.says.replace("{port}", port), said), said
     assert "Traceback" not in said

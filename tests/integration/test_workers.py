@@ -46,7 +46,7 @@ def test_two_workers(local_upstream: Upstream, tmp_path: Path) -> None:
         until(lambda: ask(gateway) == 200, 20, "an answer")
         left = workers_of(gateway)
         gateway.process.terminate()
-        assert gateway.process.wait(20) == 0
+        assert gateway.process.wait(60) == 0
         until(lambda: not any(map(is_alive, left)), 5, "the workers' end")
 
 

@@ -116,10 +116,10 @@ def test_everything_refused_is_told_at_once(read: Read) -> None:
 def test_a_yaml_bomb_costs_nothing(read: Read) -> None:
     """Nested aliases are refused in no time."""
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 20))
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InvalidYaml):
         read(f"l0: &l0 [x]\n{levels}\n")
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
 def test_the_largest_file_is_read_quickly(read: Read) -> None:
     """A file at the size limit takes well under two seconds."""
     line = "k{:06}: [1, 2.5, yes, {{a: b}}]\n"
-    started = time.monotonic()
+    started = time.process_time()
     read("".join(line.format(i) for i in range(MAX_BYTES // len(line.format(0)) - 1)))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:

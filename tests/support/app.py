@@ -50,7 +50,7 @@ class InProcess:
 
     async def kept(self, question: str = "hello", **more: Any) -> None:
         """Returns once the answer to this request is in the store: its write is done after the reply."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await self.stored(question, **more):
                 await asyncio.sleep(0.002)
 

@@ -78,7 +78,7 @@ class Gateway:
         """Ends it as Ctrl-C does, and gives its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        return self.process.wait(15)
+        return self.process.wait(60)
 
 
 def config(local: str, hosted: str | None, store_url: str | None = None, **more: Any) -> dict[str, Any]:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+
+
+def children_cpu_s() -> float:
+    """Return the CPU seconds of all children that have ended: unlike a clock, it does not count the wait for a core."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def ignoring(numbers: Sequence[signal.Signals], command: Sequence[str]) -> list[str]:

@@ -86,7 +86,7 @@ async def test_a_back_filled_answer_keeps_its_similarity_and_its_time(cache: Res
     plan = cache.plan(body(SAME), policy(), "t", Facts())
     clock.now += 5 * HOUR
     assert (await cache.semantic(plan, vector(0.2))).outcome == "hit"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (found := (await cache.exact(plan)).hit) is None:
             await asyncio.sleep(0.01)
     near = cache.plan(body(SAME), policy(), "t", Facts(), demands=Demands(min_similarity=0.99))

@@ -42,10 +42,10 @@ def test_an_unfinished_event_is_none() -> None:
 
 def test_a_large_event_is_joined_once() -> None:
     """3 MiB in small pieces come out whole, in time that grows with their size and not with its square."""
-    began = time.perf_counter()
+    began = time.process_time()
     pieces = [b"x" * 64] * (3 << 14)
     assert fed(b"data: ", *pieces, b"\n\n") == [b"".join(pieces)]
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_giant_event_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from gateway.cli.commands._flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
 from policies.errors import ConfigError, Problem
+from tests.support.processes import children_cpu_s
 
 
 class _FakeCommand(ModuleType):
@@ -54,9 +54,9 @@ def test_help_is_quick_and_imports_no_command() -> None:
         "except SystemExit: pass\n"
         "print([m for m in ('pydantic', 'yaml', 'fastapi', 'aiohttp', 'numpy') if m in sys.modules])"
     )
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
-    assert time.monotonic() - started < 2
+    started = children_cpu_s()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert children_cpu_s() - started < 2
     assert done.stdout.splitlines()[-1] == "[]"
     for name in COMMANDS:
         assert name in done.stdout
@@ -149,4 +149,4 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert check.stderr is not None
     assert check.stderr.read() == b""
     check.stderr.close()
-    assert check.wait(timeout=20) == 2
+    assert check.wait(timeout=60) == 2

@@ -23,7 +23,7 @@ def refused(*arguments: str, **env: str) -> tuple[int, list[str]]:
         env=environment(**env),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert SECRET not in done.stdout + done.stderr

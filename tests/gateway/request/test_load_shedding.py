@@ -39,13 +39,13 @@ async def test_a_loop_that_is_behind_takes_nothing_new() -> None:
         time.sleep(2 * MOST_LAG_S)
         await asyncio.sleep(0.01)
         gate.check()  # one long stop is over by now: refusing would mend nothing
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while gate.lag_s <= MOST_LAG_S:
                 time.sleep(2 * MOST_LAG_S)
                 await asyncio.sleep(0)
         with pytest.raises(Overloaded):
             gate.check()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while gate.lag_s > MOST_LAG_S:
                 await asyncio.sleep(0.01)
         gate.check()

@@ -130,8 +130,8 @@ def test_any_worker_answers_for_all(tmp_path: Path) -> None:
     workers[0].send_signal(signal.SIGKILL)
     workers[0].wait()
     subprocess.run([sys.executable, "-c", _SUPERVISOR, str(workers[0].pid)], env=environment, check=True)
-    text = workers[1].communicate("\n", timeout=20)[0].encode()
-    workers[2].communicate("\n", timeout=20)
+    text = workers[1].communicate("\n", timeout=60)[0].encode()
+    workers[2].communicate("\n", timeout=60)
     assert value_of(text, "tierline_requests_total") == 9
     assert value_of(text, "tierline_ttft_seconds_count") == 9
     assert value_of(text, "tierline_in_flight") == 2

@@ -28,7 +28,7 @@ def _tierline(*words: str, cwd: Path = _ROOT, **environment: str) -> subprocess.
         capture_output=True,
         check=False,
         text=True,
-        timeout=30,
+        timeout=60,
         cwd=cwd,
         env={**clean, "PYTHONPATH": str(_ROOT), **environment},
     )
@@ -107,7 +107,7 @@ def test_an_unknown_request_is_said(traced: str) -> None:
 def test_a_reader_that_leaves_is_no_error(traced: str) -> None:
     """`tierline trace list | head -1` ends quietly."""
     command = f"'{sys.executable}' -m gateway trace list --json --store {traced} | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, text=True, cwd=_ROOT, timeout=30)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, text=True, cwd=_ROOT, timeout=60)
     assert (done.stdout, done.stderr) == ("{", "")
 
 

@@ -94,9 +94,9 @@ def test_what_could_double_with_every_level_is_checked_as_deep_as_that_is_cheap(
     deep: dict[str, Any] = {}
     for _ in range(40):
         deep = {"x": deep}
-    began = time.monotonic()
+    began = time.process_time()
     assert schema.fits(deep) is None
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_a_schema_without_references_is_held_against_values_of_any_depth() -> None:
@@ -123,9 +123,9 @@ def test_some_patterns_are_held_against_values() -> None:
 
 def test_patterns_take_linear_time() -> None:
     """One that would keep a backtracking engine busy for years."""
-    began = time.monotonic()
+    began = time.process_time()
     assert compiled({"pattern": "^(a+)+$"}).fits("a" * 5000 + "!") is False
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_a_schema_is_compiled_once() -> None:

@@ -45,7 +45,7 @@ class HashedWords:
 
 def run_tierline(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=folder)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, cwd=folder)
 
 
 def silently(stage: str, done: int, total: int) -> None:
