@@ -45,12 +45,12 @@ run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port
 tools: $(VENV)/.dev ## Install what tierline train, eval and calibrate need besides
 
 .PHONY: test
-test: lint pytest ## Lint, type-check and run every test (ARGS="tests/cache -x")
+test: lint pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")
 
 ##@ For developers
 .PHONY: pytest
-pytest: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## The tests alone
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+pytest: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## The tests alone (ARGS="-m long" for those of .ci/run)
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.dev ## ruff, mypy and import-linter

@@ -13,7 +13,7 @@ import yaml
 from tests.integration.test_up import starter
 from tests.support.upstream import Fault, Reply, Upstream
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.real_model, pytest.mark.long]
 
 POLICY = """
 surface: chat

@@ -136,6 +136,7 @@ def test_the_line_to_paste_is_answered_by_the_local_model(whole: Up) -> None:
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["valkey", "local_tier", "serve"])
 def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
     """After kill -9 of any child another one runs in its place, and the gateway answers."""
@@ -148,6 +149,7 @@ def test_a_killed_child_comes_back(whole: Up, word: str) -> None:
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
     """It names the one that runs, exits with 2, and leaves the first one alone."""
     with starter(whole.state.parent / "second") as start:
@@ -159,6 +161,7 @@ def test_a_second_one_on_the_same_folder_is_refused(whole: Up) -> None:
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(whole: Up) -> None:
     """Its replies have log-probabilities; its web page and its slots are not served, and no web page may read it."""
     address = whole.told()["local_base_url"].removeprefix("http://").removesuffix("/v1")
@@ -172,6 +175,7 @@ def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(who
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 def test_the_local_model_ends_with_its_parent() -> None:
     """Started by anything at all, it does not outlive what started it."""
     model = f"{sys.executable} -m gateway.cli.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
@@ -185,6 +189,7 @@ def test_the_local_model_ends_with_its_parent() -> None:
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     """SIGINT ends the store, the model and the gateway; the exit code is 0 and up.json is gone."""
     with starter(tmp_path) as start:

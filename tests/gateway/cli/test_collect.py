@@ -299,6 +299,7 @@ def test_a_url_needs_a_model(prompts: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.real_model
+@pytest.mark.long
 def test_the_shipped_model_is_started_for_the_purpose(prompts: Path, tmp_path: Path) -> None:
     """Without an endpoint the local model is served, asked and stopped."""
     out = tmp_path / "rows.jsonl.gz"
