@@ -85,10 +85,12 @@ class Node:
         where: str,
         clock: Callable[[], float],
         on_trouble: Callable[[], None],
+        slack: float = 1.0,
     ) -> None:
         self.where = where
         self._clock = clock
         self._on_trouble = on_trouble
+        self._slack = slack
         self._breaker = StoreBreaker(clock=clock)
         self._connections = WirePool(dial, MAX_CONNECTIONS)
         self._blocking = WirePool(dial, MAX_BLOCKING)
@@ -188,7 +190,7 @@ class Node:
         limit_s: float,
         optional: Container[int] = _NONE,
     ) -> list[Any]:
-        """Write packed commands to one connection and read their replies, all within `limit_s` seconds.
+        """Write packed commands to one connection and read their replies, all within `limit_s` seconds and the slack.
 
         An error reply is raised; for commands listed in `optional` a refusal is returned instead.
         """
@@ -196,7 +198,7 @@ class Node:
         answers: list[Any] = []
         keep = True
         try:
-            with Deadline(limit_s):
+            with Deadline(limit_s * self._slack):
                 connection = await pool.take()
                 await connection.send_packed_command(commands, check_health=False)
                 while len(answers) < replies:
@@ -235,11 +237,12 @@ class Node:
 class Dialler:
     """Creates nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
 
-    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> None:
         """Parse the URL. Raises ValueError, without the URL, which may contain a password, if it is invalid."""
         self._clock = clock
+        self._slack = slack
         try:
-            self._options: dict[str, Any] = {**parse_url(url), **_limits()}
+            self._options: dict[str, Any] = {**parse_url(url), **_limits(slack)}
             ConnectionPool(**self._options).make_connection()  # type: ignore[no-untyped-call]  # finds unknown options
         except (ValueError, TypeError, errors.RedisError):
             raise ValueError(
@@ -250,14 +253,14 @@ class Dialler:
         """Return the node that the URL names, not connected yet."""
         options = self._options
         where = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
-        return Node(ConnectionPool(**options).make_connection, where, self._clock, on_trouble)
+        return Node(ConnectionPool(**options).make_connection, where, self._clock, on_trouble, self._slack)
 
     def at(self, host: str, port: int, on_trouble: Callable[[], None]) -> Node:
         """Return another node of the same cluster, not connected yet."""
         options = {**self._options, "host": host, "port": port}
         if options.get("connection_class") is UnixDomainSocketConnection:
             del options["connection_class"], options["path"]
-        return Node(ConnectionPool(**options).make_connection, f"{host}:{port}", self._clock, on_trouble)
+        return Node(ConnectionPool(**options).make_connection, f"{host}:{port}", self._clock, on_trouble, self._slack)
 
 
 def is_refusal(answer: Any) -> bool:
@@ -265,10 +268,10 @@ def is_refusal(answer: Any) -> bool:
     return isinstance(answer, errors.RedisError)
 
 
-def _limits() -> dict[str, Any]:
+def _limits(slack: float) -> dict[str, Any]:
     return {
-        "socket_timeout": SOCKET_S,
-        "socket_connect_timeout": SOCKET_S,
+        "socket_timeout": SOCKET_S * slack,
+        "socket_connect_timeout": SOCKET_S * slack,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,  # no HELLO: a new connection needs no round trip
         "driver_info": None,  # nor CLIENT SETINFO

@@ -47,12 +47,13 @@ class RedisStore:
         self._nodes = nodes
 
     @classmethod
-    def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic) -> RedisStore:
+    def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> RedisStore:
         """Create the store at a redis://, rediss:// or unix:// URL, not connected yet.
 
-        Any node of a cluster will do. Raises ValueError, without the URL, if it is invalid.
+        Any node of a cluster will do. Each time limit is `slack` times as long. Raises ValueError, without the URL, if
+        it is invalid.
         """
-        return cls(Nodes(Dialler(url, clock)))
+        return cls(Nodes(Dialler(url, clock, slack)))
 
     def __repr__(self) -> str:
         return f"RedisStore({self._nodes.where})"

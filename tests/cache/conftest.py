@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from cache.store.redis_store import RedisStore
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,6 @@ def valkey() -> Iterator[LocalStore]:
 @pytest_asyncio.fixture
 async def store(valkey: LocalStore) -> AsyncIterator[RedisStore]:
     """A client of that server."""
-    client = RedisStore.from_url(valkey.url)
+    client = RedisStore.from_url(valkey.url, slack=UNHURRIED)
     yield client
     await client.aclose()

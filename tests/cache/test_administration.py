@@ -25,7 +25,7 @@ from cache.write import CacheWrite, PendingWrite
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.ports import free_port
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.wait import eventually
 
 ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
@@ -182,7 +182,7 @@ async def test_a_worker_that_cannot_know_of_a_purge_shares_with_nobody(store: Re
 async def test_generations_do_not_fall_back_when_the_store_loses_its_connections() -> None:
     """They are known for a second more; then, or where they could never be read, a worker shares with nobody."""
     with local_store() as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.start()
         first = planned(cache, ITALY, "t").keys
@@ -269,7 +269,7 @@ async def test_a_copy_made_by_a_semantic_hit_goes_with_the_sources_of_both(
 async def test_requests_without_tags_read_nothing_more(cache: ResponseCache, tenant: str, valkey: LocalStore) -> None:
     """A lookup without tags is one GET; one with tags reads all in one round trip."""
     await keep(cache, planned(cache, ITALY, tenant), answer())
-    store = RedisStore.from_url(valkey.url)
+    store = RedisStore.from_url(valkey.url, slack=UNHURRIED)
     before = await _calls(store)
     assert await hit(cache, ITALY, tenant)
     after = await _calls(store)
@@ -392,7 +392,7 @@ async def test_all_that_one_command_touches_is_in_one_slot_of_a_cluster() -> Non
     """A server in cluster mode refuses a command over several slots; none of ours is."""
     with local_store(f"--cluster-enabled yes --cluster-port {free_port()}") as server:
         await asyncio.to_thread(_takes_all_slots, server)
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         cache = ResponseCache(store, embedder_name="e", dimension=4, caps=Caps(entries=2))
         await cache.start()
         for i in range(4):

@@ -33,6 +33,7 @@ import orjson
 from cache.store.redis_store import RedisStore
 from gateway.telemetry.reader import find
 from tests.support.gateway import Gateway
+from tests.support.store import UNHURRIED
 from tests.support.wait import until
 
 COUNTS = {
@@ -240,7 +241,7 @@ class Rig:
         return [hop for hop in hops if hop["name"] == name]
 
     async def _find(self, request_id: str) -> Any:
-        store = RedisStore.from_url(self.store_url)
+        store = RedisStore.from_url(self.store_url, slack=UNHURRIED)
         try:
             blob = await find(store, request_id)
         finally:

@@ -15,7 +15,7 @@ from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from tests.cache.samples import Facts, answer, body, policy
-from tests.support.store import local_store
+from tests.support.store import UNHURRIED, local_store
 
 _FACTS = Facts()
 _PROMPTS = 10_000
@@ -44,7 +44,7 @@ def _plan(cache: ResponseCache, question: str, tenant: str) -> CachePlan:
 async def test_s16_ten_thousand_prompts_of_one_tenant_evict_nobody_else() -> None:
     """What the others keep is there afterwards, exactly and by meaning, and the flood holds its own latest prompts."""
     with local_store("--maxmemory 64mb --maxmemory-policy volatile-lfu") as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         cache = ResponseCache(store, embedder_name="e", dimension=4, caps=Caps(entries=_CAP))
         await cache.start()
         axes = np.eye(4, dtype=np.float32)
@@ -66,7 +66,7 @@ async def test_s16_ten_thousand_prompts_of_one_tenant_evict_nobody_else() -> Non
 async def test_r4_a_full_store_refuses_entries_and_goes_on_serving_them() -> None:
     """Where the server evicts nothing itself, a write is `full`, counted, and what is there is still found."""
     with local_store("--maxmemory 4mb --maxmemory-policy noeviction") as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         cache = ResponseCache(store, embedder_name="e", dimension=4)
         await cache.start()
         first = _plan(cache, "What is the capital of Italy?", "t")

@@ -143,7 +143,7 @@ def test_o1_a_line_is_bounded_in_length_and_wait(rig: Rig, local_upstream: Upstr
         until(lambda: waiting(rig, "narrow") == 3, 5, "three in line")
         refused = [rig.ask("line", headers, seed=seed) for seed in range(10, 16)]
         assert waiting(rig, "narrow") == 3, "the refusals took longer than those in line wait"
-        neighbour = pool.submit(rig.ask, "beside", headers)
+        neighbour = pool.submit(rig.ask, "beside", {"x-tierline-deadline-ms": "20000"})
         until(lambda: waiting(rig, "narrow") == 4, 5, "another surface has a line of its own")
         waited = [one.result() for one in line]
         assert not holder.done(), "they are turned away by their wait, not by the end of the call before them"
@@ -212,7 +212,7 @@ def test_o2_a_flood_of_batch_does_not_hold_up_interactive_requests(rig: Rig, loc
     with flood(24, lambda: rig.ask("bulk")) as batch:
         until(lambda: any(request.body["model"] == "wide" for request in local_upstream.requests), 5, "batch")
         beside = medians(rig, 5)
-    assert beside <= 1.2 * alone
+    assert beside <= 1.5 * alone, "a place in line behind batch would make it twice as long"
     assert sum(answer.status == 200 for answer in batch) > 0
     assert {answer.status for answer in batch} <= {200, 503}
     for answer in batch:

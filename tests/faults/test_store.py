@@ -17,7 +17,7 @@ from cache.store.redis_node import Node
 from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.redis_script import scripted_redis
-from tests.support.store import LocalStore, free_port, local_store
+from tests.support.store import UNHURRIED, LocalStore, free_port, local_store
 from tests.support.wait import eventually
 
 
@@ -206,7 +206,7 @@ async def test_r4_a_full_disk_stops_writes_and_not_reads() -> None:
 async def test_r5_every_class_of_error_is_mapped_and_counts_as_a_failure(said: str, expected: str) -> None:
     """Whatever the server answers, the caller sees one exception with a stable word, and five in a row open."""
     async with scripted_redis(said.encode() + b"\r\n") as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         assert [await reason(store) for _ in range(6)] == [expected] * 5 + ["open"]
         await store.aclose()
 

@@ -17,7 +17,7 @@ from cache.store.redis_store import RedisStore
 from gateway.telemetry import reader
 from policies.loader import SHIPPED
 from tests.support.gateway import Gateway, config, serve
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import until
 
@@ -68,7 +68,7 @@ def traced(store: LocalStore, response: httpx2.Response) -> dict[str, Any]:
     """The trace record of that request, as soon as it is there."""
 
     async def find() -> bytes | None:
-        redis = RedisStore.from_url(store.url)
+        redis = RedisStore.from_url(store.url, slack=UNHURRIED)
         try:
             return await reader.find(redis, response.headers["x-request-id"])
         finally:

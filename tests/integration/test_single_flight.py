@@ -18,7 +18,7 @@ from cache.administration import Administration
 from cache.store.redis_store import RedisStore
 from gateway.telemetry.reader import find
 from tests.support.gateway import CHAT, Gateway, serve
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 from tests.support.wait import eventually
 
@@ -327,7 +327,7 @@ async def test_who_comes_after_its_source_has_changed_shares_no_earlier_answer(
         await asyncio.to_thread(local_upstream.wait_for, 1)
         before = [asyncio.create_task(ask(session, gw, asked, model="other", headers=tagged)) for _ in range(5)]
         await asyncio.sleep(0.2)
-        redis = RedisStore.from_url(store.url)
+        redis = RedisStore.from_url(store.url, slack=UNHURRIED)
         assert (await Administration(redis).purge_tag("doc:42")).scopes
         await redis.aclose()
         after = await ask(session, gw, asked, model="other", headers=tagged)
@@ -477,7 +477,7 @@ async def test_a_store_that_falls_silent_under_way_breaks_nothing_that_has_not_b
 
 async def recorded(store: LocalStore, request_id: str) -> dict[str, Any]:
     """The record of that request, as soon as it is there."""
-    redis = RedisStore.from_url(store.url)
+    redis = RedisStore.from_url(store.url, slack=UNHURRIED)
     try:
         async with asyncio.timeout(30):
             while (found := await find(redis, request_id)) is None:

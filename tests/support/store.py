@@ -19,6 +19,8 @@ from tests.support.ports import free_port
 from tests.support.wait import until
 
 _START_S = 10.0
+UNHURRIED = 50.0
+"""The `slack` of a client whose test is about something else than time: a read may take a second."""
 
 
 class LocalStore:

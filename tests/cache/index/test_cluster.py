@@ -12,7 +12,7 @@ from cache.store.base import IndexDocument, VectorAdd
 from cache.store.redis_store import RedisStore
 from tests.cache.index.rig import DIMENSION, partition_of, record
 from tests.support.cluster import Cluster, cluster_of
-from tests.support.store import LocalStore
+from tests.support.store import UNHURRIED, LocalStore
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def cluster(redis8: LocalStore) -> Iterator[Cluster]:
 
 async def test_every_key_of_a_scope_lies_in_one_slot(cluster: Cluster) -> None:
     """An entry, the vector set of its partition with what lies beside it, and its document, of any partition."""
-    store = RedisStore.from_url(cluster.urls[0])
+    store = RedisStore.from_url(cluster.urls[0], slack=UNHURRIED)
     sets, documents = VectorSetIndex(store), QueryEngineIndex(store, "tierline:test:q", DIMENSION)
     scope = secrets.token_hex(8)
     keys: set[str] = set()

@@ -18,6 +18,7 @@ from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cluster import SLOTS, Cluster, cluster_of
 from tests.support.redis8 import Unavailable, redis8
+from tests.support.store import UNHURRIED
 from tests.support.wait import eventually, until
 
 ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
@@ -44,7 +45,7 @@ def name(on: int | None = None, cluster: Cluster | None = None) -> str:
 
 @contextlib.asynccontextmanager
 async def store_at(url: str) -> AsyncIterator[RedisStore]:
-    store = RedisStore.from_url(url)
+    store = RedisStore.from_url(url, slack=UNHURRIED)
     yield store
     await store.aclose()
 

@@ -100,7 +100,7 @@ def test_whole_groups_are_held_out_when_asked(evaluate: Run) -> None:
 def test_several_files_are_pooled_and_told_apart(evaluate: Run, answers: Path) -> None:
     """Figures for each data set stand beside those of all."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
-    report = evaluate("route", "--data", SAMPLE, answers, "--labels", "100")
+    report = evaluate("route", "--data", SAMPLE, answers, "--labels", "100", "--folds", "2")
     assert report["n"] == 470
     assert report["labels"] == 100
     assert report["datasets"]["made_up"]["n"] == 240

@@ -17,7 +17,7 @@ from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 
 
 def _call(*, cost_usd: float = 0.0, estimated: bool = False, wasted: bool = False) -> CallAccount:
@@ -131,7 +131,7 @@ def server() -> Iterator[LocalStore]:
 @pytest.fixture
 async def url(server: LocalStore) -> AsyncIterator[str]:
     """A store with three requests of chat and one of batch, `req-3` the newest, and a word on `req-2`."""
-    store = RedisStore.from_url(server.url)
+    store = RedisStore.from_url(server.url, slack=UNHURRIED)
     await store.delete("tierline:traces")
     await store.delete(feedback.STREAM)
     telemetry = Telemetry(store, keep=100, exporter=None, metrics=Metrics())

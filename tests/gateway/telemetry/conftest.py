@@ -8,7 +8,7 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from tests.gateway.telemetry.collector import Collector
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def server() -> Iterator[LocalStore]:
 
 @pytest.fixture
 async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
-    opened = RedisStore.from_url(server.url)
+    opened = RedisStore.from_url(server.url, slack=UNHURRIED)
     await opened.delete("tierline:traces")
     yield opened
     await opened.aclose()

@@ -26,7 +26,7 @@ from tests.support.extras import needs
 pytestmark = needs("sklearn", "the train extra is not installed")
 
 SAMPLE = Path(__file__).parents[2] / "fixtures" / "routing_sample.jsonl"
-RECIPE = Recipe(folds=3, centroids=4)
+RECIPE = Recipe(folds=2, centroids=4)
 
 
 class HashedWords:
@@ -139,7 +139,7 @@ def test_bare_questions_are_fitted_too_when_asked_for(examples: list[Example], t
 
 def test_a_weaker_cheap_tier_raises_every_score(examples: list[Example], trained: Trained, tmp_path: Path) -> None:
     """Told how seldom the tier in use is right, the classifier expects more of the strong one."""
-    weaker = train(examples, HashedWords(), Recipe(folds=3, centroids=4, small_accuracy=0.1), silently)
+    weaker = train(examples, HashedWords(), replace(RECIPE, small_accuracy=0.1), silently)
     save(trained, tmp_path / "labels", {})
     save(weaker, tmp_path / "weaker", {})
     before, after = (DifficultyModel.load(tmp_path / name) for name in ("labels", "weaker"))

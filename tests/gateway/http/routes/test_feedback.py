@@ -19,7 +19,7 @@ from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 
 ACME = {"authorization": "Bearer acme-key"}
 OTHER = {"authorization": "Bearer other-key"}
@@ -34,7 +34,7 @@ def server() -> Iterator[LocalStore]:
 @pytest.fixture
 async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     """A store that holds one request of the tenant acme, `req-1`."""
-    opened = RedisStore.from_url(server.url)
+    opened = RedisStore.from_url(server.url, slack=UNHURRIED)
     await opened.delete("tierline:traces")
     await opened.delete(feedback.STREAM)
     telemetry = Telemetry(opened, keep=100, exporter=None, metrics=Metrics())
