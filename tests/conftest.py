@@ -5,7 +5,7 @@ scripts are forgotten, records emptied, the store flushed. A test that needs its
 gateway: `tests.support.gateway.serve`.
 
 `make test` runs several pytest processes beside each other (pytest-xdist), each with such servers of its own. A file's
-tests run in one of them, and so do those of the files that share an expensive server, in `TOGETHER`.
+tests run in one of them, and so do those of a group of files, in `TOGETHER`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,50 @@ from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
 
 TOGETHER = {
-    "tests/faults/test_backends.py": "lanes",
-    "tests/faults/test_clients.py": "lanes",
-    "tests/faults/test_context.py": "lanes",
-    "tests/integration/test_curl.py": "gateway",
-    "tests/integration/test_door.py": "gateway",
-    "tests/integration/test_langchain.py": "gateway",
-    "tests/integration/test_readme.py": "gateway",
-    "tests/integration/test_sdk_node.py": "gateway",
-    "tests/integration/test_sdk_python.py": "gateway",
+    "figures": (
+        "test_training.py",
+        "test_confidence_training.py",
+        "test_calibration_choose.py",
+        "test_difficulty_heads.py",
+        "test_minilm.py",
+        "test_train.py",
+        "test_train_cache.py",
+        "test_eval.py",
+        "test_eval_cache.py",
+        "test_calibrate.py",
+        "test_risk.py",
+    ),
+    "crowds": (
+        "test_bench.py",
+        "test_bodies.py",
+        "test_index.py",
+        "test_scopes.py",
+        "test_overload.py",
+        "test_exhaustion.py",
+        "test_gate.py",
+    ),
+    "lanes": ("test_backends.py", "test_clients.py", "test_context.py"),
+    "gateway": (
+        "test_curl.py",
+        "test_door.py",
+        "test_langchain.py",
+        "test_readme.py",
+        "test_sdk_node.py",
+        "test_sdk_python.py",
+    ),
 }
-"""Files that share a gateway which is slow to start, and the name of their group."""
-SLOW_FIRST = ("tests/faults/", "tests/integration/", "tests/bench/", "tests/routing/", "tests/gateway/")
-"""Folders in the order of how long their longest files take: none of those is to be begun last."""
+"""Files, by their names, whose tests run in one process, one after the other: those of `figures` compute and nothing
+else, those of `crowds` keep a machine busy and measure it, so that two of a kind beside each other would slow down all
+others; the rest share a gateway that is slow to start. The first groups take longest, and begin first."""
+SLOW_FIRST = ("tests/faults/", "tests/integration/", "tests/gateway/")
+"""Folders of the other files, in the order of how long their longest take: none of those is to be begun last."""
+_GROUPS = {name: group for group, names in TOGETHER.items() for name in names}
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of the file that a test is in; the file itself if it is in none."""
+    file = nodeid.split("::", 1)[0]
+    return _GROUPS.get(file.rpartition("/")[2], file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -45,15 +76,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Groups(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return TOGETHER.get(file, file)
+            return group_of(nodeid)
 
     return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow folders."""
-    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in SLOW_FIRST])
+    """Begin with what takes longest."""
+    places = {group: place for place, group in enumerate(TOGETHER)}
+
+    def place(item: pytest.Item) -> tuple[int, list[bool]]:
+        others = [not item.nodeid.startswith(folder) for folder in SLOW_FIRST]
+        return places.get(group_of(item.nodeid), len(places)), others
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

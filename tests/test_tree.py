@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TOGETHER
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -22,3 +24,9 @@ def test_every_tests_folder_is_a_package() -> None:
     """Two test files may have one name, and helpers are imported as `tests.support`."""
     folders = {file.parent for file in (ROOT / "tests").rglob("*.py") if "node_modules" not in file.parts}
     assert [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_files_that_run_together_are_there() -> None:
+    """A file that is renamed or moved keeps its place in its group, or is missed here."""
+    grouped = sorted(name for names in TOGETHER.values() for name in names)
+    assert grouped == sorted(file.name for file in (ROOT / "tests").rglob("test_*.py") if file.name in set(grouped))

@@ -9,7 +9,7 @@ import pytest
 from cache.store.base import Append, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from tests.support.redis_script import scripted_redis
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.wait import until
 
 
@@ -108,12 +108,12 @@ async def test_a_burst_beyond_the_pool_is_an_error_not_a_wait(valkey: LocalStore
 async def test_credentials_are_never_said() -> None:
     """A password in the URL works, and is in no repr and in no error, wrong or right."""
     with local_store("--requirepass s3cr3t-canary") as server:
-        good = RedisStore.from_url(server.url.replace("//", "//:s3cr3t-canary@"))
+        good = RedisStore.from_url(server.url.replace("//", "//:s3cr3t-canary@"), slack=UNHURRIED)
         await good.apply([Write("k", b"v", 60)])
         assert await good.get("k") == b"v"
         await good.aclose()
         for url in (server.url, server.url.replace("//", "//:wrong-canary@")):
-            bad = RedisStore.from_url(url)
+            bad = RedisStore.from_url(url, slack=UNHURRIED)
             with pytest.raises(StoreUnavailable) as caught:
                 await bad.get("k")
             assert caught.value.reason == "auth"
