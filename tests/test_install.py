@@ -71,12 +71,17 @@ def _needed(roots: list[str], environment: dict[str, str]) -> Iterator[tuple[Req
         if key in seen or name in UNUSED:
             continue
         seen.add(key)
-        try:
-            found = requires(name) or []
-        except PackageNotFoundError:  # of another Python or platform: what it needs in turn cannot be seen from here
-            continue
         extras = set(requirement.extras) | {""}
-        queue += [(one, name) for one in map(Requirement, found) if _asked(one, extras, environment)]
+        queue += [(one, name) for one in _required_by(name) if _asked(one, extras, environment)]
+
+
+@cache
+def _required_by(name: str) -> list[Requirement]:
+    """What an installed package requires, on any Python and platform."""
+    try:
+        return [Requirement(text) for text in requires(name) or []]
+    except PackageNotFoundError:  # of another Python or platform: what it needs in turn cannot be seen from here
+        return []
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda one: f"{one['sys_platform']}-{one['platform_machine']}")
