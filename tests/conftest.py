@@ -34,7 +34,7 @@ TOGETHER = {
         "test_eval.py",
         "test_eval_cache.py",
         "test_calibrate.py",
-        "test_risk.py",
+        "test_control.py",
     ),
     "crowds": (
         "test_bench.py",
@@ -43,7 +43,7 @@ TOGETHER = {
         "test_scopes.py",
         "test_overload.py",
         "test_exhaustion.py",
-        "test_gate.py",
+        "test_load_shedding.py",
     ),
     "lanes": ("test_backends.py", "test_clients.py", "test_context.py"),
     "gateway": (

@@ -12,6 +12,7 @@ from gateway.errors import Forbidden, Unauthorized
 
 _BEARER: Final = b"bearer "
 _TO_ALLOW: Final = "access.hosts in its config allows further names, and with tenants any name is accepted"
+_MOST_HOSTS: Final = 64
 _NOBODY: Final = (bytes(32), "")
 """Compared with an unknown key, so that checking it takes as long as checking a known one."""
 
@@ -55,13 +56,14 @@ class LoopbackGuard:
         self.active = deployment.keyless and is_loopback(deployment.host)
         """Whether requests are checked. If not, each needs a key, or the config has `access: {keyless: true}`."""
         self._names = frozenset(deployment.access.hosts)
+        self._allowed: dict[bytes, bool] = {}
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Forbidden if the Host is not a name of this machine, or the Origin is another site."""
         if not self.active:
             return
         host = headers.get(b"host")
-        if host is not None and not self._allows(host):
+        if host is not None and not (self._allowed.get(host) or self._allows(host)):
             message = f"This gateway requires no key, so it only accepts names of this machine in Host; {_TO_ALLOW}."
             raise Forbidden(message)
         origin = headers.get(b"origin")
@@ -73,7 +75,10 @@ class LoopbackGuard:
         """Return whether `authority`, a name or address with or without a port, is loopback or in `access.hosts`."""
         text = authority.decode("latin-1").lower()
         name = text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]
-        return name in self._names or is_loopback(name)
+        allowed = name in self._names or is_loopback(name)
+        if allowed and len(self._allowed) < _MOST_HOSTS:
+            self._allowed[authority] = True
+        return allowed
 
 
 def is_operator(headers: Mapping[bytes, bytes], deployment: Deployment) -> bool:

@@ -111,8 +111,10 @@ def _inside(value: object) -> list[object]:
 
 def _check_pairs(raw: bytes, *, exact: bool) -> None:
     """Raise InvalidRequest if an object has a key twice or, with `exact`, an integer of more than 64 bits."""
+    decoder = _EXACT_DECODER if exact else _DECODER
     try:
-        json.loads(raw, object_pairs_hook=_unique_and_exact if exact else _unique)
+        # The text is known to be valid, so its one value begins at the first character that is not a space.
+        decoder.raw_decode(raw.decode().lstrip())
     except _RefusedKeyError as error:
         key, wrong = error.args
         raise InvalidRequest(f"The key {key!r} {wrong}.", code="unsupported_value", param=key) from None
@@ -121,6 +123,8 @@ def _check_pairs(raw: bytes, *, exact: bool) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) == len(pairs):
+        return
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
@@ -140,6 +144,10 @@ def _holds_long_integer(value: object) -> bool:
     if isinstance(value, list):
         return any(map(_holds_long_integer, value))
     return isinstance(value, int) and not _LEAST_INTEGER <= value <= _MOST_INTEGER
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique)
+_EXACT_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique_and_exact)
 
 
 class ChatBodies:

@@ -25,6 +25,8 @@ _MAX_HEADERS: Final = 100
 _MAX_URL: Final = 8 << 10
 _LINGER_S: Final = 1.0
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
+_ONCE: Final = frozenset({b"host", b"authorization"})
+"""Headers that may be given once only."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT: Final = b"2\r\n:\n\r\n"
 """An HTTP chunk with a comment line of an event stream, which clients skip."""
@@ -178,15 +180,23 @@ class HttpProtocol(HttpToolsProtocol):
             return _MANY
         if head > _MAX_HEAD:
             return _LARGE
-        names = [name for name, _ in self.headers]
-        return _TWICE if names.count(b"host") > 1 or names.count(b"authorization") > 1 else None
+        return None
 
     def _foreign(self) -> _Refusal | None:
-        """Return the refusal of what llhttp accepts and the gateway cannot read: other HTTP versions and codings."""
+        """Return the refusal of what llhttp accepts and the gateway cannot read: headers given twice, other HTTP
+        versions, other codings.
+        """
+        seen: dict[bytes, bytes] = {}
+        for name, value in self.headers:
+            if name in seen:
+                if name in _ONCE:
+                    return _TWICE
+            else:
+                seen[name] = value
         if self.parser.get_http_version() not in _VERSIONS:
             return _VERSION
-        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-        return _CODED if codings and codings[0].strip().lower() != b"chunked" else None
+        coding = seen.get(b"transfer-encoding")
+        return _CODED if coding is not None and coding.strip().lower() != b"chunked" else None
 
     def send_400_response(self, msg: str) -> None:
         """Send the refusal (`self._refusal`) and ignore whatever else arrives on this connection."""

@@ -48,7 +48,7 @@ class Trace:
     Span ids are consecutive from a random base, which is cheaper than drawing each.
     """
 
-    __slots__ = ("_base", "hops", "parent_id", "started_unix_ns", "trace_id")
+    __slots__ = ("_base", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
 
     def __init__(self, name: str, trace_id: int = 0, parent_id: int = 0) -> None:
         drawn = _ids.getrandbits(192)
@@ -56,12 +56,9 @@ class Trace:
         self.parent_id = parent_id
         self._base = drawn & _SPAN_ID_MASK
         self.started_unix_ns = time.time_ns()
-        self.hops: list[Hop] = [Hop(name, 0, {})]
-
-    @property
-    def root(self) -> Hop:
+        self.root = Hop(name, 0, {})
         """The hop of the whole request."""
-        return self.hops[0]
+        self.hops: list[Hop] = [self.root]
 
     def begin(self, name: str, attributes: dict[str, Any] | None = None) -> Hop:
         """Begin a hop under the root; the caller must end it."""
