@@ -1,6 +1,7 @@
-"""One attempt: pick an endpoint, call it, judge what comes back, and put how it went into an Outcome.
+"""One attempt: acquire a slot, call its endpoint, judge what comes back, and return how it went.
 
-Foreign failures end here: the cascade sees Outcomes, never exceptions. Streams are held and judged in `streaming`.
+A failed call ends here: the cascade sees an AttemptOutcome, never an exception. The beginning of a stream is held and
+judged in `gateway.cascade.streaming`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any, Final, Protocol
 import orjson
 
 from cache.store.deadline import Deadline
-from gateway.accounting.charges import charge, estimate
-from gateway.backends.base import BackendError, BadStatus, Call, Completion, ContextExceeded, RetriesSpent
+from gateway.backends.base import BackendError, BadStatus, Call, ContextExceeded, RetriesSpent
+from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
 from gateway.cascade.early_reject import read_draft
 from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
 from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.schema_check import held_against_schemas
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
-from gateway.chat.completions import strip_logprobs, usage_of
+from gateway.chat.completions import strip_logprobs
 from gateway.chat.evidence import evidence_of
 from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
@@ -38,7 +39,7 @@ _LEAST_S: Final = 0.001
 
 @dataclass(slots=True)
 class JsonAnswer:
-    """A whole answer in hand, as the client would get it. Not `sound`: something in it had to be put right."""
+    """Hold a whole answer, as the client would get it. Not `sound`: something in it had to be corrected."""
 
     body: bytes
     value: dict[str, Any]
@@ -47,7 +48,7 @@ class JsonAnswer:
 
 @dataclass(slots=True)
 class AttemptResult:
-    """What became of one attempt: its outcome, and the answer if there is one."""
+    """Say what became of one attempt: its outcome, and the answer if there is one."""
 
     attempt: Attempt
     outcome: AttemptOutcome
@@ -57,18 +58,18 @@ class AttemptResult:
 
 
 class Standings(Protocol):
-    """How an attempt stands among the others of its request, while it is under way."""
+    """Relate an attempt that is under way to the other attempts of its request."""
 
     lost: bool
-    """Another answer has gone out: the cancellation that comes with it is not the client's leaving."""
+    """Whether another answer was served; the attempt is then cancelled though the client has not left."""
     slot: Slot | None
-    """Its place at an endpoint, once it has one."""
+    """Its slot, once it has one."""
 
     def rivals(self) -> list[Endpoint]:
-        """Where the other attempts of the request are now."""
+        """Return the endpoints at which other attempts of the request are under way."""
 
     def takes_over(self) -> bool:
-        """Whether a stronger tier would take over, were this attempt's draft turned down now."""
+        """Whether a stronger tier would take over if this attempt's draft were rejected now."""
 
 
 async def try_attempt(
@@ -79,188 +80,103 @@ async def try_attempt(
     before: Sequence[AttemptResult] = (),
     cosine: Cosine | None = None,
 ) -> AttemptResult:
-    """Makes the attempt, after those `before`. Only a cancellation comes out as an exception: the client has left, or
-    another answer was quicker.
+    """Make one attempt, after those `before`, and return what became of it.
 
-    With `cosine`, the samples that a policy may ask for are compared by meaning too.
+    Only a cancellation comes out as an exception: the client has left, or another answer was quicker. `cosine` compares
+    by meaning the samples that a policy may ask for.
     """
     hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
-    failed = [one.endpoint for one in before if one.endpoint is not None and one.error is not None]
     tier = tiers[attempt.tier]
+    failed = [result.endpoint for result in before if result.endpoint is not None and result.error is not None]
     try:
         if attempt.retry and not tier.may_retry(failed):
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
-        slot = await tier.acquire(await _ask(ctx, tier, attempt), [*failed, *standing.rivals()])
+        slot = await tier.acquire(await _slot_request(ctx, tier, attempt), [*failed, *standing.rivals()])
     except BackendError as error:
-        return _ended(
-            hop, AttemptResult(attempt, AttemptOutcome("retryable", str(error)), error=_without_frames(error))
-        )
+        outcome = AttemptOutcome("retryable", str(error))
+        _describe_outcome(hop, outcome)
+        hop.end(error.error_type)
+        return AttemptResult(attempt, outcome, error=_without_frames(error))
     except asyncio.CancelledError:
-        _cancelled(hop, standing)
+        _end_cancelled(hop, standing)
         raise
-    attempt = _less_the_queue(attempt, slot.queued_s, hop)
-    standing.slot, endpoint = slot, slot.endpoint
-    _describe(hop, endpoint)
-    ctx.ledger.attempts += 1
-    call = call_for(ctx, attempt, endpoint, hop)
-    samples = samples_for(ctx, attempt, endpoint, cosine)
+    samples: Samples | None = None
     try:
-        if ctx.features.stream:
-            return _ended(hop, await _stream(ctx, tiers, attempt, standing, slot, hop, call))
-        return _ended(hop, await _complete(ctx, attempt, standing, slot, hop, call, samples))
-    except BackendError as error:
-        slot.failed(error)
-        if isinstance(error, BadStatus):
-            hop.attributes[names.UPSTREAM_STATUS] = error.status
-        return _ended(hop, AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error)))
-    except asyncio.CancelledError:
-        if standing.lost:
-            slot.lost()
-        else:
-            slot.free()
-        _cancelled(hop, standing)
-        raise
-    except Exception:
-        slot.free()  # a fault of ours costs this request, never the place of later ones
-        raise
+        with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
+            standing.slot, endpoint = slot, slot.endpoint
+            attempt = _less_the_queue(attempt, slot.queued_s, hop)
+            hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
+            ctx.ledger.attempts += 1
+            request = call_for(ctx, attempt, endpoint, hop)
+            samples = samples_for(ctx, attempt, endpoint, cosine)
+            try:
+                if ctx.features.stream:
+                    result = await _stream(ctx, tiers, attempt, standing, call, request)
+                else:
+                    result = await _complete(ctx, attempt, standing, call, request, samples)
+            except BackendError as error:
+                call.close(error)
+                result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
+            except asyncio.CancelledError:
+                _end_cancelled(hop, standing)
+                call.close("lost" if standing.lost else "cancelled")
+                raise
+            _describe_outcome(hop, result.outcome)
+            return result
     finally:
         if samples is not None:
             await samples.aclose()
-
-
-def _without_frames(error: BackendError) -> BackendError:
-    """The error without the frames it came through: they would hold it, and it them, until the collector looks."""
-    error.__traceback__ = error.__context__ = None
-    return error
-
-
-async def _ask(ctx: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
-    load = ctx.policy.load
-    limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
-    affinity = 0
-    if tier.sticky:
-        affinity = await off_loop(ctx.affinity) if ctx.large else ctx.affinity()
-    return SlotRequest(
-        surface=ctx.policy.surface,
-        priority=load.priority,
-        wait_s=min(load.max_wait, limit),
-        max_waiting=load.max_waiting,
-        tokens_in=ctx.features.approx_tokens,
-        affinity=affinity,
-        stream=ctx.features.stream,
-    )
-
-
-def _less_the_queue(attempt: Attempt, queued_s: float, hop: Hop) -> Attempt:
-    """The attempt with what is left of its time after it has stood in line."""
-    if not queued_s:
-        return attempt
-    hop.attributes[names.QUEUE] = round(queued_s * 1000, 2)
-    return replace(
-        attempt,
-        timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),
-        ttft_timeout_s=max(_LEAST_S, attempt.ttft_timeout_s - queued_s),
-    )
-
-
-def _cancelled(hop: Hop, standing: Standings) -> None:
-    hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
-    hop.end(None if standing.lost else "client_gone")
-
-
-def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
-    attributes = {
-        names.ATTEMPT_NUMBER: attempt.number,
-        names.TIER: attempt.tier,
-        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
-        names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
-    }
-    if attempt.role:
-        attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
-    return attributes
-
-
-def _describe(hop: Hop, endpoint: Endpoint) -> None:
-    config = endpoint.config
-    hop.attributes.update(names.of_call(config.name, config.kind, config.model))
-
-
-def _ended(hop: Hop, tried: AttemptResult) -> AttemptResult:
-    """Describes the outcome, and ends the hop, unless a stream goes on: that one ends it."""
-    outcome = tried.outcome
-    hop.attributes[names.OUTCOME] = outcome.kind
-    hop.attributes[names.REASON] = outcome.detail
-    if outcome.confidence is not None:
-        hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
-    if not isinstance(tried.answer, LiveStream):
-        hop.end(tried.error.error_type if tried.error else None)
-    return tried
-
-
-def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
-    """The backend call of an attempt: log-probabilities are asked for when the answer will be judged.
-
-    The alternatives of a token only where the backend's head looks at them: five make a reply twice as long.
-    """
-    asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
-    traceparent = ctx.trace.traceparent(hop)
-    alternatives = alternatives_for(endpoint) or 1
-    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large)
 
 
 async def _complete(
     ctx: RequestContext,
     attempt: Attempt,
     standing: Standings,
-    slot: Slot,
-    hop: Hop,
-    call: Call,
+    call: BackendCall,
+    request: Call,
     samples: Samples | None,
 ) -> AttemptResult:
-    answered = await _in_time(ctx, attempt, standing, slot, hop, call)
-    if isinstance(answered, Rejected):
-        return AttemptResult(
-            attempt, AttemptOutcome("low_confidence", answered.reason, answered.confidence), slot.endpoint
-        )
-    value = answered.value
-    # Booked first: the client may leave while samples are waited for.
-    charge(ctx, hop, slot.endpoint.config.price, usage_of(value) or estimate(ctx, 0))
-    verdict = await _judge(ctx, attempt, slot.endpoint, value, hop, samples)
-    body = answered.raw
-    if call.ask_logprobs or not body:
-        if call.ask_logprobs:
-            strip_logprobs(value)
+    """Get a whole answer and judge it. Raises BackendError."""
+    endpoint = call.slot.endpoint
+    try:
+        with Deadline(attempt.timeout_s):
+            if endpoint.config.watch_drafts and attempt.judged and not attempt.final:
+                answer = await read_draft(ctx, attempt, call, request, standing.takes_over)
+            else:
+                answer = await call.complete(request)
+    except TimeoutError:
+        raise BudgetSpent(attempt.timeout_s) from None
+    if isinstance(answer, Rejected):
+        call.close("rejected")
+        return AttemptResult(attempt, AttemptOutcome("low_confidence", answer.reason, answer.confidence), endpoint)
+    # The call is booked by now: the client may leave while samples are waited for.
+    value, body = answer.value, answer.raw
+    verdict = await _judge(ctx, attempt, endpoint, value, call.hop, samples)
+    if request.ask_logprobs:
+        strip_logprobs(value)
+    if request.ask_logprobs or not body:
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return AttemptResult(attempt, outcome, slot.endpoint, JsonAnswer(body, value, answered.sound))
+    return AttemptResult(attempt, outcome, endpoint, JsonAnswer(body, value, answer.sound))
 
 
-async def _in_time(
-    ctx: RequestContext, attempt: Attempt, standing: Standings, slot: Slot, hop: Hop, call: Call
-) -> Completion | Rejected:
-    try:
-        with Deadline(attempt.timeout_s):
-            answered = await _answer(ctx, attempt, standing, slot, hop, call)
-    except TimeoutError:
-        raise BudgetSpent(attempt.timeout_s) from None
-    slot.succeeded()
-    return answered
-
-
-async def _answer(
-    ctx: RequestContext, attempt: Attempt, standing: Standings, slot: Slot, hop: Hop, call: Call
-) -> Completion | Rejected:
-    """The backend's whole answer; a draft that is watched may be turned down before it is whole, and has no `raw`."""
-    if slot.endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-        drafted = await read_draft(ctx, attempt, slot, hop, call, standing.takes_over)
-        return drafted if isinstance(drafted, Rejected) else Completion(b"", drafted)
-    try:
-        return await slot.endpoint.backend.complete(call)
-    except asyncio.CancelledError:
-        # The prompt has been read by then, as a rule: that costs something, though nobody will say what.
-        charge(ctx, hop, slot.endpoint.config.price, estimate(ctx, 0))
-        raise
+async def _stream(
+    ctx: RequestContext,
+    tiers: Mapping[str, Tier],
+    attempt: Attempt,
+    standing: Standings,
+    call: BackendCall,
+    request: Call,
+) -> AttemptResult:
+    """Open a stream and judge its beginning. Raises BackendError."""
+    endpoint = call.slot.endpoint
+    opened = await open_stream(ctx, attempt, call, request, standing.takes_over, Successor(ctx, tiers))
+    if isinstance(opened, Rejected):
+        return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), endpoint)
+    kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
+    outcome = AttemptOutcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
+    return AttemptResult(attempt, outcome, endpoint, opened)
 
 
 async def _judge(
@@ -271,6 +187,7 @@ async def _judge(
     hop: Hop,
     samples: Samples | None,
 ) -> Assessment:
+    """Return the verdict on a whole answer, and note on the hop what it was based on."""
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
     if not attempt.judged:
@@ -288,21 +205,74 @@ async def _judge(
     return judge(ctx, attempt, endpoint, hop, evidence)
 
 
-async def _stream(
-    ctx: RequestContext,
-    tiers: Mapping[str, Tier],
-    attempt: Attempt,
-    standing: Standings,
-    slot: Slot,
-    hop: Hop,
-    call: Call,
-) -> AttemptResult:
-    opened = await open_stream(ctx, attempt, slot, hop, call, standing.takes_over, Successor(ctx, tiers))
-    if isinstance(opened, Rejected):
-        return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), slot.endpoint)
-    kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
-    outcome = AttemptOutcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
-    return AttemptResult(attempt, outcome, slot.endpoint, opened)
+async def _slot_request(ctx: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
+    load = ctx.policy.load
+    limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
+    affinity = 0
+    if tier.sticky:
+        affinity = await off_loop(ctx.affinity) if ctx.large else ctx.affinity()
+    return SlotRequest(
+        surface=ctx.policy.surface,
+        priority=load.priority,
+        wait_s=min(load.max_wait, limit),
+        max_waiting=load.max_waiting,
+        tokens_in=ctx.features.approx_tokens,
+        affinity=affinity,
+        stream=ctx.features.stream,
+    )
+
+
+def _less_the_queue(attempt: Attempt, queued_s: float, hop: Hop) -> Attempt:
+    """Return the attempt with what is left of its time after it has waited in line for its slot."""
+    if not queued_s:
+        return attempt
+    hop.attributes[names.QUEUE] = round(queued_s * 1000, 2)
+    return replace(
+        attempt,
+        timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),
+        ttft_timeout_s=max(_LEAST_S, attempt.ttft_timeout_s - queued_s),
+    )
+
+
+def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
+    """Return the request of an attempt to its backend; it asks for log-probabilities when the answer will be judged.
+
+    The alternatives of a token are asked for only where the backend's head reads them: five double a reply's length.
+    """
+    asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
+    traceparent = ctx.trace.traceparent(hop)
+    alternatives = alternatives_for(endpoint) or 1
+    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large)
+
+
+def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
+    attributes = {
+        names.ATTEMPT_NUMBER: attempt.number,
+        names.TIER: attempt.tier,
+        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
+        names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
+    }
+    if attempt.role:
+        attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
+    return attributes
+
+
+def _describe_outcome(hop: Hop, outcome: AttemptOutcome) -> None:
+    hop.attributes[names.OUTCOME] = outcome.kind
+    hop.attributes[names.REASON] = outcome.detail
+    if outcome.confidence is not None:
+        hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
+
+
+def _end_cancelled(hop: Hop, standing: Standings) -> None:
+    hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
+    hop.end(None if standing.lost else "client_gone")
+
+
+def _without_frames(error: BackendError) -> BackendError:
+    """Return the error without its traceback: the frames and the error would keep each other until collected."""
+    error.__traceback__ = error.__context__ = None
+    return error
 
 
 def _outcome_of(error: BackendError) -> AttemptOutcome:

@@ -1,94 +1,190 @@
-"""One backend call that feeds a committed stream, and its books. A stream that was gone on with has two."""
+"""One call to a backend, and everything that its end settles: the slot, the hop in the trace, the charge."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from types import TracebackType
+from typing import Final, Literal, Self
 
-from gateway.accounting.charges import charge, cost
-from gateway.backends.base import BackendError, EventStream
+from gateway.accounting.charges import charge
+from gateway.backends.base import BackendError, BadStatus, Call, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
+from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
+from gateway.tiers.fault import BudgetSpent
+
+CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
+"""How a call ended.
+
+answered      its whole answer is here, good or not
+rejected      as much of it was read as it took to turn it down
+lost          another call of the same request was quicker
+cancelled     nobody waits for it any more
+fault         the gateway itself failed; the endpoint is not to blame
+BackendError  it gave no whole answer; `gateway.tiers.fault` decides whether the endpoint is to blame
+"""
 
 
 class BackendCall:
-    """The call, from its first event to its end."""
+    """Make one call and settle it: opened once, fed its usage, closed exactly once with an outcome.
+
+    The call gives its slot the verdict, books the charge and ends its hop; nothing else does. As a context manager it
+    is closed however its block ends, unless it was handed over to an owner that closes it. Later closes change nothing.
+    """
 
     __slots__ = (
         "_begun",
         "_closed",
-        "_ctx",
-        "_given",
+        "_handed_over",
+        "_ledger",
+        "_settled",
+        "cost_usd",
         "hop",
-        "miscounted",
         "slot",
         "source",
         "tokens",
-        "told",
+        "tokens_in",
         "usage",
     )
 
-    def __init__(
-        self, ctx: RequestContext, slot: Slot, hop: Hop, source: EventStream, *, begun: bool, given: int = 0
-    ) -> None:
-        """`begun`: its first token has come. `given`: tokens of a text that it was given beside the request's own."""
-        self._ctx = ctx
-        self._begun = begun
-        self._given = given
-        self._closed = False
+    def __init__(self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int) -> None:
+        """`ledger` is charged. `tokens_in` is the estimated length of the prompt, for a backend that reports no usage.
+
+        `hop` may have begun before the slot was there; it ends with the call.
+        """
         self.slot = slot
         self.hop = hop
-        self.source = source
+        self.tokens_in = tokens_in
+        self.source: EventStream = _UNOPENED
+        """The stream of the call, once `open` has returned."""
         self.tokens = 0
+        """How many tokens of its answer were seen, by our own count."""
         self.usage: Usage | None = None
-        self.told: Any = None
-        """The usage as the backend put it."""
-        self.miscounted = False
-        """Whether it said what no usage can be."""
+        """What the backend reported, where it did."""
+        self.cost_usd = 0.0
+        """What was charged, in US dollars; 0 until the call is settled."""
+        self._ledger = ledger
+        self._begun = False
+        self._settled = False
+        self._handed_over = False
+        self._closed = False
 
-    def count(self, usage: dict[str, Any]) -> None:
-        """Takes what the backend says of its usage; nonsense is no word."""
-        if (counted := usage_of({"usage": usage})) is not None:
-            self.usage, self.told = counted, usage
-        else:
-            self.miscounted = True
+    async def complete(self, request: Call) -> Completion:
+        """Return the whole answer, booked as answered. Raises BackendError."""
+        completion = await self.slot.endpoint.backend.complete(request)
+        self.usage = usage_of(completion.value)
+        self.answered()
+        return completion
 
-    def used(self) -> Usage:
-        """Its usage: the backend's word, or our own count."""
-        return self.usage or Usage(self._ctx.features.approx_tokens + self._given, self.tokens, estimated=True)
-
-    def cost_usd(self) -> float:
-        """What it has cost so far."""
-        return cost(self.slot.endpoint.config.price, self.used())
+    async def open(self, request: Call) -> EventStream:
+        """Return the answer as a stream, once its headers are here. Raises BackendError."""
+        self.source = await self.slot.endpoint.backend.stream(request)
+        return self.source
 
     def began(self) -> None:
-        """The first token is here; a later one changes nothing."""
+        """Note that the first token is here, and how long it took since the call went out. Later calls do nothing."""
         if not self._begun:
             self._begun = True
-            begun(self.slot, self.hop)
+            self.slot.began()
+            self.hop.attributes[names.TTFT] = round((self.hop.seconds - self.slot.queued_s) * 1000, 2)
 
-    def close(self, end: str, error: BackendError | None = None) -> None:
-        """Ends the call and books it: `end` says how it went; safe to call twice. An error may be somebody's fault."""
+    def answered(self) -> None:
+        """Book the whole answer now: the slot is free and the charge made, while the hop stays open for the judge."""
+        self._settle("answered")
+
+    def hand_over(self) -> None:
+        """Keep the call open when its block ends without an error: a stream goes on with it, and closes it."""
+        self._handed_over = True
+
+    def stop(self, error: BackendError) -> None:
+        """End the call at the backend and free its slot, as failed. `close` still has to book it."""
+        self.source.close()
+        self.slot.failed(error)
+
+    def close(self, outcome: CallOutcome, stream_end: str = "") -> None:
+        """End the call with this outcome; only the first close counts.
+
+        `stream_end` is for a stream that went out to a client: the word for its end that the trace shows.
+        """
         if self._closed:
             return
         self._closed = True
+        self._settle(outcome)
+        attributes = self.hop.attributes
+        if stream_end:
+            attributes[names.STREAM_END] = stream_end
+            if outcome == "answered" and not self.source.done_seen:
+                attributes[names.DONE_SYNTHESISED] = True
+        if isinstance(outcome, BackendError):
+            if isinstance(outcome, BadStatus):
+                attributes[names.UPSTREAM_STATUS] = outcome.status
+            self.hop.end(outcome.error_type)
+        elif outcome == "fault":
+            self.hop.end("internal_error")
+        else:
+            self.hop.end("cancelled" if outcome == "cancelled" and not stream_end else None)
+
+    def used(self) -> Usage:
+        """Return the usage that the backend reported, else our own count, marked as estimated."""
+        return self.usage or Usage(self.tokens_in, self.tokens, estimated=True)
+
+    def _settle(self, outcome: CallOutcome) -> None:
+        if self._settled:
+            return
+        self._settled = True
         self.source.close()
-        if error is not None:
-            self.slot.failed(error)
-        elif end == "done":
-            self.slot.succeeded(self.used().tokens_out)
-            if not self.source.done_seen:
-                self.hop.attributes[names.DONE_SYNTHESISED] = True
+        used = self.used()
+        if isinstance(outcome, BackendError):
+            self.slot.failed(outcome)
+        elif outcome == "answered":
+            self.slot.succeeded(used.tokens_out)
+        elif outcome == "rejected":
+            self.slot.succeeded()
+        elif outcome == "lost":
+            self.slot.lost()
         else:
             self.slot.free()
-        charge(self._ctx, self.hop, self.slot.endpoint.config.price, self.used())
-        self.hop.attributes[names.STREAM_END] = end
-        self.hop.end(error.error_type if error is not None else None)
+        if self._is_charged(outcome):
+            self.cost_usd = charge(self._ledger, self.hop, self.slot.endpoint.config.price, used)
+
+    def _is_charged(self, outcome: CallOutcome) -> bool:
+        """Whether the call costs anything: a backend that fails before its first token charges nothing, as a rule."""
+        if self.tokens or self.usage is not None or self._handed_over:
+            return True
+        if isinstance(outcome, BackendError):
+            # A whole answer that was awaited until its time ran out has had its prompt read.
+            return isinstance(outcome, BudgetSpent) and not self.slot.ask.stream
+        return outcome != "fault"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if not self._handed_over:
+                self.close("answered")
+        elif isinstance(error, BackendError):
+            self.close(error)
+        elif isinstance(error, asyncio.CancelledError):
+            self.close("cancelled")
+        else:
+            self.close("fault")
 
 
-def begun(slot: Slot, hop: Hop) -> None:
-    """Notes the first token of a call, and how long it took since the call went out."""
-    slot.began()
-    hop.attributes[names.TTFT] = round((hop.seconds - slot.queued_s) * 1000, 2)
+class _Unopened:
+    """Stand for the stream of a call that has none."""
+
+    done_seen = False
+
+    async def read(self) -> list[Event]:
+        raise AssertionError("the call has no open stream")
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+_UNOPENED: Final = _Unopened()

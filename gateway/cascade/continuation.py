@@ -17,19 +17,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from gateway.accounting.charges import charge, estimate
 from gateway.backends.base import (
     BackendError,
-    BadStatus,
     Call,
     ContextExceeded,
     Degenerate,
     Event,
-    EventStream,
     Saturated,
     Truncated,
 )
-from gateway.cascade.call import begun
+from gateway.cascade.call import BackendCall
 from gateway.cascade.handover import Way, handed_over, without_loop
 from gateway.cascade.overlap import Overlap
 from gateway.chat.stream_text import StreamText
@@ -61,20 +58,16 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A stream that goes on with a broken one, its first token here: `events` so far, `source` for the rest.
+    """Hold a call that goes on with a broken stream: its first token is here, in the `events` so far.
 
-    The events need fitting in (`gateway.cascade.overlap`). `given` is how many tokens of the text so far its prompt
-    holds.
+    The events still need to be fitted to the text before them (`gateway.cascade.overlap`).
     """
 
     tier: str
     number: int
-    slot: Slot
-    hop: Hop
-    source: EventStream
+    call: BackendCall
     events: list[Event]
     seam: Overlap
-    given: int
 
 
 GoOn = Callable[[Broken], Awaitable[Continued | None]]
@@ -171,32 +164,26 @@ class Successor:
         how = self._how(broken, slot.endpoint)
         timeout_s = min(ctx.budget_s(), slot.endpoint.config.patience)
         hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, tier, slot.endpoint, broken, number, timeout_s))
-        call, seam, given = _request(ctx, broken, how or "afresh", hop)
-        try:
-            source, events = await _begun(call, slot, timeout_s)
-        except BackendError as error:
-            slot.failed(error)
-            if isinstance(error, BadStatus):
-                hop.attributes[names.UPSTREAM_STATUS] = error.status
-            hop.attributes[names.OUTCOME] = "retryable"
-            hop.attributes[names.REASON] = f"{error.error_type}: {error}"
-            hop.end(error.error_type)
-            return None
-        except asyncio.CancelledError:
-            slot.free()
-            charge(ctx, hop, slot.endpoint.config.price, estimate(ctx, 0))
-            hop.attributes[names.OUTCOME] = "caller_gone"
-            hop.end("client_gone")
-            raise
-        except Exception:
-            slot.free()  # a fault of ours is not the client's leaving
-            raise
-        begun(slot, hop)
+        request, seam, given = _request(ctx, broken, how or "afresh", hop)
+        with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens + given) as call:
+            try:
+                events = await _first_events(call, request, timeout_s)
+            except BackendError as error:
+                hop.attributes[names.OUTCOME] = "retryable"
+                hop.attributes[names.REASON] = f"{error.error_type}: {error}"
+                call.close(error)
+                return None
+            except asyncio.CancelledError:
+                hop.attributes[names.OUTCOME] = "caller_gone"
+                hop.end("client_gone")
+                raise
+            call.began()
+            call.hand_over()
         hop.attributes[names.OUTCOME] = "accepted"
         hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
         if broken.said.text and how == "afresh":
             events.insert(0, _mark())
-        return Continued(tier, number, slot, hop, source, events, seam, given)
+        return Continued(tier, number, call, events, seam)
 
 
 def _may_go_on(ctx: RequestContext, broken: Broken) -> bool:
@@ -239,25 +226,20 @@ def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[C
     return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
 
 
-async def _begun(call: Call, slot: Slot, timeout_s: float) -> tuple[EventStream, list[Event]]:
-    """The open stream and its events up to the first that says something. Raises BackendError; then nothing is open."""
-    source: EventStream | None = None
+async def _first_events(call: BackendCall, request: Call, timeout_s: float) -> list[Event]:
+    """Open the stream and return its events up to the first that says something. Raises BackendError."""
     events: list[Event] = []
     try:
         async with asyncio.timeout(timeout_s):
-            source = await slot.endpoint.backend.stream(call)
+            source = await call.open(request)
             while not any(map(_says_something, events)):
                 read = await source.read()
                 if not read:
                     raise Truncated("the stream ended before its answer")
                 events += read
-    except BaseException as stopped:
-        if source is not None:
-            source.close()
-        if isinstance(stopped, TimeoutError):
-            raise BudgetSpent(timeout_s) from None
-        raise
-    return source, events
+    except TimeoutError:
+        raise BudgetSpent(timeout_s) from None
+    return events
 
 
 def _says_something(event: Event) -> bool:

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gateway.accounting.charges import charge, estimate
-from gateway.backends.base import Call, Truncated
+from gateway.backends.base import Call, Completion, Truncated
+from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import alternatives_for, judge
 from gateway.cascade.streaming import Rejected
 from gateway.chat.completions import Assembler, Progress, Usage, fill_in, usage_of
 from gateway.chat.evidence import StreamEvidence
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Slot
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment, Evidence, structural_fault
 
@@ -28,36 +26,30 @@ _LOOK_EVERY = 32
 
 
 async def read_draft(
-    ctx: RequestContext, attempt: Attempt, slot: Slot, hop: Hop, call: Call, takes_over: Callable[[], bool]
-) -> dict[str, Any] | Rejected:
-    """The whole completion, still to be judged as such, or why it was cut short. Raises BackendError.
+    ctx: RequestContext, attempt: Attempt, call: BackendCall, request: Call, takes_over: Callable[[], bool]
+) -> Completion | Rejected:
+    """Return the whole completion (without `raw`), booked as answered, or why it was cut short. Raises BackendError.
 
     It is cut short only if something `takes_over`, asked at that moment: else a poor answer is the best there will be.
-
-    What a draft has cost that does not come to its end is booked here.
     """
-    source = await slot.endpoint.backend.stream(call)
+    endpoint = call.slot.endpoint
+    source = await call.open(request)
     draft = _PartialAnswer(
-        ctx, lambda evidence: judge(ctx, attempt, slot.endpoint, hop, evidence), alternatives_for(slot.endpoint)
+        ctx, lambda evidence: judge(ctx, attempt, endpoint, call.hop, evidence), alternatives_for(endpoint)
     )
-    whole = False
-    try:
-        while events := await source.read():
-            for event in events:
-                draft.add(event.value)
-            if (fault := draft.look()) is not None and takes_over():
-                hop.attributes[names.TOKENS_JUDGED] = draft.evidence.tokens
-                return Rejected(fault.reason, fault.confidence)
-        if not draft.progress.finished:
-            raise Truncated("the stream ended before its answer")
-        whole = True
-        completion = draft.answer.completion()
-        fill_in(completion, slot.endpoint.config.model)
-        return completion
-    finally:
-        source.close()
-        if not whole:
-            charge(ctx, hop, slot.endpoint.config.price, draft.usage or estimate(ctx, draft.evidence.tokens))
+    while events := await source.read():
+        for event in events:
+            draft.add(event.value)
+        call.tokens, call.usage = draft.evidence.tokens, draft.usage
+        if (fault := draft.look()) is not None and takes_over():
+            call.hop.attributes[names.TOKENS_JUDGED] = draft.evidence.tokens
+            return Rejected(fault.reason, fault.confidence)
+    if not draft.progress.finished:
+        raise Truncated("the stream ended before its answer")
+    completion = draft.answer.completion()
+    call.answered()
+    fill_in(completion, endpoint.config.model)
+    return Completion(b"", completion)
 
 
 class _PartialAnswer:

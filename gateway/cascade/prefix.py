@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.backends.base import Call, Event, EventStream, Truncated
-from gateway.cascade.call import begun
+from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
 from gateway.cascade.schema_check import held_against_schemas
 from gateway.chat.completions import Progress, Usage, usage_of
@@ -13,41 +13,40 @@ from gateway.chat.evidence import StreamEvidence
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Slot
+from gateway.tiers import Endpoint
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
 
 
 async def hold(
-    ctx: RequestContext, held: PrefixBuffer, attempt: Attempt, slot: Slot, hop: Hop, call: Call
+    ctx: RequestContext, held: PrefixBuffer, attempt: Attempt, call: BackendCall, request: Call
 ) -> EventStream:
-    """The open stream, once enough of it is held. Raises BackendError, and TimeoutError without a token in time."""
-    source: EventStream | None = None
+    """Open the stream and return it once enough of it is held.
+
+    Raises BackendError, and TimeoutError when no token came in time.
+    """
     try:
         async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
-            source = await slot.endpoint.backend.stream(call)
+            source = await call.open(request)
             while not held.enough:
                 events = await source.read()
                 if not events and not held.finished:
                     raise Truncated("the stream ended before its answer")
                 first = not held.evidence.tokens
                 held.add(events)
+                call.tokens, call.usage = held.evidence.tokens, held.usage
                 if first and held.evidence.tokens:
-                    begun(slot, hop)
+                    call.began()
                     # What takes over must find time for a first token of its own.
                     left_s = ctx.left().first_token_s - attempt.reserved_s
                     longest = min(held.hold_max_s, max(0.0, left_s))
                     limit.reschedule(asyncio.get_running_loop().time() + longest)
                 if not events:
                     break
-    except BaseException as stopped:
-        # Time is up: with tokens in hand that is the end of the hold, without any it is a failure.
-        if source is not None and isinstance(stopped, TimeoutError) and held.evidence.tokens:
-            return source
-        if source is not None:
-            source.close()
-        raise
-    return source
+    except TimeoutError:
+        if not held.evidence.tokens:
+            raise
+    return call.source
 
 
 class PrefixBuffer:

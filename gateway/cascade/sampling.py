@@ -1,4 +1,4 @@
-"""Evidence where a backend gives no log-probabilities: it is asked the same once more, and the answers are compared.
+"""Ask a backend that gives no log-probabilities the same once more, and compare the answers.
 
 The samples are drawn beside the answer, so they cost tokens and hardly any time. They are never served; what they cost
 counts as wasted. One that fails, or is not there when the attempt's time is up, is no evidence and no failure.
@@ -11,9 +11,8 @@ import logging
 import time
 from typing import Any
 
-from gateway.accounting.charges import charge, estimate
 from gateway.backends.base import BackendError, Call
-from gateway.chat.completions import usage_of
+from gateway.cascade.call import BackendCall
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.tiers import Endpoint, SlotRequest
@@ -27,7 +26,7 @@ _NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs")
 
 
 class Samples:
-    """The samples of one attempt. `aclose()` in any case: nothing of them outlives the attempt."""
+    """Draw the samples of one attempt. `aclose()` in any case: none of them outlives the attempt."""
 
     def __init__(
         self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
@@ -40,13 +39,13 @@ class Samples:
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
     async def agreement(self, answer: str) -> float | None:
-        """How far the samples say what `answer` says, 0..1, once they are there; None without one."""
+        """Return how far the samples agree with `answer`, 0..1, once they are there; None without one."""
         await asyncio.wait(self._tasks, timeout=max(0.0, self._until - time.monotonic()))
         texts = [task.result() for task in self._tasks if task.done() and not task.exception()]
         return agreement_of(answer, [text for text in texts if text is not None], self._cosine)
 
     async def aclose(self) -> None:
-        """Ends what is not there yet, and books it."""
+        """Cancel the samples that are not there yet; each books what it has cost."""
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -62,32 +61,20 @@ class Samples:
         slot = endpoint.take(
             SlotRequest(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens)
         )
+        request = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
         try:
-            call = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
-            value = (await endpoint.backend.complete(call)).value
-        except BackendError as error:
-            slot.failed(error)
-            hop.end(error.error_type)
+            with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
+                completion = await call.complete(request)
+        except BackendError:
             return None
-        except asyncio.CancelledError:
-            slot.free()
-            charge(ctx, hop, config.price, estimate(ctx, 0))
-            hop.end("cancelled")
-            raise
-        except Exception:
-            slot.free()
-            raise
-        slot.succeeded()
-        charge(ctx, hop, config.price, usage_of(value) or estimate(ctx, 0))
-        hop.end()
-        content = value["choices"][0]["message"].get("content")
+        content = completion.value["choices"][0]["message"].get("content")
         return content if isinstance(content, str) else None
 
 
 def samples_for(
     ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
 ) -> Samples | None:
-    """The samples that the policy wants for this attempt, being drawn; None where there is nothing to learn."""
+    """Start the samples that the policy wants for this attempt; None where they would tell nothing."""
     rule = ctx.policy.escalate.agreement
     if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
         return None
@@ -100,7 +87,7 @@ def samples_for(
 
 
 def _body(ctx: RequestContext, rule: Agreement) -> dict[str, Any]:
-    """The request, without what would make the sample the same answer again."""
+    """Return the request without what would make the sample the same answer again."""
     own = ctx.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
     return {key: ctx.body[key] for key in ctx.body if key not in _NOT_SAMPLED} | {"temperature": temperature}

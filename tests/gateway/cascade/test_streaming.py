@@ -14,6 +14,7 @@ from gateway.backends.base import TimedOut, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import call_for
+from gateway.cascade.call import BackendCall
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
 from gateway.config.schema import BackendConfig
 from gateway.request.context import RequestContext
@@ -22,7 +23,7 @@ from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
-from gateway.tiers import Endpoint
+from gateway.tiers import Endpoint, SlotRequest
 from policies.model import Policy
 from routing.cascade import Attempt
 from routing.features import features_of
@@ -78,13 +79,10 @@ class Run:
     async def open(self, *, judged: bool = True, ttft_s: float = 2.0) -> LiveStream | Rejected:
         """Opens, holds and judges the stream, as an attempt with a stronger tier behind it."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
-        slot = self.endpoint.take()
-        try:
-            call = call_for(self.ctx, attempt, self.endpoint, self.hop)
-            return await open_stream(self.ctx, attempt, slot, self.hop, call, lambda: True)
-        except BaseException:
-            slot.free()
-            raise
+        slot = self.endpoint.take(SlotRequest(stream=True))
+        with BackendCall(self.ctx.ledger, slot, self.hop, self.ctx.features.approx_tokens) as call:
+            request = call_for(self.ctx, attempt, self.endpoint, self.hop)
+            return await open_stream(self.ctx, attempt, call, request, lambda: True)
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
@@ -198,7 +196,7 @@ async def test_cancelled_while_it_is_judged(begin: Begin, upstream: Upstream, mo
         judging.set()
         await _never()
 
-    monkeypatch.setattr("gateway.cascade.prefix.Held.judge", never)
+    monkeypatch.setattr("gateway.cascade.prefix.PrefixBuffer.judge", never)
     upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=8)
     run = begin()
     task = asyncio.create_task(run.open())
