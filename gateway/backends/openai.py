@@ -32,7 +32,8 @@ from gateway.backends.context_limit import says_too_long
 from gateway.backends.quota import Quota, number_in
 from gateway.backends.sse import DONE, EventParser
 from gateway.backends.tool_calls import ToolCallDeltas
-from gateway.chat.completions import Assembler, Progress, chunks_of, fill_in, usage_of
+from gateway.chat.completions import chunks_of, fill_in, usage_of
+from gateway.chat.stream_state import StreamState
 from gateway.off_loop import off_loop
 
 _ERROR_BODY_LIMIT = 64 << 10
@@ -234,18 +235,18 @@ class _Replayed:
 
 async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
     """The whole answer out of a stream that nobody asked for."""
-    answer = Assembler()
-    progress = Progress()
+    state = StreamState()
+    state.collect()
     try:
         while events := await stream.read():
             for event in events:
-                answer.add(event.value)
-                progress.add(event.value["choices"])
+                state.add(event.value)
+                state.assemble(event.value)
     finally:
         stream.close()
-    if not progress.finished:
+    if not state.finished:
         raise Truncated("the stream ended before its answer")
-    value = answer.completion()
+    value = state.completion()
     fill_in(value, model)
     return Completion(orjson.dumps(value), value)
 

@@ -9,6 +9,7 @@ from typing import Final, Literal, Self
 from gateway.accounting.charges import charge
 from gateway.backends.base import BackendError, BadStatus, Call, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
+from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
@@ -35,16 +36,16 @@ class BackendCall:
     """
 
     __slots__ = (
-        "_begun",
         "_closed",
         "_handed_over",
         "_ledger",
         "_settled",
+        "begun",
         "cost_usd",
         "hop",
         "slot",
         "source",
-        "tokens",
+        "state",
         "tokens_in",
         "usage",
     )
@@ -59,14 +60,15 @@ class BackendCall:
         self.tokens_in = tokens_in
         self.source: EventStream = _UNOPENED
         """The stream of the call, once `open` has returned."""
-        self.tokens = 0
-        """How many tokens of its answer were seen, by our own count."""
+        self.state = _NO_STREAM
+        """What has come of the stream: tokens and usage are read there."""
         self.usage: Usage | None = None
-        """What the backend reported, where it did."""
+        """The usage of a whole answer, where the backend reported any."""
+        self.begun = False
+        """Whether the first token of a stream is here."""
         self.cost_usd = 0.0
         """What was charged, in US dollars; 0 until the call is settled."""
         self._ledger = ledger
-        self._begun = False
         self._settled = False
         self._handed_over = False
         self._closed = False
@@ -78,15 +80,19 @@ class BackendCall:
         self.answered()
         return completion
 
-    async def open(self, request: Call) -> EventStream:
-        """Return the answer as a stream, once its headers are here. Raises BackendError."""
+    async def open(self, request: Call, state: StreamState) -> EventStream:
+        """Return the answer as a stream, once its headers are here. Raises BackendError.
+
+        Whoever reads the stream adds every chunk to `state`, from which the call takes its tokens and its usage.
+        """
+        self.state = state
         self.source = await self.slot.endpoint.backend.stream(request)
         return self.source
 
     def began(self) -> None:
         """Note that the first token is here, and how long it took since the call went out. Later calls do nothing."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self.slot.began()
             self.hop.attributes[names.TTFT] = round((self.hop.seconds - self.slot.queued_s) * 1000, 2)
 
@@ -97,11 +103,6 @@ class BackendCall:
     def hand_over(self) -> None:
         """Keep the call open when its block ends without an error: a stream goes on with it, and closes it."""
         self._handed_over = True
-
-    def stop(self, error: BackendError) -> None:
-        """End the call at the backend and free its slot, as failed. `close` still has to book it."""
-        self.source.close()
-        self.slot.failed(error)
 
     def close(self, outcome: CallOutcome, stream_end: str = "") -> None:
         """End the call with this outcome; only the first close counts.
@@ -128,7 +129,7 @@ class BackendCall:
 
     def used(self) -> Usage:
         """Return the usage that the backend reported, else our own count, marked as estimated."""
-        return self.usage or Usage(self.tokens_in, self.tokens, estimated=True)
+        return self.usage or self.state.usage or Usage(self.tokens_in, self.state.tokens, estimated=True)
 
     def _settle(self, outcome: CallOutcome) -> None:
         if self._settled:
@@ -151,7 +152,7 @@ class BackendCall:
 
     def _is_charged(self, outcome: CallOutcome) -> bool:
         """Whether the call costs anything: a backend that fails before its first token charges nothing, as a rule."""
-        if self.tokens or self.usage is not None or self._handed_over:
+        if self._handed_over or self.state.tokens or self.state.usage is not None:
             return True
         if isinstance(outcome, BackendError):
             # A whole answer that was awaited until its time ran out has had its prompt read.
@@ -188,3 +189,5 @@ class _Unopened:
 
 
 _UNOPENED: Final = _Unopened()
+_NO_STREAM: Final = StreamState()
+"""The state of a call that opens no stream. Nothing is ever added to it."""

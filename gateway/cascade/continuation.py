@@ -1,13 +1,13 @@
-"""Who goes on when a committed stream breaks: found, opened and answering before the client hears of the break.
+"""Find another call to go on with a committed stream that broke, before the client notices the break.
 
 What the policy wants (`escalate.stream.on_break`):
-    continue   another backend is handed the text so far, in the way it can take it (`gateway.cascade.handover`)
+    continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.handover`)
     correct    a stronger tier answers afresh, after a mark that says so
-    error      nobody goes on
-A stream of which the client has no word yet (its role, at most) is simply asked for once more, of anybody.
+    error      no other call is made
+A stream of which the client has no text yet (its role, at most) is simply requested once more, from any backend.
 
-In order: another endpoint of the tier, the stronger tiers, the weaker ones. A model that goes round in circles would do
-so at another endpoint too, and one whose context is full holds no more there, so after that its tier is left out.
+In order: another endpoint of the tier, the stronger tiers, the weaker ones. A model that repeats itself would do so at
+another endpoint too, and one whose context is full holds no more there, so after that its tier is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from gateway.backends.base import (
@@ -28,8 +29,8 @@ from gateway.backends.base import (
 )
 from gateway.cascade.call import BackendCall
 from gateway.cascade.handover import Way, handed_over, without_loop
-from gateway.cascade.overlap import Overlap
-from gateway.chat.stream_text import StreamText
+from gateway.cascade.overlap import Overlap, mend
+from gateway.chat.stream_state import StreamState
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
@@ -39,7 +40,7 @@ from routing.decide import needs
 from routing.tokens import room_needed
 
 CORRECTED: Final = "\n\n[corrected]\n\n"
-"""What stands between an answer that broke off and the one that takes its place."""
+"""The text between an answer that broke off and the one that takes its place."""
 _MOST_CALLS: Final = 2
 _LEAST_S: Final = 0.05
 How = Way | Literal["afresh"]
@@ -47,42 +48,38 @@ How = Way | Literal["afresh"]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A committed stream that broke, and what it has said by then. `number` is the attempt's."""
+    """Describe a committed stream that broke. `number` is its attempt's."""
 
     error: BackendError
     tier: str
     endpoint: Endpoint
     number: int
-    said: StreamText
+    state: StreamState
 
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """Hold a call that goes on with a broken stream: its first token is here, in the `events` so far.
-
-    The events still need to be fitted to the text before them (`gateway.cascade.overlap`).
-    """
+    """Hold a call that goes on with a broken stream: its first token is here, in the `events` so far."""
 
     tier: str
     number: int
     call: BackendCall
     events: list[Event]
-    seam: Overlap
 
 
 GoOn = Callable[[Broken], Awaitable[Continued | None]]
-"""Finds who goes on with a broken stream; None when nobody can."""
+"""Opens a call that goes on with a broken stream; returns None when none can."""
 
 
 class Successor:
-    """Goes on with one request's stream, once; see the module's docstring. A `GoOn`."""
+    """Open the call that goes on with one request's stream, once; see the module's docstring. A `GoOn`."""
 
     def __init__(self, ctx: RequestContext, tiers: Mapping[str, Tier]) -> None:
         self._ctx = ctx
         self._tiers = tiers
 
     async def __call__(self, broken: Broken) -> Continued | None:
-        """The stream that goes on. Cancelled with its request, at any moment, it leaves nothing open."""
+        """Return the call that goes on, or None. Cancelled with its request, at any moment, it leaves nothing open."""
         ctx = self._ctx
         if not _may_go_on(ctx, broken):
             return None
@@ -107,8 +104,8 @@ class Successor:
         at = ladder.index(broken.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
         same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
-        if ctx.policy.escalate.stream.on_break == "correct" and broken.said.text:
-            # A correction by the weaker would be none.
+        if ctx.policy.escalate.stream.on_break == "correct" and broken.state.text:
+            # A weaker tier corrects nothing.
             return iter((*stronger, *same))
         return iter((*same, *stronger, *weaker))
 
@@ -125,7 +122,7 @@ class Successor:
         return not health.unfit_for(needs(features), room)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
-        """A place at an endpoint of this tier that can go on, waited for no longer than any attempt would; or None."""
+        """Return a slot at an endpoint of this tier that can go on, after a wait as for any attempt; or None."""
         tier, load = self._tiers[name], self._ctx.policy.load
         ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
@@ -135,7 +132,7 @@ class Successor:
             priority=load.priority,
             wait_s=min(load.max_wait, self._ctx.budget_s()),
             max_waiting=load.max_waiting,
-            tokens_in=self._ctx.features.approx_tokens + broken.said.tokens,
+            tokens_in=self._ctx.features.approx_tokens + broken.state.text_tokens,
             stream=True,
         )
         try:
@@ -144,12 +141,12 @@ class Successor:
             return None
         if slot.endpoint not in ruled_out:
             return slot
-        slot.free()
+        slot.free()  # no call was made with it
         return None
 
     def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
-        """How this backend would go on; None if it cannot."""
-        if not broken.said.text or self._ctx.policy.escalate.stream.on_break == "correct":
+        """Return how this backend would go on; None if it cannot."""
+        if not broken.state.text or self._ctx.policy.escalate.stream.on_break == "correct":
             return "afresh"
         way = endpoint.config.continuation
         if way == "none" or (way == "prompt" and self._ctx.features.wants_json):
@@ -157,17 +154,17 @@ class Successor:
         return way
 
     async def _open(self, tier: str, slot: Slot, broken: Broken) -> Continued | None:
-        """The stream of this endpoint, once it has begun to answer; None when it fails before that."""
+        """Return the call to this endpoint once it has begun to answer; None when it fails before that."""
         ctx = self._ctx
         ctx.ledger.attempts += 1
         number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in ctx.trace.hops)
         how = self._how(broken, slot.endpoint)
         timeout_s = min(ctx.budget_s(), slot.endpoint.config.patience)
         hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, tier, slot.endpoint, broken, number, timeout_s))
-        request, seam, given = _request(ctx, broken, how or "afresh", hop)
+        request, overlap, given = _request(ctx, broken, how or "afresh", hop)
         with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens + given) as call:
             try:
-                events = await _first_events(call, request, timeout_s)
+                events = await _first_events(ctx, call, request, timeout_s)
             except BackendError as error:
                 hop.attributes[names.OUTCOME] = "retryable"
                 hop.attributes[names.REASON] = f"{error.error_type}: {error}"
@@ -178,23 +175,25 @@ class Successor:
                 hop.end("client_gone")
                 raise
             call.began()
+            # Its chunks are fitted to the text before them.
+            call.state.follow(broken.state, partial(mend, overlap=overlap))
             call.hand_over()
         hop.attributes[names.OUTCOME] = "accepted"
         hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
-        if broken.said.text and how == "afresh":
+        if broken.state.text and how == "afresh":
             events.insert(0, _mark())
-        return Continued(tier, number, call, events, seam)
+        return Continued(tier, number, call, events)
 
 
 def _may_go_on(ctx: RequestContext, broken: Broken) -> bool:
-    """Whether the policy wants it, and the stream is one text that another model can take up."""
-    said = broken.said
+    """Whether the policy allows it, and the stream is one text that another model can continue."""
+    state = broken.state
     if ctx.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
         return False
-    if said.more_than_text or (ctx.body.get("n") or 1) > 1:
+    if state.more_than_text or (ctx.body.get("n") or 1) > 1:
         return False
-    if not said.text:
-        return not said.thought
+    if not state.text:
+        return not state.thought
     if ctx.policy.escalate.stream.on_break == "correct":
         return not ctx.features.wants_json
     return not ctx.body.get("logprobs")
@@ -215,37 +214,33 @@ def _attributes(
 
 
 def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[Call, Overlap, int]:
-    """The call, the seam its answer is fitted in at, and how many tokens of the text so far it holds."""
+    """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
     traceparent = ctx.trace.traceparent(hop)
-    said = broken.said
     if how == "afresh":
         return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(""), 0
-    text, tokens = said.text, said.tokens
+    text, tokens = broken.state.text, broken.state.text_tokens
     handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = handed_over(ctx.body, handed, tokens, how)
     return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
 
 
-async def _first_events(call: BackendCall, request: Call, timeout_s: float) -> list[Event]:
-    """Open the stream and return its events up to the first that says something. Raises BackendError."""
+async def _first_events(ctx: RequestContext, call: BackendCall, request: Call, timeout_s: float) -> list[Event]:
+    """Open the stream and return its events up to the first with a token. Raises BackendError."""
+    state = StreamState(looks_for_loops=ctx.policy.escalate.when.repetition)
     events: list[Event] = []
     try:
         async with asyncio.timeout(timeout_s):
-            source = await call.open(request)
-            while not any(map(_says_something, events)):
+            source = await call.open(request, state)
+            while not (state.tokens or state.finish_reason):
                 read = await source.read()
                 if not read:
                     raise Truncated("the stream ended before its answer")
+                for event in read:
+                    state.add(event.value)
                 events += read
     except TimeoutError:
         raise BudgetSpent(timeout_s) from None
     return events
-
-
-def _says_something(event: Event) -> bool:
-    said = StreamText(looking=False)
-    said.add(event.value["choices"])
-    return said.begun or any(choice.get("finish_reason") for choice in event.value["choices"])
 
 
 def _mark() -> Event:

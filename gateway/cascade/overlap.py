@@ -1,11 +1,10 @@
-"""The seam between two halves of one answer: a model that goes on with a text often says its last words once more."""
+"""Two halves of one answer: a model that goes on with a text often repeats its last words, which are left out here."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from gateway.chat.evidence import says_more_than_text
-from gateway.chat.stream_text import THOUGHTS
 
 _LONGEST: Final = 80
 _LEAST: Final = 12
@@ -13,7 +12,7 @@ _LEAST: Final = 12
 
 
 class Overlap:
-    """Holds back the beginning of the second half for as long as it may still turn out to repeat the first.
+    """Hold back the beginning of the second half for as long as it may still turn out to repeat the first.
 
     That is its end, of which at most 80 characters are looked for, or all of it: some servers send the beginning that
     they were given before what they add (llama.cpp does, though not in streams). As a rule one token is held, for the
@@ -22,26 +21,26 @@ class Overlap:
     model then says that itself.
     """
 
-    __slots__ = ("_held", "_said", "_tail", "open")
+    __slots__ = ("_before", "_held", "_tail", "open")
 
-    def __init__(self, said: str) -> None:
-        self._said = said.rstrip()
-        self._tail = said[-_LONGEST:]
+    def __init__(self, before: str) -> None:
+        self._before = before.rstrip()
+        self._tail = before[-_LONGEST:]
         self._held = ""
-        self.open = bool(said)
+        self.open = bool(before)
 
     def feed(self, piece: str) -> str:
-        """What may go out, now that this piece has come."""
+        """Take a piece of the second half, and return what may go out now."""
         if not self.open:
             return piece
         self._held += piece
         return "" if self._may_repeat() else self.close()
 
     def close(self) -> str:
-        """What was held, without what it repeats: nothing follows that could make it longer."""
+        """Stop looking, and return what was held without what it repeats."""
         held, self._held, self.open = self._held, "", False
-        if len(self._said) >= _LEAST and held.startswith(self._said):
-            return held[len(self._said) :]
+        if len(self._before) >= _LEAST and held.startswith(self._before):
+            return held[len(self._before) :]
         for length in range(min(len(held), len(self._tail)), 0, -1):
             repeated = held[:length]
             if (length >= _LEAST or repeated.isspace()) and self._tail.endswith(repeated):
@@ -51,7 +50,7 @@ class Overlap:
     def _may_repeat(self) -> bool:
         """Whether what is held may be the beginning of a repetition, or one that goes on."""
         held = self._held
-        if len(held) < len(self._said) and self._said.startswith(held):
+        if len(held) < len(self._before) and self._before.startswith(held):
             return True
         # It would have to stand in the tail, so far from its end that the rest of the tail is still to come.
         start = self._tail.find(held, 0, -1)
@@ -63,23 +62,24 @@ class Overlap:
         return False
 
 
-def mend(chunk: dict[str, Any], seam: Overlap) -> bool:
-    """Fits a chunk of the second half into the stream: no role, no thoughts, no repetition. False: nothing is left."""
+def mend(chunk: dict[str, Any], overlap: Overlap) -> bool:
+    """Remove from a chunk of the second half its role, thoughts and repetition; return whether anything is left."""
     left = False
     for choice in chunk["choices"]:
         delta = choice["delta"] = {
             name: value for name, value in (choice.get("delta") or {}).items() if name not in _ONLY_FIRST
         }
         finish = choice.get("finish_reason")
-        if seam.open:
+        if overlap.open:
             content = delta.get("content")
-            told = seam.feed(content) if isinstance(content, str) else ""
+            content_left = overlap.feed(content) if isinstance(content, str) else ""
             if finish or says_more_than_text(delta):
-                told += seam.close()
-            if told or "content" in delta:
-                delta["content"] = told
+                content_left += overlap.close()
+            if content_left or "content" in delta:
+                delta["content"] = content_left
         left = left or bool(finish) or any(delta.values())
     return left
 
 
-_ONLY_FIRST: Final = frozenset(("role", *THOUGHTS))
+_ONLY_FIRST: Final = frozenset(("role", "reasoning_content", "reasoning"))
+"""What only the first half of an answer has: its role, and what the model thinks before it answers."""

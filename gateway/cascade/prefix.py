@@ -1,100 +1,74 @@
-"""The hold: the first tokens of a stream, kept back until there are enough of them to judge."""
+"""The beginning of a stream, held back until there is enough of it to judge."""
 
 from __future__ import annotations
 
 import asyncio
 
-from gateway.backends.base import Call, Event, EventStream, Truncated
+from gateway.backends.base import Call, Event, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
 from gateway.cascade.schema_check import held_against_schemas
-from gateway.chat.completions import Progress, Usage, usage_of
-from gateway.chat.evidence import StreamEvidence
+from gateway.chat.stream_state import StreamState
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint
+from gateway.tiers.fault import BudgetSpent
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
 
 
-async def hold(
-    ctx: RequestContext, held: PrefixBuffer, attempt: Attempt, call: BackendCall, request: Call
-) -> EventStream:
-    """Open the stream and return it once enough of it is held.
-
-    Raises BackendError, and TimeoutError when no token came in time.
-    """
-    try:
-        async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
-            source = await call.open(request)
-            while not held.enough:
-                events = await source.read()
-                if not events and not held.finished:
-                    raise Truncated("the stream ended before its answer")
-                first = not held.evidence.tokens
-                held.add(events)
-                call.tokens, call.usage = held.evidence.tokens, held.usage
-                if first and held.evidence.tokens:
-                    call.began()
-                    # What takes over must find time for a first token of its own.
-                    left_s = ctx.left().first_token_s - attempt.reserved_s
-                    longest = min(held.hold_max_s, max(0.0, left_s))
-                    limit.reschedule(asyncio.get_running_loop().time() + longest)
-                if not events:
-                    break
-    except TimeoutError:
-        if not held.evidence.tokens:
-            raise
-    return call.source
-
-
 class PrefixBuffer:
-    """The events kept back so far, and what they say."""
+    """Hold the first events of a stream and judge them. `state` knows what they say."""
 
-    def __init__(self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint) -> None:
-        rules = ctx.policy.escalate.stream
+    def __init__(self, ctx: RequestContext, attempt: Attempt, call: BackendCall) -> None:
         self._ctx = ctx
         self._attempt = attempt
-        self._endpoint = endpoint
-        self._tokens_wanted = rules.hold_tokens
-        self.hold_max_s = rules.hold_max
+        self._call = call
         self.events: list[Event] = []
-        self.evidence = StreamEvidence(alternatives=alternatives_for(endpoint) if attempt.judged else 0)
-        self.usage: Usage | None = None
-        self._progress = Progress()
-        self._begun = False
+        self.state = StreamState(
+            judged=attempt.judged,
+            alternatives=alternatives_for(call.slot.endpoint) if attempt.judged else 0,
+            looks_for_loops=ctx.policy.escalate.when.repetition,
+        )
 
-    @property
-    def finished(self) -> bool:
-        """Whether the whole answer is here."""
-        return self._progress.finished
+    async def fill(self, request: Call) -> None:
+        """Open the stream and read until enough is held, or for long enough since the first token.
 
-    @property
-    def enough(self) -> bool:
-        """Whether to stop holding: for a judged stream at so many tokens, for any other once the answer begins."""
-        if not self._attempt.judged:
-            return self._begun
-        return self.finished or self.evidence.tokens >= self._tokens_wanted
+        Enough are the policy's `hold_tokens` where the stream is judged, and else the first choice of an answer.
+        Raises BackendError.
+        """
+        state, attempt, rules = self.state, self._attempt, self._ctx.policy.escalate.stream
+        try:
+            async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
+                source = await self._call.open(request, state)
+                while not (state.finished or state.tokens >= rules.hold_tokens if attempt.judged else state.has_choice):
+                    events = await source.read()
+                    if not events:
+                        if not state.finished:
+                            raise Truncated("the stream ended before its answer")
+                        break
+                    for event in events:
+                        state.add(event.value)
+                    self.events += events
+                    if state.tokens and not self._call.begun:
+                        self._call.began()
+                        # A stronger tier that takes over must find time for a first token of its own.
+                        left_s = self._ctx.left().first_token_s - attempt.reserved_s
+                        hold_s = min(rules.hold_max, max(0.0, left_s))
+                        limit.reschedule(asyncio.get_running_loop().time() + hold_s)
+        except TimeoutError:
+            # With tokens in hand the time is over to hold them; without any the call has failed.
+            if not state.tokens:
+                raise BudgetSpent(attempt.ttft_timeout_s) from None
 
-    def add(self, events: list[Event]) -> None:
-        """Takes what was read."""
-        for event in events:
-            self.events.append(event)
-            self.evidence.add(event.value)
-            self.usage = usage_of(event.value) or self.usage
-            choices = event.value["choices"]
-            self._progress.add(choices)
-            self._begun = self._begun or bool(choices)
-
-    async def judge(self, hop: Hop) -> Assessment:
-        """The verdict on what is held."""
+    async def judge(self) -> Assessment:
+        """Return the verdict on what is held."""
         if not self._attempt.judged:
             return UNJUDGED
-        hop.attributes[names.TOKENS_JUDGED] = self.evidence.tokens
-        evidence = self.evidence.evidence(
-            wants_json=self._ctx.features.wants_json, own_limit=self._ctx.own_limit, complete=self.finished
+        hop, state = self._call.hop, self.state
+        hop.attributes[names.TOKENS_JUDGED] = state.tokens
+        evidence = state.evidence(
+            wants_json=self._ctx.features.wants_json, own_limit=self._ctx.own_limit, complete=state.finished
         )
         if evidence.complete:
             evidence = await held_against_schemas(evidence, self._ctx, hop)
-        return judge(self._ctx, self._attempt, self._endpoint, hop, evidence)
+        return judge(self._ctx, self._attempt, self._call.slot.endpoint, hop, evidence)

@@ -129,27 +129,6 @@ def strip_logprobs(value: Mapping[str, Any]) -> None:
             choice.pop("logprobs", None)
 
 
-class Progress:
-    """Which choices a stream has begun, and which it has finished."""
-
-    __slots__ = ("_finished", "_seen")
-
-    def __init__(self) -> None:
-        self._seen: set[int | None] = set()
-        self._finished: set[int | None] = set()
-
-    def add(self, choices: Iterable[Mapping[str, Any]]) -> None:
-        """Takes the choices of one chunk."""
-        for choice in choices:
-            index = choice.get("index")
-            (self._finished if choice.get("finish_reason") else self._seen).add(index)
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer is whole: there was a finish, and no choice is without one."""
-        return bool(self._finished) and self._seen <= self._finished
-
-
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known.
 
@@ -186,37 +165,45 @@ def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Assembler:
-    """`assemble` as the stream goes: keeps what the answer needs (some 60 bytes a token), not the chunks (1,000)."""
+    """Put a completion together as its chunks come: some 60 bytes a token, where the chunks would take 1,000."""
 
-    __slots__ = ("_choices", "_completion")
+    __slots__ = ("_completion", "choices")
 
     def __init__(self) -> None:
         self._completion: dict[str, Any] = {"object": "chat.completion"}
-        self._choices: dict[int, _Choice] = {}
+        self.choices: dict[int, ChoiceParts] = {}
+        """The choices that have begun, by their index."""
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Takes the next chunk; it may be changed afterwards."""
+        """Take the next chunk; it may be changed afterwards."""
+        self.add_head(chunk)
+        if chunk.get("usage") is not None:
+            self._completion["usage"] = chunk["usage"]
+        for part in chunk["choices"]:
+            self.add_choice(part)
+
+    def add_head(self, chunk: Mapping[str, Any]) -> None:
+        """Take what a chunk says beside its choices and its usage."""
         completion = self._completion
         for key, value in chunk.items():
-            if key not in _OWN_CHUNK_KEYS:
-                if value is not None or key not in completion:
-                    completion[key] = value
-            elif key == "usage" and value is not None:
+            if key not in _OWN_CHUNK_KEYS and (value is not None or key not in completion):
                 completion[key] = value
-        for part in chunk["choices"]:
-            index = part.get("index") or 0
-            choice = self._choices.get(index)
-            if choice is None:
-                choice = self._choices[index] = _Choice(index)
-            choice.add(part)
+
+    def add_choice(self, part: Mapping[str, Any]) -> None:
+        """Take one choice of a chunk."""
+        index = part.get("index") or 0
+        choice = self.choices.get(index)
+        if choice is None:
+            choice = self.choices[index] = ChoiceParts(index)
+        choice.add(part)
 
     def completion(self) -> dict[str, Any]:
-        """The completion; to be asked for once, at the end."""
-        return {**self._completion, "choices": [self._choices[index].value() for index in sorted(self._choices)]}
+        """Return the completion; to be called once, at the end."""
+        return {**self._completion, "choices": [self.choices[index].value() for index in sorted(self.choices)]}
 
 
-class _Choice:
-    """One choice, told in the parts of many chunks."""
+class ChoiceParts:
+    """Put one choice together from its parts in many chunks."""
 
     __slots__ = ("_calls", "_logprobs", "_message", "_rest")
 
@@ -227,6 +214,7 @@ class _Choice:
         self._logprobs: _Pieces | None = None
 
     def add(self, part: Mapping[str, Any]) -> None:
+        """Take the choice's part in one chunk."""
         for key, value in part.items():
             if key == "delta":
                 if value:
@@ -240,6 +228,7 @@ class _Choice:
                 self._rest[key] = value
 
     def value(self) -> dict[str, Any]:
+        """Return the choice that the parts came to."""
         message = self._message.value()
         if self._calls:
             message["tool_calls"] = [self._calls[index].value() for index in sorted(self._calls)]

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.backends.base import BackendError, BadStatus, Truncated
 from gateway.cascade.call import BackendCall, CallOutcome
-from gateway.chat.completions import Usage
+from gateway.chat.stream_state import StreamState
 from gateway.config.schema import BackendConfig
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -36,6 +36,14 @@ def call_at(endpoint: Endpoint, *, stream: bool = True) -> tuple[BackendCall, Le
     """A call that has its slot."""
     ledger = Ledger("r")
     return BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop("attempt", 1, {}), PROMPT), ledger
+
+
+def generated(tokens: int, usage: dict[str, int] | None = None) -> StreamState:
+    """A stream of which so many tokens have come."""
+    state = StreamState()
+    for _ in range(tokens):
+        state.add({"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": usage})
+    return state
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,7 @@ def test_each_outcome_settles_the_call(
 def test_what_was_generated_is_charged_though_the_call_fails(endpoint: Endpoint, outcome: CallOutcome) -> None:
     """Tokens that were seen cost what they cost, whatever becomes of the call."""
     call, ledger = call_at(endpoint)
-    call.tokens = 3
+    call.state = generated(3)
     call.close(outcome)
     assert (ledger.tokens_in, ledger.tokens_out) == (PROMPT, 3)
     assert ledger.cost_usd == call.cost_usd == pytest.approx(3 + PROMPT / 1e6)
@@ -81,7 +89,7 @@ def test_a_whole_answer_that_came_too_late_has_its_prompt_charged(endpoint: Endp
 def test_only_the_first_close_counts(endpoint: Endpoint) -> None:
     """A second outcome changes neither the slot nor the charge nor the hop."""
     call, ledger = call_at(endpoint)
-    call.usage = Usage(5, 2)
+    call.state = generated(4, usage={"prompt_tokens": 5, "completion_tokens": 2})
     call.close("answered")
     call.close(BadStatus(500))
     call.close("lost")

@@ -1,4 +1,4 @@
-"""The request for the rest of an answer, and the seam at which the rest is fitted in."""
+"""The request for the rest of an answer, and the overlap at which the rest is fitted in."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_loop_is_handed_over_once(text: str, left: str) -> None:
     assert without_loop(text) == left
 
 
-def through(seam: Overlap, *pieces: str) -> str:
-    return "".join(seam.feed(piece) for piece in pieces) + seam.close()
+def through(overlap: Overlap, *pieces: str) -> str:
+    return "".join(overlap.feed(piece) for piece in pieces) + overlap.close()
 
 
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def through(seam: Overlap, *pieces: str) -> str:
         (["The sea", " is cold"], "The sea is cold"),
     ],
 )
-def test_a_repetition_at_the_seam_is_dropped(pieces: list[str], left: str) -> None:
+def test_a_repetition_at_the_overlap_is_dropped(pieces: list[str], left: str) -> None:
     """The longest repetition of what was said last is dropped, however it is cut into pieces; nothing else is."""
     assert through(Overlap(SAID), *pieces) == left
 
 
 def test_what_cannot_repeat_is_not_held() -> None:
     """A first token that fits nowhere goes out at once, and so does all that follows it."""
-    seam = Overlap(SAID)
-    assert seam.feed(" full") == " full"
-    assert not seam.open
-    assert seam.feed("the sea is wide") == "the sea is wide"
+    overlap = Overlap(SAID)
+    assert overlap.feed(" full") == " full"
+    assert not overlap.open
+    assert overlap.feed("the sea is wide") == "the sea is wide"
 
 
 def test_no_more_than_a_line_is_held() -> None:
     """However much is repeated, no more than 80 characters wait."""
     said = "".join(f"{number} " for number in range(1000))
-    seam = Overlap(said)
+    overlap = Overlap(said)
     held = said[-80:]
-    assert seam.feed(held[:40]) == ""
-    assert seam.feed(held[40:] + "and on") == "and on"
+    assert overlap.feed(held[:40]) == ""
+    assert overlap.feed(held[40:] + "and on") == "and on"
 
 
 @pytest.mark.parametrize(
@@ -134,19 +134,19 @@ def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
 
 def test_a_second_beginning_is_no_chunk() -> None:
     """The second half has no role, no thoughts of its own, and no chunk that says nothing."""
-    seam = Overlap(SAID)
-    assert not mend(chunk(role="assistant", content=""), seam)
-    assert not mend(chunk(reasoning_content="They want more."), seam)
+    overlap = Overlap(SAID)
+    assert not mend(chunk(role="assistant", content=""), overlap)
+    assert not mend(chunk(reasoning_content="They want more."), overlap)
     first = chunk(role="assistant", content=" full")
-    assert mend(first, seam)
+    assert mend(first, overlap)
     assert first == chunk(content=" full")
-    assert not mend({"choices": []}, seam)
+    assert not mend({"choices": []}, overlap)
 
 
 def test_what_is_held_goes_out_with_the_finish() -> None:
     """A second half that ends while it is held loses nothing."""
-    seam = Overlap(SAID)
-    assert not mend(chunk(content="the sea"), seam)
+    overlap = Overlap(SAID)
+    assert not mend(chunk(content="the sea"), overlap)
     last = chunk(finish="stop")
-    assert mend(last, seam)
+    assert mend(last, overlap)
     assert last == chunk(finish="stop", content="the sea")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.chat.completions import chunks_of
-from gateway.chat.evidence import StreamEvidence, evidence_of
+from gateway.chat.evidence import evidence_of
+from gateway.chat.stream_state import StreamState
 from policies.model import Escalate
 from routing.confidence.judge import Evidence, assess
 
@@ -26,7 +27,7 @@ def evidence(message: dict[str, Any], *, stream: bool) -> Evidence:
     completion = {"choices": [{"message": {"role": "assistant", "content": None} | message, "finish_reason": "stop"}]}
     if not stream:
         return evidence_of(completion, wants_json=WANTS_JSON)
-    grown = StreamEvidence()
+    grown = StreamState(judged=True)
     for chunk in chunks_of(completion):
         grown.add(chunk)
     assert bool(grown.tokens) is any(message.values())
@@ -75,7 +76,7 @@ def test_alternatives_are_read_where_they_are_wanted(stream: bool) -> None:
     content[1]["top_logprobs"] += [{"logprob": None}, "x"]
     choice = {"message": {"content": "tt"}, "delta": {"content": "tt"}, "logprobs": {"content": content}}
     if stream:
-        grown = StreamEvidence(alternatives=2)
+        grown = StreamState(judged=True, alternatives=2)
         grown.add({"choices": [choice]})
         found = grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=False)
     else:
@@ -87,7 +88,7 @@ def test_alternatives_are_read_where_they_are_wanted(stream: bool) -> None:
 
 def test_a_legacy_call_in_pieces() -> None:
     """The arguments of a legacy function call are joined across its chunks."""
-    grown = StreamEvidence()
+    grown = StreamState(judged=True)
     for piece in ({"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ":1}"}):
         grown.add({"choices": [{"index": 0, "delta": {"function_call": piece}}]})
     found = grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=True)
@@ -97,6 +98,6 @@ def test_a_legacy_call_in_pieces() -> None:
 
 def test_a_call_whose_index_is_no_number() -> None:
     """A backend may send anything: the call is read all the same."""
-    grown = StreamEvidence()
+    grown = StreamState(judged=True)
     grown.add({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": [0], "function": FUNCTION}]}}]})
     assert grown.evidence(wants_json=WANTS_JSON, own_limit=False, complete=True).tool_arguments == ['{"a":1}']

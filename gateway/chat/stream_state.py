@@ -1,0 +1,341 @@
+"""What is known of a stream, gathered in one pass over each of its chunks.
+
+A chunk comes in through `add`, once, whoever reads the stream: from then on its tokens, its text, its usage and
+whether the answer is whole stand here and nowhere else. It goes out through `outgoing`, once, if the stream has a
+client: there every chunk gets the id, model and time of the first one, and loses what the client did not ask for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import orjson
+
+from gateway.chat.completions import Assembler, Usage, new_completion_id, top_logprobs, usage_of
+from gateway.chat.evidence import function_pieces, says_more_than_text
+from routing.confidence.judge import Evidence, is_loop
+
+LOOP_CHECK_TOKENS: Final = 32
+"""How many tokens of text come between two looks for a loop."""
+_OBJECT: Final = "chat.completion.chunk"
+_PLAIN_CHOICE: Final = frozenset(("index", "delta", "finish_reason", "logprobs"))
+_TAIL_BLOCKS: Final = 8
+_TAIL_CHARACTERS: Final = 2048
+_LOOKS: Final = 3
+
+Mend = Callable[[dict[str, Any]], bool]
+"""Fits a chunk of a second backend to the text before it, in place; False when nothing of it is left."""
+
+
+class StreamState:
+    """Gather one backend's stream chunk by chunk. `add` is called for every chunk; the rest are views of it."""
+
+    __slots__ = (
+        "_alternatives",
+        "_answer",
+        "_blocks",
+        "_created",
+        "_done",
+        "_fingerprint",
+        "_functions",
+        "_id",
+        "_joined",
+        "_judged",
+        "_logprobs",
+        "_looks",
+        "_looks_for_loops",
+        "_mend",
+        "_model",
+        "_odd_content",
+        "_open",
+        "_strip",
+        "_tops",
+        "finish_reason",
+        "finished",
+        "has_other_output",
+        "last",
+        "miscounted",
+        "refused",
+        "reported",
+        "thought",
+        "tokens",
+        "unchecked",
+        "usage",
+    )
+
+    def __init__(self, *, judged: bool = False, alternatives: int = 0, looks_for_loops: bool = False) -> None:
+        """`judged`: keep the evidence for a judge, with so many `alternatives` of each token, until the commit."""
+        self.tokens = 0
+        """How many tokens the model has generated: by log-probabilities where there are any, else by chunks."""
+        self.finished = False
+        """Whether the answer is whole: a choice has finished, and none that has begun is without its finish."""
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+        """The usage that the backend reported, if it makes sense."""
+        self.reported: dict[str, Any] | None = None
+        """The same as the backend put it, with all its details."""
+        self.miscounted = False
+        """Whether the backend reported a usage that makes no sense."""
+        self.thought = False
+        """Whether the model has streamed what it thinks before it answers."""
+        self.has_other_output = False
+        """Whether it has called a tool or spoken."""
+        self.refused = False
+        self.unchecked: list[str] = []
+        """The pieces of the text since the last look for a loop."""
+        self.last: dict[str, Any] = {}
+        """The last chunk that went out."""
+        self._open: set[int | None] = set()
+        self._done: set[int | None] = set()
+        self._odd_content = False
+        self._blocks: list[str] = []
+        self._joined = 0
+        self._looks = 0
+        self._looks_for_loops = looks_for_loops
+        self._judged = judged
+        self._alternatives = alternatives
+        self._logprobs: list[float] = []
+        self._tops: list[list[float]] = []
+        self._functions: dict[tuple[object, object], tuple[str, str]] = {}
+        self._strip = False
+        self._id: str | None = None
+        self._model: str | None = None
+        self._created: int | None = None
+        self._fingerprint: str | None = None
+        self._mend: Mend | None = None
+        self._answer: Assembler | None = None
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take one chunk, as the backend sent it. Nothing of the chunk is changed."""
+        if chunk.get("usage") is not None:
+            self._add_usage(chunk)
+        for choice in chunk["choices"]:
+            index = choice.get("index")
+            if finish_reason := choice.get("finish_reason"):
+                self.finish_reason = finish_reason
+                self._done.add(index)
+                self._open.discard(index)
+                self.finished = not self._open
+            elif index not in self._open and index not in self._done:
+                self._open.add(index)
+                self.finished = False
+            tokens = 0
+            if delta := choice.get("delta"):
+                content = delta.get("content")
+                if content:
+                    tokens = 1
+                    if type(content) is not str:
+                        self._odd_content = True
+                    elif not index:
+                        self.unchecked.append(content)
+                if len(delta) > 1 or content is None:
+                    tokens = self._add_more(index, delta) or tokens
+            if logprobs := choice.get("logprobs"):
+                entries = logprobs.get("content") if type(logprobs) is dict else None
+                if entries and type(entries) is list:
+                    tokens = (self._add_logprobs(choice, entries) if self._judged else len(entries)) or tokens
+            self.tokens += tokens
+
+    def _add_usage(self, chunk: dict[str, Any]) -> None:
+        usage = usage_of(chunk)
+        if usage is None:
+            self.miscounted = True
+        else:
+            self.usage, self.reported = usage, chunk["usage"]
+
+    def _add_more(self, index: object, delta: dict[str, Any]) -> bool:
+        """Note what a delta has beside its content, and return whether any of that is the model's."""
+        thought = bool(delta.get("reasoning_content") or delta.get("reasoning"))
+        refused = bool(delta.get("refusal"))
+        other_output = says_more_than_text(delta)
+        self.thought = self.thought or thought
+        self.refused = self.refused or refused
+        self.has_other_output = self.has_other_output or other_output
+        if other_output and self._judged:
+            for which, name, arguments in function_pieces(delta):
+                name_so_far, arguments_so_far = self._functions.get((index, which), ("", ""))
+                self._functions[index, which] = (name_so_far or name, arguments_so_far + arguments)
+        return thought or refused or other_output
+
+    def _add_logprobs(self, choice: dict[str, Any], entries: list[Any]) -> int:
+        """Keep the log-probabilities of a chunk's tokens for the judge, and return how many there are."""
+        before = len(self._logprobs)
+        for entry in entries:
+            logprob = entry.get("logprob") if type(entry) is dict else None
+            if type(logprob) is float or type(logprob) is int:
+                self._logprobs.append(float(logprob))
+        if self._alternatives:
+            self._tops += top_logprobs(choice, self._alternatives)
+        return len(self._logprobs) - before
+
+    # --- views of what has come ---------------------------------------------------------------------------------------
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether any chunk had a choice, be it only a role."""
+        return bool(self._open or self._done)
+
+    @property
+    def text(self) -> str:
+        """The text of the first choice so far."""
+        return "".join(self._blocks) + "".join(self.unchecked)
+
+    @property
+    def text_tokens(self) -> int:
+        """The tokens of `text`: its chunks, or one for eight characters where the chunks are larger."""
+        return max(self._joined + len(self.unchecked), len(self.text) // 8)
+
+    @property
+    def more_than_text(self) -> bool:
+        """Whether a tool call, speech or a refusal has begun: another model cannot go on with that."""
+        return self.has_other_output or self.refused or self._odd_content
+
+    def evidence(self, *, wants_json: bool, own_limit: bool, complete: bool) -> Evidence:
+        """Return what a judge can know so far; `complete` when the stream has finished."""
+        return Evidence(
+            text=self.text,
+            logprobs=self._logprobs or None,
+            top_logprobs=self._tops or None,
+            finish_reason=self.finish_reason,
+            tool_names=[name for name, _ in self._functions.values()],
+            tool_arguments=[arguments for _, arguments in self._functions.values()],
+            has_other_output=self.has_other_output,
+            refused=self.refused,
+            wants_json=wants_json,
+            own_limit=own_limit,
+            complete=complete,
+        )
+
+    def is_looping(self) -> bool:
+        """Whether the text is caught in a loop: three looks in a row at its last 256 tokens have found one.
+
+        Called once `unchecked` holds LOOP_CHECK_TOKENS pieces. A small model that has lost its way repeats a few words
+        up to its limit, while a row of a table, or of zeros, is over before the third look.
+        """
+        self._joined += len(self.unchecked)
+        self._blocks.append("".join(self.unchecked))
+        self.unchecked.clear()
+        if not self._looks_for_loops:
+            return False
+        # A token may end within a word: the last word is left out.
+        tail = "".join(self._blocks[-_TAIL_BLOCKS:])[-_TAIL_CHARACTERS:].rpartition(" ")[0]
+        self._looks = self._looks + 1 if is_loop(tail) else 0
+        return self._looks >= _LOOKS
+
+    # --- the way out --------------------------------------------------------------------------------------------------
+
+    def commit(self, chunks: Iterable[dict[str, Any]], model: str, *, strip_logprobs: bool) -> None:
+        """Fix what `outgoing` writes into every chunk; to be called once, before the first chunk goes out.
+
+        The id, model and time are the first that `chunks`, those held so far, name (Azure's very first chunk has an
+        empty id and model). What they lack is made up, `model` for the model. The judge's evidence is dropped.
+        """
+        for chunk in chunks:
+            self._id = self._id or chunk.get("id")
+            self._model = self._model or chunk.get("model")
+            self._created = self._created or chunk.get("created")
+            self._fingerprint = self._fingerprint or chunk.get("system_fingerprint")
+            if self._id and self._model and self._created:
+                break
+        self._id = self._id or new_completion_id()
+        self._model = self._model or model
+        self._created = self._created or int(time.time())
+        self._strip = strip_logprobs
+        self._drop_evidence()
+
+    def follow(self, broken: StreamState, mend: Mend) -> None:
+        """Go on with a broken stream: its id, model, time and fingerprint stay, and `mend` fits each chunk to it."""
+        self._id, self._model, self._created = broken._id, broken._model, broken._created
+        self._fingerprint = broken._fingerprint
+        self.last = broken.last
+        self._mend = mend
+        self._drop_evidence()
+
+    def outgoing(self, chunk: dict[str, Any], data: bytes) -> bytes:
+        """Return the event that carries a chunk to the client; empty where the client is not to see it.
+
+        `data` is the chunk as the backend wrote it: it goes out as it is unless something in the chunk has to change,
+        which changes `chunk` too.
+        """
+        choices = chunk["choices"]
+        changed = False
+        if chunk.get("usage") is not None:
+            if not choices:
+                return b""
+            # Some send the totals with the finish: clients get them in a chunk of their own, and only on request.
+            chunk["usage"] = None
+            changed = True
+        if (
+            chunk.get("id") != self._id
+            or chunk.get("model") != self._model
+            or chunk.get("created") != self._created
+            or chunk.get("object") != _OBJECT
+        ):
+            chunk["id"], chunk["model"], chunk["created"] = self._id, self._model, self._created
+            chunk["object"] = _OBJECT
+            changed = True
+        if self._strip:
+            for choice in choices:
+                if "logprobs" in choice:
+                    del choice["logprobs"]
+                    changed = True
+        if self._mend is not None:
+            chunk.pop("system_fingerprint", None)
+            if self._fingerprint is not None:
+                chunk["system_fingerprint"] = self._fingerprint
+            changed = True
+            if not self._mend(chunk):
+                return b""
+        self.last = chunk
+        if self._answer is not None:
+            self.assemble(chunk)
+        return b"data: %b\n\n" % (orjson.dumps(chunk) if changed else data)
+
+    def _drop_evidence(self) -> None:
+        self._judged = False
+        self._logprobs, self._tops, self._functions = [], [], {}
+
+    # --- the whole answer ---------------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Keep what it takes to put the whole answer together; to be called before the first chunk goes out."""
+        self._answer = Assembler()
+
+    def assemble(self, chunk: dict[str, Any]) -> None:
+        """Keep a chunk for `completion`, after `add`. `outgoing` does so itself, once there is something to collect."""
+        answer = self._answer
+        if answer is None:
+            raise AssertionError("nothing is collected")
+        answer.add_head(chunk)
+        for choice in chunk["choices"]:
+            delta = choice.get("delta")
+            if (
+                delta
+                and len(delta) == 1
+                and "content" in delta
+                and not choice.get("index")
+                and not choice.get("finish_reason")
+                and not choice.get("logprobs")
+                and choice.keys() <= _PLAIN_CHOICE
+                and 0 in answer.choices
+                and type(delta["content"]) is str
+            ):
+                continue  # only text of the first choice: `add` has kept that
+            answer.add_choice(choice)
+
+    def completion(self) -> dict[str, Any]:
+        """Return the completion that the collected chunks spelled out, with the usage if the backend reported one."""
+        answer = self._answer
+        if answer is None:
+            raise AssertionError("nothing is collected")
+        completion = answer.completion()
+        text = self.text
+        for choice in completion["choices"] if text else ():
+            message = choice["message"]
+            if choice["index"] == 0 and (message["content"] is None or isinstance(message["content"], str)):
+                message["content"] = text
+        if self.reported is not None:
+            completion["usage"] = self.reported
+        return completion
