@@ -104,7 +104,9 @@ async def try_attempt(
     try:
         with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
             standing.slot, endpoint = slot, slot.endpoint
-            attempt = _less_the_queue(attempt, slot.queued_s, hop)
+            if slot.queued_s:
+                hop.attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
+                attempt = _less_the_queue(attempt, slot.queued_s)
             hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
             ctx.ledger.attempts += 1
             request = call_for(ctx, attempt, endpoint, hop)
@@ -222,11 +224,8 @@ async def _slot_request(ctx: RequestContext, tier: Tier, attempt: Attempt) -> Sl
     )
 
 
-def _less_the_queue(attempt: Attempt, queued_s: float, hop: Hop) -> Attempt:
+def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
     """Return the attempt with what is left of its time after it has waited in line for its slot."""
-    if not queued_s:
-        return attempt
-    hop.attributes[names.QUEUE] = round(queued_s * 1000, 2)
     return replace(
         attempt,
         timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),

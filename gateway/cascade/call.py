@@ -77,7 +77,7 @@ class BackendCall:
         """Return the whole answer, booked as answered. Raises BackendError."""
         completion = await self.slot.endpoint.backend.complete(request)
         self.usage = usage_of(completion.value)
-        self.answered()
+        self._settle("answered")
         return completion
 
     async def open(self, request: Call, state: StreamState) -> EventStream:
@@ -98,7 +98,8 @@ class BackendCall:
 
     def answered(self) -> None:
         """Book the whole answer now: the slot is free and the charge made, while the hop stays open for the judge."""
-        self._settle("answered")
+        if not self._settled:
+            self._settle("answered")
 
     def hand_over(self) -> None:
         """Keep the call open when its block ends without an error: a stream goes on with it, and closes it."""
@@ -112,7 +113,8 @@ class BackendCall:
         if self._closed:
             return
         self._closed = True
-        self._settle(outcome)
+        if not self._settled:
+            self._settle(outcome)
         attributes = self.hop.attributes
         if stream_end:
             attributes[names.STREAM_END] = stream_end
@@ -132,11 +134,10 @@ class BackendCall:
         return self.usage or self.state.usage or Usage(self.tokens_in, self.state.tokens, estimated=True)
 
     def _settle(self, outcome: CallOutcome) -> None:
-        if self._settled:
-            return
         self._settled = True
-        self.source.close()
-        used = self.used()
+        if self.source is not _UNOPENED:
+            self.source.close()
+        used = self.usage or self.used()
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)
         elif outcome == "answered":
@@ -147,7 +148,7 @@ class BackendCall:
             self.slot.lost()
         else:
             self.slot.free()
-        if self._is_charged(outcome):
+        if outcome == "answered" or self._is_charged(outcome):
             self.cost_usd = charge(self._ledger, self.hop, self.slot.endpoint.config.price, used)
 
     def _is_charged(self, outcome: CallOutcome) -> bool:

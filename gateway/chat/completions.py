@@ -1,4 +1,4 @@
-"""Chat completions as values: a stream's chunks to the whole answer and back, and what can be read off either.
+"""Chat completions as values: turn a stream's chunks into the whole answer and back, and read either.
 
 `assemble` and `chunks_of` are each other's inverse for everything a client sees, so that an answer stored from a stream
 replays as JSON, and one stored from JSON replays as a stream.
@@ -14,16 +14,18 @@ from typing import Any, Final
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 """The server-sent event that ends a whole stream."""
+NUMBER: Final = (float, int)
+"""The types of a number in JSON; a bool is none."""
 _MAX_TOOL_CALLS = 1024
 _NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
-_NAMES = frozenset({"id", "role", "type"})  # told whole, be it more than once
+_NAMES = frozenset({"id", "role", "type"})  # sent whole, be it more than once
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one backend call. `estimated` when the backend did not say."""
+    """Count the tokens of one backend call. `estimated`: by us, as the backend reported none."""
 
     tokens_in: int
     tokens_out: int
@@ -31,7 +33,7 @@ class Usage:
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage | None:
-    """The usage a completion or chunk reports; None when it has none or it is nonsense."""
+    """Return the usage that a completion or chunk reports; None when it has none or it makes no sense."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
         return None
@@ -48,18 +50,18 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
 
 
 def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
-    """The token log-probabilities in a choice of a completion or of a chunk; empty without."""
+    """Return the token log-probabilities in a choice of a completion or of a chunk; empty without."""
     logprobs = holder.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
         return []
     return [
-        float(token["logprob"]) for token in content if isinstance(token, dict) and _is_number(token.get("logprob"))
+        float(token["logprob"]) for token in content if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
     ]
 
 
 def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
-    """The log-probabilities of each token's likeliest alternatives, `most` at most, in a choice; empty without."""
+    """Return the log-probabilities of each token's likeliest alternatives, `most` at most, in a choice."""
     logprobs = holder.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
@@ -68,21 +70,18 @@ def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
         [
             float(one["logprob"])
             for one in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
-            if isinstance(one, dict) and _is_number(one.get("logprob"))
+            if isinstance(one, dict) and type(one.get("logprob")) in NUMBER
         ]
         for token in content
-        if isinstance(token, dict) and _is_number(token.get("logprob"))
+        if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
     ]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def fill_in(completion: dict[str, Any], model: str) -> bool:
-    """Gives a completion, in place, the members that clients rely on and that can be made up without harm; whether it
-    lacked any. A `finish_reason` is none of them: without one nobody knows whether the answer is whole. What is there
-    stays, of whatever type: an answer with an id that is no text is not to be made to look sound.
+    """Add, in place, the members that clients rely on and that can be made up; return whether any was missing.
+
+    A `finish_reason` is none of them: without one nobody knows whether the answer is whole. What is there stays, of
+    whatever type: an answer with an id that is no string is not to be made to look sound.
     """
     lacks: list[tuple[dict[str, Any], str, Any]] = []
     if completion.get("id") in _NOTHING:
@@ -113,24 +112,24 @@ def fill_in(completion: dict[str, Any], model: str) -> bool:
 
 
 def new_completion_id() -> str:
-    """An id for an answer that has none."""
+    """Return an id for an answer that has none."""
     return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def new_call_id() -> str:
-    """An id for a tool call that has none."""
+    """Return an id for a tool call that has none."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def strip_logprobs(value: Mapping[str, Any]) -> None:
-    """Takes out, in place, the log-probabilities that the client did not ask for."""
+    """Remove, in place, the log-probabilities that the client did not ask for."""
     for choice in value["choices"]:
         if isinstance(choice, dict):
             choice.pop("logprobs", None)
 
 
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The chunks that stream a completion: role, content and tool calls, finish, and usage last where it is known.
+    """Yield the chunks that stream a completion: role, content and tool calls, finish, and usage last if it is known.
 
     As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
     (`wants_usage`) may see. The `usage: null` that they expect in all others is added on the way out, in
@@ -157,7 +156,7 @@ def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The completion that a finished stream spelled out. Unknown fields are kept, the last value of each."""
+    """Return the completion that the chunks of a finished stream come to; unknown fields keep their last value."""
     assembler = Assembler()
     for chunk in chunks:
         assembler.add(chunk)
@@ -273,13 +272,13 @@ class ChoiceParts:
 
 
 class _Text(list[str]):
-    """A text in pieces: joined once, at the end."""
+    """Hold a text in pieces, joined once, at the end."""
 
     __slots__ = ()
 
 
 class _Pieces:
-    """An object in pieces: texts, lists and objects go on, and of all else the last that is not null holds."""
+    """Join an object's pieces: texts, lists and objects are continued; of all else the last that is not null holds."""
 
     __slots__ = ("_inner", "_values")
 
@@ -288,7 +287,7 @@ class _Pieces:
         self._inner = inner
 
     def add(self, key: str, value: Any) -> None:
-        """Takes the next piece of one member."""
+        """Take the next piece of one member."""
         have = self._values.get(key)
         if isinstance(value, str):
             if type(have) is _Text:
@@ -313,12 +312,12 @@ class _Pieces:
             self._values[key] = value
 
     def add_all(self, pieces: Mapping[str, Any]) -> None:
-        """Takes the next piece of every member it has."""
+        """Take the next piece of every member it has."""
         for key, value in pieces.items():
             self.add(key, value)
 
     def value(self) -> dict[str, Any]:
-        """What the pieces came to."""
+        """Return what the pieces came to."""
         return {key: _whole(value) for key, value in self._values.items()}
 
 

@@ -19,7 +19,8 @@ def evidence_of(
     """
     choices = completion["choices"]
     message = choices[0]["message"]
-    functions = function_pieces(message)
+    has_other_output = says_more_than_text(message)
+    functions = function_pieces(message) if has_other_output else []
     tops = [top for choice in choices for top in top_logprobs(choice, alternatives)] if alternatives else None
     return Evidence(
         text=_plain(message.get("content")),
@@ -28,7 +29,7 @@ def evidence_of(
         finish_reason=choices[0].get("finish_reason"),
         tool_names=[name for _, name, _ in functions],
         tool_arguments=[arguments for _, _, arguments in functions],
-        has_other_output=says_more_than_text(message),
+        has_other_output=has_other_output,
         refused=bool(message.get("refusal")),
         wants_json=wants_json,
         own_limit=own_limit,

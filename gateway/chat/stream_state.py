@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import Assembler, Usage, new_completion_id, top_logprobs, usage_of
+from gateway.chat.completions import NUMBER, Assembler, Usage, new_completion_id, top_logprobs, usage_of
 from gateway.chat.evidence import function_pieces, says_more_than_text
 from routing.confidence.judge import Evidence, is_loop
 
@@ -163,8 +163,8 @@ class StreamState:
         """Keep the log-probabilities of a chunk's tokens for the judge, and return how many there are."""
         before = len(self._logprobs)
         for entry in entries:
-            logprob = entry.get("logprob") if type(entry) is dict else None
-            if type(logprob) is float or type(logprob) is int:
+            logprob: Any = entry.get("logprob") if type(entry) is dict else None
+            if type(logprob) in NUMBER:
                 self._logprobs.append(float(logprob))
         if self._alternatives:
             self._tops += top_logprobs(choice, self._alternatives)

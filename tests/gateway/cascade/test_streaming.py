@@ -275,6 +275,16 @@ async def test_one_id_and_model_in_all(begin: Begin, upstream: Upstream) -> None
     assert chunks(writes)[-1]["usage"]["estimated"] is True
 
 
+async def test_a_shared_stream_ends_with_its_totals(begin: Begin, upstream: Upstream) -> None:
+    """Any reader of a shared stream may want the totals, so they go out though this client did not ask for them."""
+    upstream.default = Reply(text=LONG)
+    stream = await begin().committed()
+    stream.share()
+    totals = chunks(await written(stream))[-1]
+    assert totals["choices"] == []
+    assert totals["usage"]["completion_tokens"] == 8
+
+
 async def test_a_stream_that_does_not_say_who_it_is(begin: Begin) -> None:
     """One without id, kind, model or time gets them, the same in all its chunks and in what is kept of it."""
     events = ['{"choices":[{"index":0,"delta":{"content":"a"}}]}', '{"choices":[{"index":0,"finish_reason":"stop"}]}']
