@@ -163,22 +163,18 @@ class _ServerSentEvents:
                 raise Truncated(str(error)) from error
             if not chunk:
                 return []
-            if events := self._events(chunk):
+            events: list[Event] = []
+            try:
+                for data in self._parser.feed(chunk):
+                    if data == DONE:
+                        self.done_seen = True
+                        break
+                    events.append(self._event(data))
+            except (InvalidReply, ContextExceeded) as error:
+                self._invalid = error  # the events before it count
+            if events:
                 return events
         return []
-
-    def _events(self, chunk: bytes) -> list[Event]:
-        """The events that these bytes complete, up to the first that is none: what came before it, came."""
-        events: list[Event] = []
-        try:
-            for data in self._parser.feed(chunk):
-                if data == DONE:
-                    self.done_seen = True
-                    break
-                events.append(self._event(data))
-        except (InvalidReply, ContextExceeded) as error:
-            self._invalid = error
-        return events
 
     def _event(self, data: bytes) -> Event:
         """The event, as its bytes came unless something has to be mended. Raises InvalidReply."""
