@@ -1,4 +1,4 @@
-"""The verdict on an answer: its evidence, the head of the backend that gave it, the policy; and what the span says."""
+"""The verdict on an answer, from its evidence, the confidence head of its backend and the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNJUDGED = Assessment(True, None, "nothing stronger follows")
 
 
 def judge(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
-    """Whether the answer that shows this evidence may go out."""
+    """Return whether the answer with this evidence may go out, and note on the hop what that was based on."""
     verdict = assess(evidence, ctx.policy.escalate, endpoint.config.head, attempt.prior)
     attributes = hop.attributes
     attributes[names.CONFIDENCE_BASIS] = verdict.basis
@@ -26,6 +26,6 @@ def judge(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, e
 
 
 def alternatives_for(endpoint: Endpoint) -> int:
-    """How many alternatives of each token the endpoint's head looks at; 0 for none, or without a head."""
+    """Return how many alternatives of each token the endpoint's head reads; 0 for none, or without a head."""
     head = endpoint.config.head
     return 0 if head is None else head.alternatives

@@ -1,4 +1,4 @@
-"""The schemas that came with a request, held against its answer: `response_format`'s, and those of the tools called."""
+"""Check an answer against the JSON schemas of its request: `response_format`'s, and those of the tools it calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
 
 async def held_against_schemas(evidence: Evidence, ctx: RequestContext, hop: Hop) -> Evidence:
-    """The evidence, with how it breaks the request's schemas, if it does and the policy cares.
+    """Return the evidence, with how the answer breaks the request's schemas if it does and the policy asks for that.
 
-    A schema that is not checkable breaks no answer; the span says why it is not.
+    A schema that cannot be checked rejects no answer; the hop says why it cannot.
     """
     invalid = ctx.policy.escalate.when.invalid
     misfit = ""
@@ -31,8 +31,8 @@ async def held_against_schemas(evidence: Evidence, ctx: RequestContext, hop: Hop
 
 
 async def _answer_misfit(text: str, body: Mapping[str, Any], hop: Hop) -> str:
-    found = _answer_schema(body["response_format"])
-    if found is None or await _fits(found, text, hop) is not False:
+    schema = _answer_schema(body["response_format"])
+    if schema is None or await _fits(schema, text, hop) is not False:
         return ""
     return "not what the JSON schema says"
 

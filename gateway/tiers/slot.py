@@ -1,4 +1,4 @@
-"""One call's place at an endpoint, from the moment the call goes out."""
+"""One call's place among those that an endpoint carries at a time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """A place. It ends once, by whichever verdict comes first; later ones change nothing.
+    """Hold a place for one call, and tell the endpoint how the call went.
 
-    `queued_s` is how long the request stood in line for it. Latencies are counted from `called_at`, after that.
+    The verdict is `gateway.cascade.call.BackendCall`'s to give: `succeeded`, `failed`, `lost` or `free`. The first one
+    ends the slot; later ones change nothing. `queued_s` is how long the request waited in line for the slot. Latencies
+    are counted from `called_at`, after that.
     """
 
     __slots__ = ("_first_at", "_over", "_probe", "_retry", "ask", "called_at", "endpoint", "queued_s")
@@ -38,14 +40,14 @@ class Slot:
         return self._first_at is not None
 
     def began(self) -> None:
-        """The first token of a stream is here: others may call too. Whether it succeeds is seen at its end."""
+        """Note the first token of a stream: the endpoint answers. Whether the call succeeds is seen at its end."""
         if self._over or self._first_at is not None:
             return
         self._first_at = self.endpoint.now()
         self.endpoint.began(self.called_at, self.ask.tokens_in, self._first_at)
 
     def succeeded(self, tokens_out: int | None = None) -> None:
-        """The whole answer is here, good or not; of a stream, so many tokens."""
+        """End it with a whole answer, good or not; `tokens_out` are a stream's, for its pace."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -57,7 +59,7 @@ class Slot:
         self._end(now)
 
     def failed(self, error: BackendError) -> None:
-        """The call gave none. Whether that is the endpoint's fault is decided in `gateway.tiers.fault`."""
+        """End it without a whole answer. `gateway.tiers.fault` decides whether the endpoint is to blame."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -70,7 +72,7 @@ class Slot:
         self._end(now)
 
     def lost(self) -> None:
-        """Another call was faster. That this one had no first token by now is all that is learnt from it."""
+        """End it because another call was faster: if no first token had come by now, that is noted as a latency."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -79,7 +81,7 @@ class Slot:
         self._end(now)
 
     def free(self) -> None:
-        """The call is over, and nothing is learnt from it."""
+        """End it without a verdict: the call was cancelled, or never made."""
         if not self._over:
             self._end(self.endpoint.now())
 
