@@ -291,7 +291,7 @@ class StreamState:
         self.last = chunk
         if self._answer is not None:
             self.assemble(chunk)
-        return b"data: %b\n\n" % (orjson.dumps(chunk) if changed else data)
+        return b"data: " + (orjson.dumps(chunk) if changed else data) + b"\n\n"
 
     def _drop_evidence(self) -> None:
         self._judged = False
