@@ -40,8 +40,8 @@ class BackendCall:
         "_handed_over",
         "_ledger",
         "_settled",
-        "begun",
         "cost_usd",
+        "has_begun",
         "hop",
         "slot",
         "source",
@@ -64,7 +64,7 @@ class BackendCall:
         """What has come of the stream: tokens and usage are read there."""
         self.usage: Usage | None = None
         """The usage of a whole answer, where the backend reported any."""
-        self.begun = False
+        self.has_begun = False
         """Whether the first token of a stream is here."""
         self.cost_usd = 0.0
         """What was charged, in US dollars; 0 until the call is settled."""
@@ -89,10 +89,10 @@ class BackendCall:
         self.source = await self.slot.endpoint.backend.stream(request)
         return self.source
 
-    def began(self) -> None:
-        """Note that the first token is here, and how long it took since the call went out. Later calls do nothing."""
-        if not self.begun:
-            self.begun = True
+    def note_first_token(self) -> None:
+        """Note that the first token is here and how long it took since the call went out, once."""
+        if not self.has_begun:
+            self.has_begun = True
             self.slot.began()
             self.hop.attributes[names.TTFT] = round((self.hop.seconds - self.slot.queued_s) * 1000, 2)
 

@@ -174,7 +174,7 @@ class Successor:
                 hop.attributes[names.OUTCOME] = "caller_gone"
                 hop.end("client_gone")
                 raise
-            call.began()
+            call.note_first_token()
             # Its chunks are fitted to the text before them.
             call.state.follow(broken.state, partial(mend, overlap=overlap))
             call.hand_over()

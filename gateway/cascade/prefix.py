@@ -49,8 +49,8 @@ class PrefixBuffer:
                     for event in events:
                         state.add(event.value)
                     self.events += events
-                    if state.tokens and not self._call.begun:
-                        self._call.began()
+                    if state.tokens and not self._call.has_begun:
+                        self._call.note_first_token()
                         # A stronger tier that takes over must find time for a first token of its own.
                         left_s = self._ctx.left().first_token_s - attempt.reserved_s
                         hold_s = min(rules.hold_max, max(0.0, left_s))

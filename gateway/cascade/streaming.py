@@ -137,8 +137,8 @@ class LiveStream:
                     watchdog.since, watchdog.reading = monotonic(), False
                     for event in events:
                         state.add(event.value)
-                    if state.tokens and not call.begun:
-                        call.began()
+                    if state.tokens and not call.has_begun:
+                        call.note_first_token()
                 if not state.finished:
                     raise Truncated("the stream ended before its answer")
                 break
