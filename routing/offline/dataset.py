@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 
 _FIRST_CHOICE = re.compile(r"\n\(?A[.):] ")
 _SHORTEST_QUESTION = 20
+_GZIP = b"\x1f\x8b"
+"""The first bytes of a gzipped file."""
 
 T = TypeVar("T")
 
@@ -85,10 +87,21 @@ class Example:
 
 def read_rows(path: Path) -> list[LabelledRow]:
     """Return the rows of a file. Raises DataError."""
+    return [_row(line, place) for place, line in json_lines(path)]
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield (`FILE:LINE`, line) for each non-blank line of a file, gzipped or not. Raises DataError."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            return [_row(line, f"{path}:{number}") for number, line in enumerate(file, start=1) if line.strip()]
-    except (OSError, EOFError) as error:
+        with path.open("rb") as raw:
+            # Peek, and open only once: `path` may be a pipe.
+            file = gzip.open(raw) if raw.peek(len(_GZIP)).startswith(_GZIP) else raw  # noqa: SIM115  (reads raw, which is closed)
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}:{number}", line
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    except EOFError as error:
         raise DataError(f"{path}: {error}") from None
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from routing.offline.dataset import DataError, unwrapped
+from routing.offline.dataset import DataError, json_lines, unwrapped
 from routing.offline.grading import RULES
 
 Json = dict[str, Any]
@@ -155,18 +155,13 @@ def _dumped(row: Json) -> bytes:
 
 def _lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[str, Json]]:
     """Yield (`FILE:LINE`, object) for each line. With `torn_end`, lines that are not JSON are left out."""
-    try:
-        body = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: {error}") from None
-    for number, line in enumerate(body.splitlines(), start=1):
+    for place, line in json_lines(path):
         try:
-            row = json.loads(line) if line.strip() else None
+            row = json.loads(line)
         except ValueError as error:
             if torn_end:
                 continue
-            raise DataError(f"{path}:{number}: not JSON: {error}") from None
-        if isinstance(row, dict):
-            yield f"{path}:{number}", row
-        elif row is not None:
-            raise DataError(f"{path}:{number}: not an object")
+            raise DataError(f"{place}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: not an object")
+        yield place, row

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.commands._output import console_of_stdout
 from gateway.telemetry.reasons import dollars, milliseconds
 
 Figures = Mapping[str, Any]
@@ -29,7 +28,7 @@ _PIPED = 100
 
 def show(figures: Figures, surface: str | None) -> None:
     """Print the figures on stdout."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPED, highlight=False)
+    console = console_of_stdout(_PIPED)
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(figures[end])) for end in ("from", "to"))
     console.print(f"{figures['requests']} requests of {surface or 'all surfaces'}, {span}\n", markup=False)
     console.print(_paths(figures["paths"]))

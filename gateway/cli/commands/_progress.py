@@ -17,8 +17,11 @@ class OnProgress(Protocol):
 
 
 @contextmanager
-def progress() -> Iterator[OnProgress]:
-    """Show a bar for each stage during the context. A stage that is reported from the start again restarts its bar."""
+def progress(*, quiet: bool = False) -> Iterator[OnProgress]:
+    """Show a bar for each stage during the context; none if `quiet`. A stage that starts again restarts its bar."""
+    if quiet:
+        yield _show_nothing
+        return
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
@@ -29,3 +32,7 @@ def progress() -> Iterator[OnProgress]:
             bars.update(tasks[stage], completed=done, total=total)
 
         yield on_progress
+
+
+def _show_nothing(_stage: str, _done: int, _total: int, /) -> None:
+    """Ignore the progress."""

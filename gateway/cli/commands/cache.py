@@ -19,6 +19,7 @@ from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
+from gateway.cli.commands._output import print_json
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.cache_view import draw_entry, draw_stats, entry_shown, lookups_of, scope_shown, size
@@ -193,7 +194,7 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _print(value: Mapping[str, Any]) -> int:
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    print_json(value)
     return Exit.OK
 
 

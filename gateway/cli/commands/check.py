@@ -6,11 +6,11 @@ import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-
-import orjson
+from typing import Any
 
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.cli.commands._flags import add_config_flags, launch_of
+from gateway.cli.commands._output import print_json
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.warnings import doubts_about
@@ -59,8 +59,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Check, print the findings and return the exit code."""
     findings = _check(args)
-    write = _as_json if args.json else _as_text
-    sys.stdout.write(write(findings) + "\n")
+    if args.json:
+        print_json(_as_json(findings))
+    else:
+        sys.stdout.write(_as_text(findings) + "\n")
     if findings.unreadable:
         return Exit.NOT_DONE
     return Exit.FINDINGS if findings.problems else Exit.OK
@@ -154,10 +156,10 @@ def _verdict(found: _Findings) -> str:
     return ", ".join(counts) if counts else "all is well"
 
 
-def _as_json(found: _Findings) -> str:
+def _as_json(found: _Findings) -> dict[str, Any]:
     tiers = found.deployment.tiers if found.deployment else ()
     policies = found.policies.by_surface.values() if found.policies else ()
-    report = {
+    return {
         "ok": not found.problems,
         "problems": [_row(problem) for problem in found.problems],
         "warnings": [_row(warning) for warning in found.warnings],
@@ -183,7 +185,6 @@ def _as_json(found: _Findings) -> str:
         "cross_encoder": found.cross_encoder or None,
         "surfaces": [{"name": p.surface, "policy": p.label, "version": p.version, "tiers": p.tiers} for p in policies],
     }
-    return orjson.dumps(report, option=orjson.OPT_INDENT_2).decode()
 
 
 def _row(problem: Problem) -> dict[str, str | int]:

@@ -22,6 +22,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Json, Labels, read_tasks
+from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands._progress import progress
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
@@ -182,7 +183,7 @@ def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTas
     for dataset, figure in figures.items():
         shares = (figure["right"], figure["confidence"], figure["right_surest_fifth"])
         table.add_row(dataset, str(figure["n"]), *("-" if one is None else f"{one:.3f}" for one in shares))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console_of_stdout().print(table)
     sys.stdout.write(f"written to {args.out}\n")
 
 

@@ -7,8 +7,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read the records, print their summary, and export them if requested. Raises CommandError."""
-    with _progress(args.json) as on_progress:
+    with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
         rows = _rows(args, on_progress)
         if not rows:
             raise CommandError("no such request is recorded; `tierline trace list` shows those that are")
@@ -144,19 +143,6 @@ def _write(file: Path, rows: list[dict[str, Any]], on_progress: OnProgress) -> N
                     on_progress("writing", number, len(rows))
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[OnProgress]:
-    if quiet or not sys.stderr.isatty():
-        yield _silent
-        return
-    with progress() as on_progress:
-        yield on_progress
-
-
-def _silent(_stage: str, _done: int, _total: int, /) -> None:
-    """No progress: nobody watches."""
 
 
 def _count(text: str) -> int:

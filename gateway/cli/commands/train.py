@@ -11,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.commands import CommandError, train_cache, train_confidence
 from gateway.cli.commands._flags import seed_number, share_number
 from gateway.cli.commands._labelled import read_labelled
+from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
@@ -177,7 +177,7 @@ def _print(metrics: Mapping[str, Any]) -> None:
     for name, figures in metrics["datasets"].items():
         values = [_shown(figures["apgr"].get(method, [])) for method in _METHODS]
         table.add_row(name, str(figures["n"]), *values, *(_shown(figures[f"ece_{tier}"]) for tier in tiers))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console_of_stdout().print(table)
 
 
 def _shown(figure: float | Sequence[float]) -> str:

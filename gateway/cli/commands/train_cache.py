@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from cache.offline.training.pairs import PairError, prepared, read_pairs
@@ -24,6 +23,7 @@ from cache.semantic.verifier import WORDS, Verifier, VerifierError, VerifierWord
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
 from routing.embedding.embedder import Embedder, EmbedderUnavailable, load_embedder
@@ -166,4 +166,4 @@ def _print(fitted: Fitted) -> None:
         for name, figures in by_dataset.items():
             shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
             table.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console_of_stdout().print(table)

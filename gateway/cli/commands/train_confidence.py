@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
 from routing.offline.dataset import DataError, LabelledAnswer, read_rows
@@ -151,4 +151,4 @@ def _print(metrics: Mapping[str, Any]) -> None:
         shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
         figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
         table.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console_of_stdout().print(table)

@@ -435,7 +435,7 @@ def test_a_structural_fault_is_escalated_whatever_its_confidence(
         ("", '{"request_id": "a", "small": 1}\n', "labels.jsonl:1: not a label"),
         ("", '{"request_id": "a", "small": 3, "large": 1}\n', "labels.jsonl:1: small and large are shares"),
         ("", '{"request_id": "a", "small": 1, "large": 1}\n', "no labelled request of chat"),
-        ("what\n", '{"request_id": "a", "small": 1, "large": 1}\n', "ledger.jsonl: not JSON lines"),
+        ("what\n", '{"request_id": "a", "small": 1, "large": 1}\n', "ledger.jsonl:1: not JSON"),
     ],
 )
 def test_a_broken_ledger_is_told_by_file_and_line(

@@ -148,14 +148,14 @@ def test_a_table_is_printed_for_people(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("row", "wrong"),
     [
-        ("{", "line 2: not JSON"),
-        ("[]", "line 2: a row is an object"),
-        ({"a": "x", "same_answer": True}, "line 2: b missing"),
-        ({"a": "x", "b": 3, "same_answer": True}, "line 2: b is a question or a list of messages, not 3"),
-        ({"a": "x", "b": "y", "same_answer": 1}, "line 2: same_answer is true or false, not 1"),
+        ("{", ":2: not JSON"),
+        ("[]", ":2: a row is an object"),
+        ({"a": "x", "same_answer": True}, ":2: b missing"),
+        ({"a": "x", "b": 3, "same_answer": True}, ":2: b is a question or a list of messages, not 3"),
+        ({"a": "x", "b": "y", "same_answer": 1}, ":2: same_answer is true or false, not 1"),
         ({"a": [{"role": "user"}], "b": "y", "same_answer": True}, "messages[0].content"),
-        ({"a": [], "b": "y", "same_answer": True}, "line 2: a: "),
-        ('{"a": "\\ud800", "b": "y", "same_answer": true}', "line 2: a holds a lone surrogate"),
+        ({"a": [], "b": "y", "same_answer": True}, ":2: a: "),
+        ('{"a": "\\ud800", "b": "y", "same_answer": true}', ":2: a holds a lone surrogate"),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(

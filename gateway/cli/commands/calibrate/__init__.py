@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-
-import orjson
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_config_flags, launch_of, share_number
+from gateway.cli.commands._output import print_json
 from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.calibrate import view
 from gateway.cli.commands.calibrate.change import Change, change_to
@@ -117,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     deployment = launch_of(args).deployment()
     surface = find_surface(args.surface, args.policies or SHIPPED, deployment)
     try:
-        with nullcontext(_silent) if args.json else progress() as on_progress:
+        with progress(quiet=args.json) as on_progress:
             labelled = _labelled(args, surface, deployment, on_progress)
             choice = choose(_usable(labelled), args.target, args.delta)
             checked = _checked(args, labelled, on_progress)
@@ -190,7 +188,7 @@ def _print(
         plot(choice, args.plot)
     if args.json:
         report = view.as_json(surface, labelled, choice, checked, change)
-        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
+        print_json(report)
         return
     view.show(surface, labelled, choice)
     if checked is not None:
@@ -214,10 +212,6 @@ def _write(args: argparse.Namespace, change: Change) -> None:
         [f"{change.file} is changed"] if args.write else []
     ):
         sys.stdout.write(done + "\n")
-
-
-def _silent(_stage: str, _done: int, _total: int, /) -> None:
-    """Show no progress; used with --json."""
 
 
 def _target(text: str) -> Target:

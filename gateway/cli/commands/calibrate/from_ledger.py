@@ -20,7 +20,7 @@ from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTra
 from gateway.telemetry import names
 from routing.confidence.judge import Basis
 from routing.offline.calibration.cases import Cases, known_starts
-from routing.offline.dataset import DataError
+from routing.offline.dataset import DataError, json_lines
 
 Attributes = Mapping[str, Any]
 # Reasons that begin otherwise are structural faults, for which an answer is rejected whatever its confidence.
@@ -118,15 +118,11 @@ def _labels(file: Path) -> dict[str, tuple[float, float]]:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        with file.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield f"{file}:{number}", json.loads(line)
-    except OSError as error:
-        raise DataError(f"{file}: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{file}: not JSON lines: {error}") from None
+    for place, line in json_lines(file):
+        try:
+            yield place, json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{place}: not JSON: {error}") from None
 
 
 def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[float, float]) -> _Request | str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands.calibrate.change import Change, key_for
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic
 from routing.offline.calibration.check import Check
@@ -65,7 +64,7 @@ def _flat(point: Point) -> dict[str, Any]:
 
 def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) -> None:
     """Print the curve, and the setting chosen from it."""
-    out = _console()
+    out = console_of_stdout()
     small, large = surface.tiers
     out.print(
         f"{surface.policy.surface}: from {small} ({labelled.models[0]}) to {large} ({labelled.models[1]}); "
@@ -83,10 +82,6 @@ def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) ->
         out.print(_chosen_in_words(choice.point, labelled, choice), style="bold green")
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-
-
 def wanted(target: Target) -> str:
     """Return the target in words."""
     return _WANTED[target.kind].format(target.level)
@@ -94,7 +89,7 @@ def wanted(target: Target) -> str:
 
 def show_check(checked: Check, choice: Choice) -> None:
     """Print the results of calibrating on random halves."""
-    _console().print(
+    console_of_stdout().print(
         f"check: {checked.rounds} random halves of {checked.n} labels, each calibrated by itself: "
         f"the target is missed on all labels in {checked.violated:.1%} (allowed {choice.delta:.0%}), "
         f"on the other half in {checked.violated_held_out:.1%} (that half's own chance included), "

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cache.offline.evaluation.figures import Figure, ServedPairs
 from cache.offline.evaluation.stream import Rates
+from gateway.cli.commands._output import console_of_stdout, print_json
 from gateway.cli.commands.eval import _report
 
 _DIGITS = 6
@@ -87,9 +88,9 @@ def show(report: PairsReport | StreamReport, args: argparse.Namespace) -> None:
     """Print the report as tables, or with --json as one object of figures, with the conditions on stderr."""
     if args.json:
         _report.print_notes(Console(stderr=True, highlight=False, markup=False), report.facts)
-        _report.print_json(report.as_json())
+        print_json(report.as_json())
     else:
-        report.print(_report.console_of_stdout())
+        report.print(console_of_stdout(_report.WIDTH))
 
 
 def _figures(of: ServedPairs | Rates) -> dict[str, Any]:

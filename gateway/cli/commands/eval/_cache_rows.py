@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -20,9 +19,8 @@ from gateway.request.body import ChatBodies
 from policies.model import Policy
 from routing.embedding.embedder import Embedder
 from routing.features import features_of
-from routing.offline.dataset import DataError
+from routing.offline.dataset import DataError, json_lines
 
-_GZIP = b"\x1f\x8b"
 _SHOWN = 80
 _BODIES = ChatBodies(Limits())
 _TENANT = "evaluation"
@@ -46,13 +44,7 @@ def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[Cach
 
     Raises DataError.
     """
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == _GZIP
-        with gzip.open(path, "rb") if zipped else path.open("rb") as file:
-            rows = list(_rows(file, path))
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: {error}") from None
+    rows = list(_rows(path))
     if not rows:
         raise DataError(f"{path}: no rows")
     if group is not None:
@@ -66,13 +58,12 @@ def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[Cach
     return rows
 
 
-def _rows(file: IO[bytes] | gzip.GzipFile, path: Path) -> Iterator[CacheRow]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            try:
-                yield _row(line)
-            except (ValueError, InvalidRequest) as error:
-                raise DataError(f"{path}, line {number}: {error}") from None
+def _rows(path: Path) -> Iterator[CacheRow]:
+    for place, line in json_lines(path):
+        try:
+            yield _row(line)
+        except (ValueError, InvalidRequest) as error:
+            raise DataError(f"{place}: {error}") from None
 
 
 def _row(line: bytes) -> CacheRow:

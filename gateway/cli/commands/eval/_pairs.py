@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routing.offline.dataset import DataError
+from routing.offline.dataset import DataError, json_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +26,9 @@ def read_pairs(path: Path) -> tuple[list[QuestionPair], int]:
 
     Raises DataError.
     """
-    pairs, conversations = [], 0
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    pair = _pair(line, f"{path}:{number}")
-                    conversations += pair is None
-                    pairs += [pair] if pair else []
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: {error}") from None
-    return pairs, conversations
+    every = [_pair(line, place) for place, line in json_lines(path)]
+    pairs = [pair for pair in every if pair is not None]
+    return pairs, len(every) - len(pairs)
 
 
 def _pair(line: bytes, place: str) -> QuestionPair | None:

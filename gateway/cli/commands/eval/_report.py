@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,13 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._labelled import Labelled
+from gateway.cli.commands._output import console_of_stdout, print_json
 from gateway.cli.commands._progress import OnProgress
 from routing.offline.evaluation.figures import (
     ALWAYS_LARGE,
@@ -33,7 +32,8 @@ from routing.offline.evaluation.figures import (
 _ALWAYS_THERE = ("apgr", "cpt50", "cpt80", "calls95", "calls99", "ece")
 _METHODS = ("random", ALWAYS_SMALL, ALWAYS_LARGE, "groups", "length", "raw_logprob", "ours", "oracle")
 _HEADINGS = {"datasets": "data set", "prefix": "first tokens"}
-_WIDTH = 100
+WIDTH = 100
+"""Columns of a report that is not printed to a terminal."""
 _DIGITS = 5
 _NONE = "-"
 
@@ -100,23 +100,13 @@ def show(report: Report, args: argparse.Namespace) -> None:
     if args.json:
         print_json(as_json(report))
         return
-    console = console_of_stdout()
+    console = console_of_stdout(WIDTH)
     console.print(report.title, style="bold")
     _print(console, report.figures)
     for heading, rows in report.parts.items():
         console.print(_in_parts(_HEADINGS[heading], rows))
         console.print()
     print_notes(console, report.notes)
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Print one indented JSON object on stdout."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
-
-
-def console_of_stdout() -> Console:
-    """Return a console on stdout: as wide as the terminal, or a hundred columns if it is not one."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False, markup=False)
 
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from gateway.cli.commands._flags import seed_number
+from gateway.cli.commands._output import console_of_stdout, print_json
 from gateway.cli.commands._progress import progress
 from gateway.cli.commands.eval import _report
 from gateway.cli.commands.eval._artefact import ServedArtefact
@@ -107,7 +108,7 @@ def evaluate(args: argparse.Namespace) -> int:
     artefact = {"path": args.artefact, "version": served.model.version}
     facts = {"artefact": artefact, "embedding": served.embedder.name, "seed": args.seed, "notes": notes}
     if args.json:
-        _report.print_json({**_as_json(stability), "n": len(pairs), "pairs": args.pairs.name, **facts})
+        print_json({**_as_json(stability), "n": len(pairs), "pairs": args.pairs.name, **facts})
     else:
         title = f"{args.pairs.name}: n = {len(pairs):,} pairs; artefact {served.model.version}, {served.embedder.name}"
         _print(title, stability, notes)
@@ -187,7 +188,7 @@ def _as_json(found: _Stability) -> dict[str, Any]:
 
 
 def _print(title: str, found: _Stability, notes: Sequence[str]) -> None:
-    console = _report.console_of_stdout()
+    console = console_of_stdout(_report.WIDTH)
     console.print(title, style="bold")
     console.print(f"in domain: {_report.percent(found.in_domain)} of the texts; ", end="")
     console.print(f"of {_report.percent(found.flips)} of the pairs only one is")
