@@ -283,7 +283,7 @@ class Endpoint:
             self.retries.retry_failed(now)
         closed = self.breaker.rest is None
         status = error.status if isinstance(error, BadStatus) else None
-        asked = error.retry_after_s if isinstance(error, BadStatus) else None
+        retry_after_s = error.retry_after_s if isinstance(error, BadStatus) else None
         if self._limit is not None and (status in _PAUSES or isinstance(error, TimedOut)):
             self._limit.overloaded(now)
             self._resize()
@@ -295,7 +295,7 @@ class Endpoint:
             self.breaker.refuse(error.refusal, _REFUSED_REST_S, reason, now, error.status)
         elif isinstance(error, BadStatus) and error.asks_for_pause:
             reason = f"asking for a pause (status {error.status})"
-            self.breaker.pause(self._pause(asked, now), reason, now, error.status)
+            self.breaker.pause(self._pause(retry_after_s, now), reason, now, error.status)
         else:
             alone = not any(not other.unavailable() for other in self.siblings)
             self.breaker.failed(error.error_type, called_at, now, alone=alone)
@@ -325,9 +325,9 @@ class Endpoint:
             self.refused = refused
             self.on_refusal(self.config, rest.reason if rest is not None else "", own)
 
-    def _pause(self, asked: float | None, now: float) -> float:
-        if asked is not None:
-            return min(asked, _MAX_REST_S)
+    def _pause(self, retry_after_s: float | None, now: float) -> float:
+        if retry_after_s is not None:
+            return min(retry_after_s, _MAX_REST_S)
         if self.breaker.pause_s(now) is None:
             self._pauses += 1
         return min(2.0 ** max(0, self._pauses - 1), _MAX_BACKOFF_S) * random.uniform(0.8, 1.2)  # noqa: S311

@@ -119,10 +119,10 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
 
 
 async def _show(administration: Administration, args: argparse.Namespace) -> int:
-    found = await administration.find(args.entry)
-    if found is None:
+    entry = await administration.find(args.entry)
+    if entry is None:
         raise _no_entry(args.entry)
-    shown = entry_shown(found)
+    shown = entry_shown(entry)
     if args.json:
         return _print(shown)
     draw_entry(shown, Console(highlight=False))
@@ -153,13 +153,13 @@ async def _purge(administration: Administration, args: argparse.Namespace) -> in
 async def _purge_entry(administration: Administration, args: argparse.Namespace) -> int:
     if args.surface or args.tag or args.tenant or args.team:
         raise CommandError("--entry names one answer; remove --surface, --tag, --tenant and --team")
-    found = await administration.remove(args.entry)
-    if found is None:
+    entry = await administration.remove(args.entry)
+    if entry is None:
         raise _no_entry(args.entry)
     if args.json:
-        return _print({"entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)})
-    copies = f", with {len(found.copies)} copies" if found.copies else ""
-    sys.stdout.write(f"Entry {found.id} of {found.scope.surface} ({found.scope.owner}) is removed{copies}.\n")
+        return _print({"entry": entry.id, "scopes": 1, "entries": 1 + len(entry.copies)})
+    copies = f", with {len(entry.copies)} copies" if entry.copies else ""
+    sys.stdout.write(f"Entry {entry.id} of {entry.scope.surface} ({entry.scope.owner}) is removed{copies}.\n")
     return Exit.OK
 
 

@@ -106,8 +106,8 @@ def _read(paths: list[Path], model: str) -> tuple[list[dict[str, Any]], list[Lab
         rows = read_rows(path)
         some = [row.answers[model] for row in rows if model in row.answers]
         if not some:
-            known = sorted({name for row in rows for name in row.answers})
-            raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(known) or 'no model'}")
+            models = sorted({name for row in rows for name in row.answers})
+            raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(models) or 'no model'}")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         right = round(sum(answer.correct for answer in some) / len(some), 4)
         sources.append({"file": path.name, "sha256": digest, "answers": len(some), "right": right})

@@ -71,10 +71,10 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
     @router.get("/entries/{entry_id}")
     async def show(request: Request, entry_id: str) -> Response:
         admitted(request)
-        found = await _answered(administration.find(_id(entry_id)))
-        if found is None:
+        entry = await _answered(administration.find(_id(entry_id)))
+        if entry is None:
             raise _no_entry(entry_id)
-        return _json({"object": "cache.entry", **entry_shown(found)})
+        return _json({"object": "cache.entry", **entry_shown(entry)})
 
     @router.delete("/entries/{entry_id}")
     async def remove(request: Request, entry_id: str) -> Response:
@@ -113,10 +113,10 @@ async def _purged(steps: Steps, body: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def _removed(steps: Steps, entry_id: str) -> dict[str, Any]:
-    found = await _answered(steps.cache.administration.remove(_id(entry_id)))
-    if found is None:
+    entry = await _answered(steps.cache.administration.remove(_id(entry_id)))
+    if entry is None:
         raise _no_entry(entry_id)
-    return {"object": "cache.purge", "entry": found.id, "scopes": 1, "entries": 1 + len(found.copies)}
+    return {"object": "cache.purge", "entry": entry.id, "scopes": 1, "entries": 1 + len(entry.copies)}
 
 
 async def _answered(operation: Any) -> Any:

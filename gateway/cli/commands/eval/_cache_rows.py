@@ -48,10 +48,10 @@ def read_rows(path: Path, group: str | None, limit: int, seed: int) -> list[Cach
     if not rows:
         raise DataError(f"{path}: no rows")
     if group is not None:
-        known = sorted({row.group for row in rows})
+        groups = sorted({row.group for row in rows})
         rows = [row for row in rows if row.group == group]
         if not rows:
-            raise DataError(f"{path}: no group {group!r}; there are: {', '.join(known)}")
+            raise DataError(f"{path}: no group {group!r}; there are: {', '.join(groups)}")
     if 0 < limit < len(rows):
         chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
         rows = [rows[i] for i in np.sort(chosen)]

@@ -175,8 +175,8 @@ def _cross_validated(
         held = one.rows[one.held]
         table[held] = by_table(some, Outcomes.of(some), one.fold)[one.held]
         watch = _part_of(on_progress, number, len(rounds))
-        said = cross_validate(some, embedder, Recipe(seed=seed), one.fold, watch)
-        probabilities[held] = said[one.held][:, [0, -1]]
+        scores = cross_validate(some, embedder, Recipe(seed=seed), one.fold, watch)
+        probabilities[held] = scores[one.held][:, [0, -1]]
     return table, probabilities
 
 
