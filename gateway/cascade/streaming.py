@@ -156,10 +156,6 @@ class LiveStream:
         for data in self._finish():
             yield data
 
-    def share(self) -> None:
-        """Have the stream end with its totals, which any of its readers may want. Call it before the first event."""
-        self._include_usage = True
-
     def lose(self) -> None:
         """Close the stream, of which nothing was sent: another answer goes out."""
         self.end = names.LOST
