@@ -55,7 +55,7 @@ _COMPLETIONS = "/chat/completions"
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
-def build(deployment: Deployment, source: PolicySource) -> Steps:
+def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None = None) -> Steps:
     """Everything wired, nothing started.
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
@@ -80,7 +80,7 @@ def build(deployment: Deployment, source: PolicySource) -> Steps:
         metrics.watch_learning(cache.audits.state)
     reloader = _reloader(source, policies, metrics)
     hedge_budgets = HedgeBudgets(tiers)
-    gate = LoadShedder(deployment.limits.in_flight)
+    gate = gate or LoadShedder(deployment.limits.in_flight)
     embedding = EmbeddingService(embedder, deployment.embedding.kind)
     return Steps(
         deployment=deployment,

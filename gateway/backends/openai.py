@@ -244,7 +244,7 @@ async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
         raise Truncated("the stream ended before its answer")
     value = state.completion()
     fill_in(value, model)
-    return Completion(orjson.dumps(value), value)
+    return Completion(orjson.dumps(value), value, sound=not state.miscounted)
 
 
 def _completion(raw: bytes, model: str) -> Completion:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,8 @@ def served(tmp_path: Path, local_upstream: Upstream, store: LocalStore, memory: 
     (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config(local_upstream.url, None, store.url)))
     launch = Launch(config=tmp_path / "tierline.yaml", policies=tmp_path / "policies")
     deployment = launch.deployment({})
-    steps = replace(
-        build(deployment, launch.policy_source(deployment)), gate=LoadShedder(1000, memory=lambda: memory.share)
-    )
+    gate = LoadShedder(1000, memory=lambda: memory.share)
+    steps = build(deployment, launch.policy_source(deployment), gate)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = server_of(steps)
