@@ -6,8 +6,8 @@ A connection that was abandoned during an exchange is never reused: its next rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 MAX_CONNECTIONS = 256
 """Maximum connections to one server for commands that do not block."""
@@ -22,15 +22,14 @@ class AllInUse(Exception):
 
 
 class Wire(Protocol):
-    """The part of a connection that is used here; redis-py's connections implement it."""
-
-    socket_timeout: float | None
+    """The part of a connection that is used here."""
 
     @property
-    def is_connected(self) -> bool: ...
-    async def connect(self) -> Any: ...
-    async def can_read(self) -> bool: ...
-    async def disconnect(self, nowait: bool = False) -> None: ...
+    def usable(self) -> bool:
+        """False once the connection is lost, or has unread bytes: it is out of step with its server then."""
+
+    async def disconnect(self) -> None:
+        """Close the connection without waiting."""
 
 
 W = TypeVar("W", bound=Wire)
@@ -39,7 +38,8 @@ W = TypeVar("W", bound=Wire)
 class WirePool(Generic[W]):
     """A bounded pool of connections. One that was abandoned during an exchange is never reused."""
 
-    def __init__(self, dial: Callable[[], W], most: int) -> None:
+    def __init__(self, dial: Callable[[], Awaitable[W]], most: int) -> None:
+        """`dial` returns a new connection, or leaves nothing open."""
         self._make = dial
         self._most = most
         self._count = 0
@@ -51,8 +51,7 @@ class WirePool(Generic[W]):
         """Return a connected connection for one exchange. Raises AllInUse at once if the limit is reached."""
         while self._idle:
             connection = self._idle.pop()
-            # Readable means unread bytes or an end of file: it is out of sync, or the server has closed it.
-            if connection.is_connected and not await connection.can_read():
+            if connection.usable:
                 return connection
             await self._drop(connection)
         if self._count >= self._most or len(self._dialling) >= _MAX_DIALLING:
@@ -62,7 +61,7 @@ class WirePool(Generic[W]):
 
     async def give_back(self, connection: W, *, clean: bool) -> None:
         """End an exchange; `clean` when every reply was read."""
-        if clean and connection.is_connected and not self._closed:
+        if clean and connection.usable and not self._closed:
             self._idle.append(connection)
         else:
             await self._drop(connection)
@@ -82,18 +81,14 @@ class WirePool(Generic[W]):
 
     async def _drop(self, connection: W) -> None:
         self._count -= 1
-        await connection.disconnect(nowait=True)
+        await connection.disconnect()
 
     async def _dial(self) -> W:
-        connection = self._make()
         try:
-            await connection.connect()
+            return await self._make()
         except BaseException:
-            await self._drop(connection)
+            self._count -= 1
             raise
-        # From here on one deadline covers each whole exchange; redis-py would create two timers and a task for each.
-        connection.socket_timeout = None
-        return connection
 
     async def _wait_for(self, dialling: asyncio.Task[W]) -> W:
         """Return the new connection. If cancelled, it goes to the pool, so that slow handshakes still complete."""

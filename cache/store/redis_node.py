@@ -21,11 +21,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import hiredis
 from redis import exceptions as errors
+from redis._parsers.base import BaseParser
 from redis.asyncio.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -76,12 +78,89 @@ class Moved:
     asking: bool
 
 
+class StoreConnection(asyncio.Protocol):
+    """One connection to a server, for one exchange at a time.
+
+    redis-py opens it: address, TLS, credentials, database. From then on this reads and writes, since redis-py's way to
+    one reply takes some twenty Python calls.
+    """
+
+    def __init__(self, opened: AbstractConnection) -> None:
+        writer = opened._writer
+        if writer is None:
+            raise ConnectionResetError("the connection was lost when it had just been made")
+        self._opened = opened
+        self._transport = writer.transport
+        self._parser = hiredis.Reader(protocolError=errors.InvalidResponse, replyError=BaseParser.parse_error)
+        self._waiting: asyncio.Future[list[Any]] | None = None
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self.usable = True
+        """False once it is lost, or has got bytes that belong to no exchange."""
+        self._transport.set_protocol(self)
+
+    async def exchange(self, commands: bytes, replies: int) -> list[Any]:
+        """Write packed commands and return their replies in order; a refusal is an exception among them.
+
+        Raises OSError or RedisError when the connection or the server fails.
+        """
+        if not self.usable:
+            raise ConnectionResetError("the connection is lost")
+        self._replies, self._wanted = [], replies
+        waiting: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting = waiting
+        self._transport.write(commands)
+        try:
+            return await waiting
+        finally:
+            self._waiting = None
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come; the last reply wanted ends the exchange."""
+        self._parser.feed(data)
+        try:
+            while (reply := self._parser.gets()) is not False:
+                self._replies.append(_redirected(reply) if isinstance(reply, errors.RedisError) else reply)
+        except errors.RedisError as error:
+            self._fail(error)
+            return
+        if self._waiting is None:
+            self.usable = False
+        elif len(self._replies) >= self._wanted and not self._waiting.done():
+            self._waiting.set_result(self._replies)
+
+    def eof_received(self) -> None:
+        """Close; the server has ended the connection."""
+        self._fail(ConnectionResetError("the server has closed the connection"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Note the loss, and end the exchange with it."""
+        self._fail(error or ConnectionResetError("the connection is lost"))
+
+    async def disconnect(self) -> None:
+        """Close the connection without waiting."""
+        self.usable = False
+        await self._opened.disconnect(nowait=True)
+
+    def _fail(self, error: Exception) -> None:
+        self.usable = False
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(error)
+
+
+def _redirected(error: errors.RedisError) -> Any:
+    """Return an error reply as a value; a redirection as a `Moved`."""
+    if isinstance(error, errors.AskError):
+        return Moved(error.slot_id, error.host, error.port, asking=not isinstance(error, errors.MovedError))
+    return error
+
+
 class Node:
     """One server. `on_trouble` is called for every failure that may be the server's. For one event loop."""
 
     def __init__(
         self,
-        dial: Callable[[], AbstractConnection],
+        dial: Callable[[], Awaitable[StoreConnection]],
         where: str,
         clock: Callable[[], float],
         on_trouble: Callable[[], None],
@@ -184,7 +263,7 @@ class Node:
 
     async def _exchange(
         self,
-        pool: WirePool[AbstractConnection],
+        pool: WirePool[StoreConnection],
         commands: bytes,
         replies: int,
         limit_s: float,
@@ -194,15 +273,13 @@ class Node:
 
         An error reply is raised; for commands listed in `optional` a refusal is returned instead.
         """
-        connection: AbstractConnection | None = None
+        connection: StoreConnection | None = None
         answers: list[Any] = []
         keep = True
         try:
             with Deadline(limit_s * self._slack):
                 connection = await pool.take()
-                await connection.send_packed_command(commands, check_health=False)
-                while len(answers) < replies:
-                    answers.append(await _reply(connection))
+                answers = await connection.exchange(commands, replies)
             for place, answer in enumerate(answers):
                 if isinstance(answer, errors.RedisError) and not (place in optional and _is_of_an_index(answer)):
                     raise answer
@@ -253,14 +330,14 @@ class Dialler:
         """Return the node that the URL names, not connected yet."""
         options = self._options
         where = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
-        return Node(ConnectionPool(**options).make_connection, where, self._clock, on_trouble, self._slack)
+        return Node(_dialler(options), where, self._clock, on_trouble, self._slack)
 
     def at(self, host: str, port: int, on_trouble: Callable[[], None]) -> Node:
         """Return another node of the same cluster, not connected yet."""
         options = {**self._options, "host": host, "port": port}
         if options.get("connection_class") is UnixDomainSocketConnection:
             del options["connection_class"], options["path"]
-        return Node(ConnectionPool(**options).make_connection, f"{host}:{port}", self._clock, on_trouble, self._slack)
+        return Node(_dialler(options), f"{host}:{port}", self._clock, on_trouble, self._slack)
 
 
 def is_refusal(answer: Any) -> bool:
@@ -278,14 +355,19 @@ def _limits(slack: float) -> dict[str, Any]:
     }
 
 
-async def _reply(connection: AbstractConnection) -> Any:
-    """Return one reply; a server's error is returned, not raised, so that the replies after it are read too."""
-    try:
-        return await connection.read_response(disable_decoding=True)
-    except errors.AskError as error:
-        return Moved(error.slot_id, error.host, error.port, asking=not isinstance(error, errors.MovedError))
-    except errors.ResponseError as error:
-        return error
+def _dialler(options: Mapping[str, Any]) -> Callable[[], Awaitable[StoreConnection]]:
+    make = ConnectionPool(**options).make_connection
+
+    async def dial() -> StoreConnection:
+        opened = make()  # type: ignore[no-untyped-call]
+        try:
+            await opened.connect()
+        except BaseException:
+            await opened.disconnect(nowait=True)
+            raise
+        return StoreConnection(opened)
+
+    return dial
 
 
 def _is_of_an_index(error: errors.RedisError) -> bool:

@@ -75,7 +75,7 @@ def measure(folder: Path) -> dict[str, Counts]:
         paths["raw proxy"] = _requests(raw, "bare")
         paths["raw proxy, chunk"] = _chunk(raw, "bare")
         paths["bare"] = _requests(ours, "bare", way="direct")
-        paths["exact hit"] = _requests(ours, "full", way="cache-exact", warm=1)
+        paths["exact hit"] = _requests(ours, "full", way="cache-exact")
         paths["semantic hit"] = _semantic(ours)
         paths["miss"] = _requests(ours, "full", unique=True, way="direct")
         paths["stream, committed chunk"] = _chunk(ours, "bare", way="direct")
