@@ -68,6 +68,10 @@ format: $(VENV)/.dev ## Let ruff format and sort
 bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--help")
 	@$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: budgets
+budgets: $(VENV)/.dev ## Count what each path of a request costs, and hold it against its limits (ARGS="--help")
+	@$(BIN)/python -m tests.bench.budgets $(ARGS)
+
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM against sentence-transformers, in a venv with torch
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
@@ -45,19 +46,18 @@ class App:
         self._admin_port = admin.port if admin is not None else None
         self._admin = RequestIdMiddleware(_api(steps, admin_router(steps, admin))) if admin is not None else None
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one ASGI request, or run the application's lifespan."""
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Answer one ASGI request, or run the application's lifespan. It returns the coroutine of whoever does that."""
         if scope["type"] == "http":
             if self._admin is not None and scope["server"][1] == self._admin_port:
-                await self._admin(scope, receive, send)
-            elif scope["path"] in CHAT and scope["method"] == "POST":
-                await self._chat(scope, receive, send)
-            else:
-                await self._others(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await _lifespan(self._steps, scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000})
+                return self._admin(scope, receive, send)
+            if scope["path"] in CHAT and scope["method"] == "POST":
+                return self._chat(scope, receive, send)
+            return self._others(scope, receive, send)
+        if scope["type"] == "lifespan":
+            return _lifespan(self._steps, scope, receive, send)
+        closed: Coroutine[Any, Any, None] = send({"type": "websocket.close", "code": 1000})
+        return closed
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
         try:

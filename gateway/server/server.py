@@ -207,6 +207,7 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
         loop="uvloop",
         http="gateway.server.http_protocol:HttpProtocol",
         lifespan="on",
+        interface="asgi3",
         access_log=False,
         proxy_headers=False,
         log_config=None,

@@ -30,7 +30,7 @@ from tests.support.wait import until
 
 LIMITS = HERE / "budgets.json"
 WHAT = ("calls", "tasks", "timers", "callbacks", "round_trips", "store_bytes", "peak_bytes")
-HELD = {"calls": 0.05, "tasks": 0.3, "timers": 0.3, "callbacks": 0.5, "round_trips": 0.5}
+HELD = {"calls": 0.1, "tasks": 0.3, "timers": 0.3, "callbacks": 0.5, "round_trips": 0.5}
 """What is held against its limit, and how far above it may be: the background adds a few events, more on a slow
 machine. The rest is printed only."""
 _REQUESTS = 60

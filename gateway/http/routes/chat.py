@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
 from typing import Any
 
@@ -47,18 +47,9 @@ class ChatCompletions:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request, whatever happens, and leave the rest to `write_behind`."""
-        exchange = _Exchange(self._steps, self._bodies, scope, receive, send)
-        self._steps.gate.enter()
-        self._steps.metrics.request_started()
-        try:
-            await exchange.run()
-        finally:
-            self._steps.metrics.request_ended()
-            self._steps.gate.leave()
-            exchange.close()
-            self._steps.write_behind.finish(exchange.trace, exchange.ledger, exchange.reply)
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Answer one request. It returns the coroutine: every coroutine between costs a call for each chunk sent."""
+        return _Exchange(self._steps, self._bodies, scope, receive, send).run()
 
 
 class _Exchange:
@@ -70,7 +61,7 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._headers = known_headers(scope["headers"])
-        self.reply: Reply | None = None
+        self._reply: Reply | None = None
         self._started = False
         self._events_open = False
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
@@ -83,22 +74,20 @@ class _Exchange:
         self.ledger = Ledger(request_id_of(self._headers))
 
     async def run(self) -> None:
-        """Read the request, answer it, send the reply."""
+        """Read the request, answer it, send the reply, and leave the rest to `write_behind`, whatever happens."""
+        steps = self._steps
+        steps.gate.enter()
+        steps.metrics.request_started()
         try:
-            self.reply = reply = await self._answer()
-            if self._client.absent:  # the answer was made for others who wait for it
-                self._client_left()
-                if reply.stream is not None:
-                    reply.stream.close()
+            self._reply = reply = await self._answer()
+            if reply.events is None:
+                await self._send_body(reply)
             else:
-                await self._send_reply(reply)
+                await self._send_stream(reply, reply.events)
         except ClientGone:
             self._client_left()
         except ApiError as error:
-            if self._client.absent:
-                self._client_left()
-            else:
-                await self._fail(error)
+            await self._fail(error)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
@@ -109,9 +98,14 @@ class _Exchange:
         except Exception:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self._fail(InternalError())
+        finally:
+            steps.metrics.request_ended()
+            steps.gate.leave()
+            self._close()
+            steps.write_behind.finish(self.trace, self.ledger, self._reply)
 
-    def close(self) -> None:
-        """Closes the books, after the last byte."""
+    def _close(self) -> None:
+        """Note the request's times, after the last byte."""
         self._client.unwatch()
         if self._alive is not None:
             self._alive.abandon()
@@ -136,20 +130,43 @@ class _Exchange:
         if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
             self._alive = EarlyHead(ctx, self._send)
             self._alive.begin()
-        return await answer(ctx, steps)
+        reply = await answer(ctx, steps)
+        if self._client.absent:  # it was made for others who wait for it
+            self._reply = reply
+            if reply.stream is not None:
+                reply.stream.close()
+            raise ClientGone
+        return reply
 
-    async def _send_reply(self, reply: Reply) -> None:
-        ledger = self.ledger
-        ledger.status = 200
+    async def _send_body(self, reply: Reply) -> None:
+        self.ledger.status = 200
         headers = self._explained()
         headers += reply.extra
-        if reply.events is None:
-            ledger.ttft_ms = self.trace.root.seconds * 1000
-            self._started = True
-            await send_json(self._send, 200, headers, reply.body)
-            return
+        self.ledger.ttft_ms = self.trace.root.seconds * 1000
+        self._started = True
+        await send_json(self._send, 200, headers, reply.body)
+
+    async def _send_stream(self, reply: Reply, events: AsyncGenerator[bytes]) -> None:
+        self.ledger.status = 200
+        headers = self._explained()
+        headers += reply.extra
+        send, counted = self._send, self._counted
         try:
-            await self._stream(reply, reply.events, headers)
+            if self._alive is not None and await self._alive.stopped():
+                events = self._alive.events(events, reply.extra)
+            else:
+                await start_events(send, headers)
+            self._started = self._events_open = True
+            self.ledger.ttft_ms = self.trace.root.seconds * 1000
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    sent = with_null_usage(event) if counted else event
+                    await send({"type": "http.response.body", "body": sent, "more_body": True})
+            if reply.stream is not None and reply.stream.end != "done":
+                self.ledger.error = reply.stream.end
+            # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be another.
+            self._events_open = False
+            await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if reply.stream is not None and not self._client.gone:
                 reply.stream.end = "drain"
@@ -158,24 +175,6 @@ class _Exchange:
             if reply.stream is not None:
                 reply.stream.close()
 
-    async def _stream(self, reply: Reply, events: AsyncGenerator[bytes], headers: list[Header]) -> None:
-        send = self._send
-        if self._alive is not None and await self._alive.stopped():
-            events = self._alive.events(events, reply.extra)
-        else:
-            await start_events(send, headers)
-        self._started = self._events_open = True
-        self.ledger.ttft_ms = self.trace.root.seconds * 1000
-        async with contextlib.aclosing(events):
-            async for event in events:
-                sent = with_null_usage(event) if self._counted else event
-                await send({"type": "http.response.body", "body": sent, "more_body": True})
-        if reply.stream is not None and reply.stream.end != "done":
-            self.ledger.error = reply.stream.end
-        # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be a second one.
-        self._events_open = False
-        await send({"type": "http.response.body", "body": b""})
-
     def _explained(self) -> list[Header]:
         headers = explain(self.trace, self.ledger)
         if self._headers.get(b"x-tierline-debug") == b"1":
@@ -183,6 +182,9 @@ class _Exchange:
         return headers
 
     async def _fail(self, error: ApiError) -> None:
+        if self._client.absent:
+            self._client_left()
+            return
         self.ledger.error = error.code or error.type
         if self._events_open:
             self._events_open = False
