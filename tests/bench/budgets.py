@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -30,10 +31,14 @@ from tests.support.wait import until
 
 LIMITS = HERE / "budgets.json"
 WHAT = ("calls", "tasks", "timers", "callbacks", "round_trips", "store_bytes", "peak_bytes")
-HELD = {"calls": 0.1, "tasks": 0.3, "timers": 0.3, "callbacks": 0.5, "round_trips": 0.5}
+HELD = {"calls": 0.15, "tasks": 0.5, "timers": 0.6, "callbacks": 0.6, "round_trips": 0.6}
 """What is held against its limit, and how far above it may be: the background adds a few events, more on a slow
 machine. The rest is printed only."""
 _REQUESTS = 60
+_TRIES = 3
+_fresh = itertools.count(10_000, 10_000)
+"""Numbers of prompts that were not sent before."""
+_REPHRASED = iter(("what's the capital of", "what is the capital of", "What's the capital of"))
 _SHORT, _LONG = 16, 80
 """Chunks of two streams; what one chunk costs is their difference."""
 _ESCALATED = """
@@ -70,19 +75,30 @@ class NotAsMeant(Exception):
 
 def measure(folder: Path) -> dict[str, Counts]:
     """The counts of every path, per request or per chunk."""
-    paths: dict[str, Counts] = {}
     with servers(folder) as (raw, ours):
-        paths["raw proxy"] = _requests(raw, "bare")
-        paths["raw proxy, chunk"] = _chunk(raw, "bare")
-        paths["bare"] = _requests(ours, "bare", way="direct")
-        paths["exact hit"] = _requests(ours, "full", way="cache-exact")
-        paths["semantic hit"] = _semantic(ours)
-        paths["miss"] = _requests(ours, "full", unique=True, way="direct")
-        paths["stream, committed chunk"] = _chunk(ours, "bare", way="direct")
-        paths["stream, judged chunk"] = _chunk(ours, "judged", way="direct")
-        paths["stream, escalated chunk"] = _chunk(ours, "escalated", way="escalated")
-        paths["stream of a shared answer, chunk"] = _chunk(ours, "full", unique=True, way="direct")
-    return paths
+        ways: dict[str, Callable[[], Counts]] = {
+            "raw proxy": lambda: _requests(raw, "bare"),
+            "raw proxy, chunk": lambda: _chunk(raw, "bare"),
+            "bare": lambda: _requests(ours, "bare", way="direct"),
+            "exact hit": lambda: _requests(ours, "full", way="cache-exact"),
+            "semantic hit": lambda: _semantic(ours),
+            "miss": lambda: _requests(ours, "full", unique=True, way="direct"),
+            "stream, committed chunk": lambda: _chunk(ours, "bare", way="direct"),
+            "stream, judged chunk": lambda: _chunk(ours, "judged", way="direct"),
+            "stream, escalated chunk": lambda: _chunk(ours, "escalated", way="escalated"),
+            "stream of a shared answer, chunk": lambda: _chunk(ours, "full", unique=True, way="direct"),
+        }
+        return {path: _repeated(count) for path, count in ways.items()}
+
+
+def _repeated(count: Callable[[], Counts]) -> Counts:
+    """Count again when a request went another way: on a busy machine a lookup may be given up."""
+    for _ in range(_TRIES - 1):
+        try:
+            return count()
+        except NotAsMeant as error:
+            print(f"counted again: {error}", file=sys.stderr)
+    return count()
 
 
 @contextmanager
@@ -144,7 +160,8 @@ def _requests(
     prompts: Callable[[int], str] | None = None,
 ) -> Counts:
     """What one JSON request costs."""
-    prompt = prompts or (lambda number: _prompt(number + 1 if unique else 0))
+    base = next(_fresh)
+    prompt = prompts or (lambda number: _prompt(base + number if unique else 0))
     with _client(server) as ask:
         for number in range(1000, 1000 + warm):
             ask(_body(model, prompt(number) if unique else prompt(0)))
@@ -160,22 +177,18 @@ def _semantic(server: Server) -> Counts:
         for number in range(_REQUESTS):
             ask(_body("near", f"What is the capital of {_COUNTRIES[number]}?"))
     time.sleep(0.5)
-    for words in ("what's the capital of", "what is the capital of", "What's the capital of"):
-        try:
-            return _requests(
-                server, "near", way="cache-semantic", warm=0, prompts=lambda n, words=words: f"{words} {_COUNTRIES[n]}"
-            )
-        except NotAsMeant as error:  # on a busy machine a lookup may be given up, which costs that request its hit
-            failed = error
-    raise failed
+    words = next(_REPHRASED)
+    return _requests(server, "near", way="cache-semantic", warm=0, prompts=lambda n: f"{words} {_COUNTRIES[n]}")
 
 
 def _chunk(server: Server, model: str, *, unique: bool = False, way: str = "") -> Counts:
     """What one chunk of a stream costs: the difference of long and short streams."""
     sums: list[Counts] = []
 
+    base = next(_fresh)
+
     def body(number: int, chunks: int) -> bytes:
-        prompt = _prompt(number if unique else 0, chunks)
+        prompt = _prompt(base + number if unique else 0, chunks)
         return _body(
             model, prompt, stream=True, bench_chunks=chunks, bench_pace_ms=5
         )  # so far apart that no two come in one read
