@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from tests.bench.rig import BARE, FULL, HERE, JUDGED, process, raw_proxy
+from tests.bench.rig import BARE, FULL, HERE, JUDGED, NEAR, process, raw_proxy
 from tests.support.gateway import ROOT, config, environment, free_port, running, write_policies
 from tests.support.store import local_store
 from tests.support.wait import until
@@ -52,9 +52,6 @@ escalate:
   stream: {hold_tokens: 8, hold_max: 20s}
 """
 """The first tier's stream is judged after 8 tokens and turned down; the second's goes out."""
-
-_NEAR = FULL.replace("surface: full", "surface: near").replace("0.95", "0.7")
-"""As `full`; every rephrasing of ours is near enough."""
 
 Counts = dict[str, float]
 
@@ -112,7 +109,7 @@ def servers(folder: Path) -> Iterator[tuple[Server, Server]]:
         raw = stack.enter_context(raw_proxy(upstream, ("-m", "tests.bench.counted", str(raw_file), "uvicorn")))
         home = folder / "gateway"
         write_policies(
-            home / "policies", {"bare": BARE, "full": FULL, "judged": JUDGED, "escalated": _ESCALATED, "near": _NEAR}
+            home / "policies", {"bare": BARE, "full": FULL, "judged": JUDGED, "escalated": _ESCALATED, "near": NEAR}
         )
         url = f"http://127.0.0.1:{upstream}/v1"
         state = {"kind": "static", "state": str(ROOT / ".state")}

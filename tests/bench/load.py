@@ -6,7 +6,8 @@ import json
 import random
 import re
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _SYSTEM = (
     "Keep to the facts in the catalogue, and never invent a part number."
 )
 _PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
+_MOST_SPACES = 6
+"""Between two words of a `reworded` prompt: 60 million different texts with the same vector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,13 @@ class Subject:
     service: Service
     model: str = "tier:hosted"
     unique: bool = False
+    """Every request asks what was never asked before."""
+    reworded: bool = False
+    """Every request asks the same, spaced otherwise: another text, so no exact hit, and the same meaning."""
     path: str = ""
     """The x-tierline-path that shows it went this way."""
+    target: str = "/v1/chat/completions"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self, prompt: str = _PROMPT, **more: object) -> bytes:
         """The request's JSON, about 600 bytes, with `more` members."""
@@ -51,6 +59,8 @@ class Load:
     p50_ms: float
     p99_ms: float
     failed: int
+    strayed: int
+    """Replies that went another path; counted for a `reworded` subject alone."""
 
 
 def subjects(rig: Rig) -> list[Subject]:
@@ -62,6 +72,7 @@ def subjects(rig: Rig) -> list[Subject]:
         *yardsticks,
         Subject("bare", rig.gateway, path="direct"),
         Subject("exact", rig.gateway, model="full", path="cache-exact"),
+        Subject("semantic", rig.gateway, model="near", reworded=True, path="cache-semantic"),
         Subject("full", rig.gateway, model="full", unique=True, path="direct"),
     ]
 
@@ -71,6 +82,10 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
     prefix, suffix = _around(subject.model)
     env = environment(
         BENCH_WORDS=str(_words(folder)),
+        BENCH_MOST_SPACES=str(_MOST_SPACES if subject.reworded else 0),
+        BENCH_TARGET=subject.target,
+        BENCH_HEADERS="\n".join(f"{name}: {value}" for name, value in subject.headers.items()),
+        BENCH_WAY=subject.path if subject.reworded else "",
         BENCH_PREFIX=prefix,
         BENCH_SUFFIX=suffix,
         BENCH_PROMPT=_PROMPT,
@@ -92,6 +107,7 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
         p50_ms=got["p50_us"] / 1000,
         p99_ms=got["p99_us"] / 1000,
         failed=got["failed"],
+        strayed=got["strayed"],
     )
 
 
@@ -115,8 +131,10 @@ def _words(folder: Path) -> Path:
     return path
 
 
-def fresh_prompt(folder: Path, number: int) -> str:
-    """A prompt of the kind that wrk.lua makes for a `unique` subject, never asked by it."""
-    words = _words(folder).read_text().split()
+def fresh_prompt(subject: Subject, folder: Path, number: int) -> str:
+    """A prompt of the kind that wrk.lua makes for a `unique` or `reworded` subject, never asked by it."""
     chosen = random.Random(number)
+    if subject.reworded:
+        return "".join(word + " " * chosen.randint(1, _MOST_SPACES) for word in _PROMPT.split())
+    words = _words(folder).read_text().split()
     return " ".join(chosen.choices(words, k=10)) + f" {2_000_000_000 + number}"

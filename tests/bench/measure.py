@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import importlib.util
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -60,17 +59,27 @@ def request_round(subjects: Sequence[Subject], folder: Path, plan: Plan, seed: i
         for name in [name for name in figures if name.startswith("latency_")]:
             base = 0.0 if subject.name == "exact" else direct[name.replace("_half", "_c1")]
             figures[name.replace("latency", "added")] = figures[name] - base
-    return found
+    return _beside_raw(found)
+
+
+def _beside_raw(found: dict[str, Figures]) -> dict[str, Figures]:
+    """Each figure also as a ratio to the raw proxy's of the same round, under `x_raw_` and its name."""
+    raw = found.get("raw", {})
+    return {
+        name: figures | {f"x_raw_{key}": value / raw[key] for key, value in figures.items() if raw.get(key, 0) > 0}
+        for name, figures in found.items()
+    }
 
 
 def _requests(subject: Subject, folder: Path, plan: Plan, seed: int) -> Figures:
-    figures: Figures = {"failed": 0}
+    figures: Figures = {"failed": 0, "strayed": 0}
     for connections in plan.concurrencies:
         seconds = plan.throughput_s if connections == 16 else plan.latency_s
         got = run_wrk(subject, folder, connections, seconds, seed * 1000 + connections)
         figures[f"latency_p50_c{connections}_ms"] = got.p50_ms
         figures[f"latency_p99_c{connections}_ms"] = got.p99_ms
         figures["failed"] += got.failed
+        figures["strayed"] += got.strayed
         if connections == 16:
             figures |= {"per_second": got.per_second, "cpu_us": got.cpu_us, "core": got.core}
     if plan.half_load:
@@ -79,6 +88,7 @@ def _requests(subject: Subject, folder: Path, plan: Plan, seed: int) -> Figures:
         figures["latency_p50_half_ms"], figures["latency_p99_half_ms"] = got.p50_ms, got.p99_ms
         figures["half_per_second"] = got.per_second
         figures["failed"] += got.failed
+        figures["strayed"] += got.strayed
     return figures
 
 
@@ -93,7 +103,7 @@ def stream_round(subjects: Sequence[Subject], plan: Plan, say: Say) -> dict[str,
         for name in ("ttft_c1_ms", "ttft_c16_ms", "jitter_p99_ms"):
             if name in figures:
                 figures[f"added_{name}"] = figures[name] - direct[name]
-    return found
+    return _beside_raw(found)
 
 
 def _streams(subject: Subject, plan: Plan) -> Figures:
@@ -125,8 +135,12 @@ def stream_subjects(rig: Rig) -> list[Subject]:
 def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
     """Raises NotAsMeant unless each subject goes the path it stands for; no two `turn`s ask the same new prompts."""
     for subject in subjects:
-        if subject.unique:
-            paths = {ask(subject, fresh_prompt(folder, turn * _PROBES + n)) for n in range(_PROBES)}
+        if subject.reworded:
+            ask(subject)  # what the others mean
+            first = fresh_prompt(subject, folder, -1 - turn)
+            until(partial(_goes_its_way, subject, first), _SETTLE_S, f"{subject.name} to go {subject.path}")
+        if subject.unique or subject.reworded:
+            paths = {ask(subject, fresh_prompt(subject, folder, turn * _PROBES + n)) for n in range(_PROBES)}
         else:
             until(partial(_goes_its_way, subject), _SETTLE_S, f"{subject.name} to go {subject.path}")
             paths = {ask(subject) for _ in range(_PROBES)}
@@ -134,21 +148,26 @@ def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
             raise NotAsMeant(f"{subject.name} went {sorted(paths)}, not {subject.path}")
 
 
-def _goes_its_way(subject: Subject) -> bool:
-    return ask(subject) == subject.path
+def _goes_its_way(subject: Subject, prompt: str | None = None) -> bool:
+    return ask(subject, prompt) == subject.path
 
 
 def ask(subject: Subject, prompt: str | None = None) -> str:
     """The x-tierline-path of one request."""
+    return reply_to(subject, prompt)[0]
+
+
+def reply_to(subject: Subject, prompt: str | None = None) -> tuple[str, bytes]:
+    """The x-tierline-path and the body of one reply."""
     body = subject.body(prompt) if prompt is not None else subject.body()
     connection = http.client.HTTPConnection("127.0.0.1", subject.service.port, timeout=10)
     try:
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        connection.request("POST", subject.target, body, {"content-type": "application/json", **subject.headers})
         reply = connection.getresponse()
         text = reply.read()
         if reply.status != 200:
-            raise NotAsMeant(f"{subject.name}: {reply.status} {json.loads(text)}")
-        return reply.headers.get("x-tierline-path", "")
+            raise NotAsMeant(f"{subject.name}: {reply.status} {text[:500].decode(errors='replace')}")
+        return reply.headers.get("x-tierline-path", ""), text
     finally:
         connection.close()
 
@@ -186,8 +205,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def medians(rounds: Sequence[dict[str, Figures]]) -> dict[str, Figures]:
-    """Each figure's median over the rounds."""
-    return {
-        name: {key: statistics.median(one[name][key] for one in rounds) for key in figures}
-        for name, figures in rounds[0].items()
-    }
+    """Each figure's median over the rounds in which it was found."""
+    found: dict[str, Figures] = {}
+    for name in rounds[0]:
+        keys = dict.fromkeys(key for one in rounds for key in one[name])
+        found[name] = {key: statistics.median(one[name][key] for one in rounds if key in one[name]) for key in keys}
+    return found

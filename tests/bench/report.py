@@ -130,7 +130,7 @@ def _requests(found: Found) -> str:
         f"{'':20}{'req/s':>9}{'us':>8}{'CPU':>7}{'used':>6}" + f"{'p50    p99':>14}" * 4,
     ]
     for name, figures in found.requests.items():
-        row = f"{_NAMES[name]:20}{figures['per_second']:>9,.0f}{figures['cpu_us']:>8.1f}"
+        row = f"{_NAMES.get(name, name):20}{figures['per_second']:>9,.0f}{figures['cpu_us']:>8.1f}"
         row += f"{_ratio(found.requests, name, 'cpu_us'):>7.2f}" if name != "direct" else f"{'':7}"
         row += f"{figures['core']:>6.0%}"
         for at in ("c1", "c16", "c64", "half"):

@@ -51,6 +51,9 @@ cache:
 """
 """Every step of the path, one attempt: the raw upstream's answers are confident."""
 
+NEAR = FULL.replace("surface: full", "surface: near").replace("0.95", "0.7")
+"""As FULL; a question in other words is near enough for a hit."""
+
 JUDGED = """
 surface: judged
 slo: {deadline: 20s}
@@ -145,9 +148,9 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
 
 @contextmanager
 def bench_gateway(folder: Path, upstream: int, store_url: str | None, embedding: str = "static") -> Iterator[Gateway]:
-    """Our gateway over the raw upstream, both tiers, with the surfaces `bare`, `full` and `judged`."""
+    """Our gateway over the raw upstream, both tiers, with the surfaces `bare`, `full`, `near` and `judged`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_policies(folder / "policies", {"bare": BARE, "full": FULL, "judged": JUDGED})
+    write_policies(folder / "policies", {"bare": BARE, "full": FULL, "near": NEAR, "judged": JUDGED})
     url = f"http://127.0.0.1:{upstream}/v1"
     state = {"kind": embedding, "state": str(ROOT / ".state")}
     deployment = config(url, url, store_url, embedding=state, default_surface="bare")

@@ -1,22 +1,32 @@
 -- wrk's side of the bench. Settings come as BENCH_* variables; the result goes out as one line of JSON.
 --   BENCH_PREFIX, BENCH_PROMPT, BENCH_SUFFIX   the body, in the order in which they make it
 --   BENCH_UNIQUE=1    in place of the prompt one never asked before, made of BENCH_WORDS, in every request
+--   BENCH_MOST_SPACES above 0, so many spaces at most between the words of the prompt, others in every request
+--   BENCH_TARGET      the path of the URL
+--   BENCH_HEADERS     more headers, a "name: value" a line
+--   BENCH_WAY         replies whose x-tierline-path is another are counted as `strayed`; empty, none are looked at
 --   BENCH_THINK_MS    mean pause of a connection between a reply and its next request (half load)
 local words_file, unique = os.getenv("BENCH_WORDS"), os.getenv("BENCH_UNIQUE") == "1"
 local think = tonumber(os.getenv("BENCH_THINK_MS") or "0")
 local prefix, suffix = os.getenv("BENCH_PREFIX"), os.getenv("BENCH_SUFFIX")
 local fixed = os.getenv("BENCH_PROMPT")
-local words, head = {}, nil
+local most_spaces, way = tonumber(os.getenv("BENCH_MOST_SPACES")), os.getenv("BENCH_WAY")
+local target = os.getenv("BENCH_TARGET")
+local words, head, threads = {}, nil, {}
+strayed = 0
 
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.headers["Host"] = "127.0.0.1"
+for name, value in os.getenv("BENCH_HEADERS"):gmatch("([^:\n]+): ([^\n]*)") do wrk.headers[name] = value end
 wrk.body = prefix .. fixed .. suffix
+
+function setup(thread) threads[#threads + 1] = thread end
 
 function init(args)
   for line in io.lines(words_file) do words[#words + 1] = line end
   math.randomseed(tonumber(os.getenv("BENCH_SEED")))
-  head = wrk.format(nil, "/v1/chat/completions")
+  head = wrk.format(nil, target)
 end
 
 local function prompt()
@@ -26,8 +36,21 @@ local function prompt()
 end
 
 function request()
+  if most_spaces > 0 then
+    local spaced = fixed:gsub(" ", function() return string.rep(" ", math.random(most_spaces)) end)
+    return wrk.format(nil, target, nil, prefix .. spaced .. suffix)
+  end
   if not unique then return head end
-  return wrk.format(nil, "/v1/chat/completions", nil, prefix .. prompt() .. suffix)
+  return wrk.format(nil, target, nil, prefix .. prompt() .. suffix)
+end
+
+if way ~= "" then  -- only then: with this function wrk parses every reply's headers
+  function response(status, headers, body)
+    for name, value in pairs(headers) do
+      if name:lower() == "x-tierline-path" and value == way then return end
+    end
+    strayed = strayed + 1
+  end
 end
 
 if think > 0 then
@@ -37,7 +60,8 @@ end
 function done(summary, latency, requests)
   local errors = summary.errors
   io.write(string.format(
-    '{"requests":%d,"seconds":%.6f,"p50_us":%.1f,"p99_us":%.1f,"failed":%d}\n',
+    '{"requests":%d,"seconds":%.6f,"p50_us":%.1f,"p99_us":%.1f,"failed":%d,"strayed":%d}\n',
     summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
-    errors.connect + errors.read + errors.write + errors.status + errors.timeout))
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout,
+    threads[1]:get("strayed")))
 end
