@@ -20,7 +20,7 @@ _SYSTEM = (
     "that does. Never promise a delivery date. Prices are in euros and include tax; add the shipping rate when asked. "
     "Keep to the facts in the catalogue, and never invent a part number."
 )
-_PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
+PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
 _MOST_SPACES = 6
 """Between two words of a `reworded` prompt: 60 million different texts with the same vector."""
 
@@ -41,7 +41,7 @@ class Subject:
     target: str = "/v1/chat/completions"
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def body(self, prompt: str = _PROMPT, **more: object) -> bytes:
+    def body(self, prompt: str = PROMPT, **more: object) -> bytes:
         """The request's JSON, about 600 bytes, with `more` members."""
         prefix, suffix = _around(self.model)
         whole = json.loads(prefix + prompt + suffix)
@@ -88,7 +88,7 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
         BENCH_WAY=subject.path if subject.reworded else "",
         BENCH_PREFIX=prefix,
         BENCH_SUFFIX=suffix,
-        BENCH_PROMPT=_PROMPT,
+        BENCH_PROMPT=PROMPT,
         BENCH_UNIQUE="1" if subject.unique else "0",
         BENCH_THINK_MS=str(think_ms),
         BENCH_SEED=str(seed),
@@ -135,6 +135,6 @@ def fresh_prompt(subject: Subject, folder: Path, number: int) -> str:
     """A prompt of the kind that wrk.lua makes for a `unique` or `reworded` subject, never asked by it."""
     chosen = random.Random(number)
     if subject.reworded:
-        return "".join(word + " " * chosen.randint(1, _MOST_SPACES) for word in _PROMPT.split())
+        return "".join(word + " " * chosen.randint(1, _MOST_SPACES) for word in PROMPT.split())
     words = _words(folder).read_text().split()
     return " ".join(chosen.choices(words, k=10)) + f" {2_000_000_000 + number}"

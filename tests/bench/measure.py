@@ -59,10 +59,10 @@ def request_round(subjects: Sequence[Subject], folder: Path, plan: Plan, seed: i
         for name in [name for name in figures if name.startswith("latency_")]:
             base = 0.0 if subject.name == "exact" else direct[name.replace("_half", "_c1")]
             figures[name.replace("latency", "added")] = figures[name] - base
-    return _beside_raw(found)
+    return beside_raw(found)
 
 
-def _beside_raw(found: dict[str, Figures]) -> dict[str, Figures]:
+def beside_raw(found: dict[str, Figures]) -> dict[str, Figures]:
     """Each figure also as a ratio to the raw proxy's of the same round, under `x_raw_` and its name."""
     raw = found.get("raw", {})
     return {
@@ -103,7 +103,7 @@ def stream_round(subjects: Sequence[Subject], plan: Plan, say: Say) -> dict[str,
         for name in ("ttft_c1_ms", "ttft_c16_ms", "jitter_p99_ms"):
             if name in figures:
                 figures[f"added_{name}"] = figures[name] - direct[name]
-    return _beside_raw(found)
+    return beside_raw(found)
 
 
 def _streams(subject: Subject, plan: Plan) -> Figures:

@@ -6,17 +6,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
 import pytest
 
 from tests.bench import __main__ as bench
-from tests.bench import rig
+from tests.bench import measure, rig
 from tests.bench.live import table
 from tests.bench.live.behaviour import Behaviour, Spread, script
 from tests.bench.live.client import Answer, Ask
 from tests.bench.live.scenario import recovery_s
-from tests.bench.load import Subject
+from tests.bench.load import PROMPT, Subject, fresh_prompt
 from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import Service
 from tests.bench.streams import Shape, watch
@@ -69,18 +70,50 @@ def test_figures_stand_beside_their_goals() -> None:
         name: {
             "per_second": 1e6 / cpu,
             "cpu_us": cpu,
+            "x_raw_cpu_us": cpu / 80,
             "added_p50_c1_ms": 0.2,
             "added_p99_c1_ms": 0.9,
             "failed": 0.0,
             "core": 1.0,
         }
-        for name, cpu in {"direct": 10.0, "raw": 80.0, "bare": 100.0, "full": 480.0}.items()
+        for name, cpu in {"direct": 10.0, "raw": 80.0, "bare": 140.0, "semantic": 180.0, "full": 480.0}.items()
     }
-    found = Found(requests, {}, {"static": {"start_s": 1.5, "rss_mb": 120.0}})
+    found = Found(requests, {}, {"static": {"start_s": 0.5, "rss_mb": 140.0}})
     text = as_text(found)
     assert any("full path: CPU" in line and line.endswith("OVER") for line in text.splitlines())
     assert any("bare: CPU" in line and line.endswith("  met") for line in text.splitlines())
-    assert as_json(found)["cpu_to_raw"] == {"raw": 1.0, "bare": 1.25, "full": 6.0}
+    assert any("semantic hit: CPU" in line and line.endswith("aim met") for line in text.splitlines())
+    assert "python -m tests.bench.many" in text
+    assert as_json(found)["cpu_to_raw"] == {"raw": 1.0, "bare": 1.75, "semantic": 2.25, "full": 6.0}
+    assert {goal["what"]: goal["met"] for goal in as_json(found)["goals"]} == {
+        "bare: CPU": True,
+        "semantic hit: CPU": True,
+        "full path: CPU": False,
+        "p99 added at c = 1, bare, ms": True,
+        "p99 added at c = 1, full path, ms": True,
+        "start to the first reply, s": True,
+        "idle memory of the worker, MB": False,
+    }
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A round on a slow minute has the same ratio as one on a fast minute; what the raw proxy lacks has none."""
+    rounds = [
+        measure.beside_raw({"raw": {"cpu_us": raw, "failed": 0.0}, "bare": {"cpu_us": 2 * raw, "failed": 0.0}})
+        for raw in (50.0, 100.0, 400.0)
+    ]
+    bare = measure.medians(rounds)["bare"]
+    assert bare == {"cpu_us": 200.0, "failed": 0.0, "x_raw_cpu_us": 2.0}
+
+
+@pytest.mark.parametrize("kind", ["unique", "reworded"])
+def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) -> None:
+    """A new prompt is new, and a reworded one is the fixed one but for its spaces."""
+    subject = Subject("near", upstream, unique=kind == "unique", reworded=kind == "reworded")
+    prompts = [fresh_prompt(subject, tmp_path, number) for number in range(50)]
+    assert len(set(prompts)) == 50
+    if kind == "reworded":
+        assert {" ".join(prompt.split()) for prompt in prompts} == {PROMPT}
 
 
 @pytest.mark.timeout(60)
