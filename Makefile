@@ -72,6 +72,10 @@ bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--h
 budgets: $(VENV)/.dev ## Count what each path of a request costs, and hold it against its limits (ARGS="--help")
 	@$(BIN)/python -m tests.bench.budgets $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.dev ## Measure LiteLLM, Portkey and TensorZero in the same rounds (ARGS="--quick")
+	@$(BIN)/python -m tests.bench.peers $(ARGS)
+
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM against sentence-transformers, in a venv with torch
 	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py $(ARGS)

@@ -52,7 +52,7 @@ def request_round(subjects: Sequence[Subject], folder: Path, plan: Plan, seed: i
     found: dict[str, Figures] = {}
     for number, subject in enumerate(subjects):
         say(f"requests: {subject.name}")
-        found[subject.name] = _requests(subject, folder, plan, seed * 100 + number)
+        found[subject.name] = requests(subject, folder, plan, seed * 100 + number)
     direct = found["direct"]
     for subject in subjects:
         figures = found[subject.name]
@@ -71,7 +71,8 @@ def beside_raw(found: dict[str, Figures]) -> dict[str, Figures]:
     }
 
 
-def _requests(subject: Subject, folder: Path, plan: Plan, seed: int) -> Figures:
+def requests(subject: Subject, folder: Path, plan: Plan, seed: int) -> Figures:
+    """One subject's figures at each concurrency, with `seed` for the prompts."""
     figures: Figures = {"failed": 0, "strayed": 0}
     for connections in plan.concurrencies:
         seconds = plan.throughput_s if connections == 16 else plan.latency_s

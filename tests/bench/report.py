@@ -46,7 +46,7 @@ _ELSEWHERE = (
 _QUIET = 0.85
 """The share of its core that a saturated proxy gets on a machine that does nothing else."""
 
-_NAMES = {
+NAMES = {
     "direct": "direct",
     "nginx": "nginx",
     "raw": "raw ASGI + aiohttp",
@@ -127,7 +127,7 @@ def _requests(found: Found) -> str:
         f"{'':20}{'req/s':>9}{'us':>8}{'CPU':>7}{'used':>6}" + f"{'p50    p99':>14}" * 4,
     ]
     for name, figures in found.requests.items():
-        row = f"{_NAMES.get(name, name):20}{figures['per_second']:>9,.0f}{figures['cpu_us']:>8.1f}"
+        row = f"{NAMES.get(name, name):20}{figures['per_second']:>9,.0f}{figures['cpu_us']:>8.1f}"
         row += _ratio(figures, "x_raw_cpu_us") if name != "direct" else f"{'':7}"
         row += f"{figures['core']:>6.0%}"
         for at in ("c1", "c16", "c64", "half"):
@@ -153,7 +153,7 @@ def _streams(found: Found) -> str:
         f"{'':20}{'TTFT c=1':>10}{'TTFT c=16':>11}{'CPU/chunk us':>14}{'x raw':>7}{'jitter p99':>12}{'failed':>8}",
     ]
     for name, figures in found.streams.items():
-        row = f"{_NAMES[name]:20}"
+        row = f"{NAMES[name]:20}"
         for key, width in (("added_ttft_c1_ms", 10), ("added_ttft_c16_ms", 11)):
             row += f"{figures[key]:>{width}.2f}" if key in figures else f"{'':{width}}"
         row += f"{figures['chunk_us']:>14.1f}"

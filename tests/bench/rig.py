@@ -170,7 +170,7 @@ def gateway_service(gateway: Gateway) -> Service:
 def process(name: str, port: int, *arguments: str, **env: str) -> Iterator[Service]:
     """A Python process with these arguments, listening on `port`."""
     started = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment(**env))
-    with _stopped(started):
+    with stopped(started):
         until(lambda: listens(port), 10, f"{name} listens")
         yield Service(name, port, started.pid)
 
@@ -190,13 +190,14 @@ def _nginx(folder: Path, upstream: int) -> Iterator[Service]:
     text = (HERE / "nginx.conf").read_text().replace("UPSTREAM", str(upstream)).replace("PORT", str(port))
     (folder / "nginx.conf").write_text(text)
     command = [tool("nginx") or "nginx", "-p", str(folder), "-c", "nginx.conf", "-e", "stderr"]
-    with _stopped(process := subprocess.Popen(command)):
+    with stopped(process := subprocess.Popen(command)):
         until(lambda: listens(port), 10, "nginx listens")
         yield Service("nginx", port, process.pid)
 
 
 @contextmanager
-def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The process runs during the block, and has ended after it."""
     try:
         yield
     finally:

@@ -1,0 +1,318 @@
+"""Other gateways in the same rounds as ours: `python -m tests.bench.peers [--quick] [--json] [--rounds N]`.
+
+Behind `make bench-peers`. LiteLLM, Portkey and TensorZero are installed from the package registries under
+`build/peers`, which `make clean` removes, and each runs as one process on the gateway's core over the raw upstream. A
+peer that cannot be installed, started or measured is a row that says why. Ours and the yardsticks are those of
+`tests.bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from tests.bench import measure
+from tests.bench.load import Subject, subjects
+from tests.bench.measure import Figures, Plan
+from tests.bench.report import NAMES
+from tests.bench.rig import MissingTools, Service, choose_cores, listens, on_core, require_tools, rig, stopped
+from tests.support.gateway import ROOT, environment, free_port
+from tests.support.wait import until
+
+HOME = ROOT / "build" / "peers"
+_INSTALL_S = 900
+_START_S = 90
+_WARM = 20
+_COLUMNS = (
+    ("CPU", "x_raw_cpu_us"),
+    ("p50 c=1", "x_raw_latency_p50_c1_ms"),
+    ("p99 c=1", "x_raw_latency_p99_c1_ms"),
+    ("p50 c=16", "x_raw_latency_p50_c16_ms"),
+    ("p99 c=16", "x_raw_latency_p99_c16_ms"),
+)
+QUICK = Plan(rounds=1, throughput_s=2, latency_s=2, stream_s=0, concurrencies=(1, 16), half_load=False)
+FULL = Plan(rounds=5, throughput_s=3, latency_s=3, stream_s=0, concurrencies=(1, 16), half_load=False)
+
+
+class Unavailable(Exception):
+    """Why a peer is not measured, as its row says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a peer's process is started. Without `port` the peer chooses one, and writes its URL to its log."""
+
+    command: Sequence[str]
+    port: int | None
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A gateway of others: the package it comes in, how it is configured and started, and how it is asked.
+
+    `configure` writes what the peer needs into the folder of its installation, for an upstream's base URL.
+    """
+
+    name: str
+    installer: str
+    """`pip` or `npm`."""
+    packages: tuple[str, ...]
+    configure: Callable[[Path, str], Start]
+    model: str = "bench"
+    target: str = "/v1/chat/completions"
+    headers: Callable[[str], Mapping[str, str]] = lambda upstream: {}
+
+
+def _litellm(folder: Path, upstream: str) -> Start:
+    port = free_port()
+    model = {"model": "openai/bench", "api_base": upstream, "api_key": "none"}
+    settings = {"model_list": [{"model_name": "bench", "litellm_params": model}]}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    command = [str(folder / "bin" / "litellm"), "--config", str(folder / "config.yaml"), "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
+    local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+    return Start(command, port, {**local, "LITELLM_LOG": "ERROR"})
+
+
+def _portkey(folder: Path, upstream: str) -> Start:
+    port = free_port()
+    script = folder / "node_modules" / "@portkey-ai" / "gateway" / "build" / "start-server.js"
+    return Start(["node", str(script), f"--port={port}", "--headless"], port)
+
+
+_TENSORZERO = """
+import signal, sys
+import openai, tensorzero
+client = tensorzero.patch_openai_client(openai.OpenAI(api_key="none"), config_file=sys.argv[1], async_setup=False)
+print("listens on", client.base_url, flush=True)
+signal.pause()
+"""
+"""The registries hold no binary of this gateway; its Python package serves the same HTTP server from a process."""
+
+
+def _tensorzero(folder: Path, upstream: str) -> Start:
+    (folder / "tensorzero.toml").write_text(
+        "[gateway]\nobservability.enabled = false\n\n"
+        '[models.bench]\nrouting = ["upstream"]\n\n'
+        f'[models.bench.providers.upstream]\ntype = "openai"\napi_base = "{upstream}"\n'
+        'model_name = "bench"\napi_key_location = "none"\n'
+    )
+    command = [str(folder / "bin" / "python"), "-c", _TENSORZERO, str(folder / "tensorzero.toml")]
+    return Start(command, None, {"TENSORZERO_DISABLE_PSEUDONYMOUS_USAGE_ANALYTICS": "1"})
+
+
+PEERS = (
+    Peer(
+        "TensorZero",
+        "pip",
+        ("tensorzero==2026.6.0", "openai"),
+        _tensorzero,
+        model="tensorzero::model_name::bench",
+        target="/openai/v1/chat/completions",
+    ),
+    Peer(
+        "Portkey",
+        "npm",
+        ("@portkey-ai/gateway@1.15.2",),
+        _portkey,
+        headers=lambda upstream: {
+            "authorization": "Bearer none",
+            "x-portkey-provider": "openai",
+            "x-portkey-custom-host": upstream,
+        },
+    ),
+    Peer("LiteLLM", "pip", ("litellm[proxy]==1.109.1",), _litellm),
+)
+
+
+def install(peer: Peer, home: Path, say: measure.Say) -> Path:
+    """Installs a peer, unless these packages are installed already; returns its folder."""
+    folder = home / peer.name.lower()
+    done = folder / ".installed"
+    wanted = " ".join(peer.packages)
+    if done.exists() and done.read_text() == wanted:
+        return folder
+    say(f"{peer.name}: installing {wanted} into {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if peer.installer == "npm":
+        _install(["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *peer.packages])
+    else:
+        _install([sys.executable, "-m", "venv", str(folder)])
+        _install([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input", *peer.packages])
+    done.write_text(wanted)
+    return folder
+
+
+def _install(command: Sequence[str]) -> None:
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not installed")
+    try:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_INSTALL_S)
+    except subprocess.TimeoutExpired as late:
+        raise Unavailable(f"its installation took more than {_INSTALL_S} s") from late
+    if ended.returncode:
+        raise Unavailable(f"its installation failed: {_last_line(ended.stderr)}")
+
+
+@contextmanager
+def started(peer: Peer, folder: Path, upstream: str) -> Iterator[Subject]:
+    """The peer's process over this upstream, and how it is asked; raises Unavailable when it does not start."""
+    start = peer.configure(folder, upstream)
+    log = folder / "log"
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                start.command, stdout=output, stderr=subprocess.STDOUT, env=environment(**start.env), cwd=folder
+            )
+        except OSError as error:
+            raise Unavailable(f"it does not start: {error}") from error
+    with stopped(process):
+
+        def port() -> int | None:
+            if process.poll() is not None:
+                raise Unavailable(f"it ended at its start: {_last_line(log.read_text(errors='replace'))}")
+            found = start.port or _port_in(log.read_text(errors="replace"))
+            return found if found and listens(found) else None
+
+        try:
+            service = Service(peer.name, until(port, _START_S) or 0, process.pid)
+        except AssertionError as late:
+            raise Unavailable(f"it does not listen after {_START_S} s") from late
+        yield Subject(peer.name, service, peer.model, target=peer.target, headers=peer.headers(upstream))
+
+
+def _port_in(log: str) -> int | None:
+    found = re.search(r"^listens on http://[^:/]+:(\d+)", log, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def check_answer(peer: Subject, direct: Subject) -> None:
+    """Raises Unavailable unless the peer returns what the upstream answers."""
+    try:
+        for _ in range(_WARM):
+            here, there = (_content(measure.reply_to(subject)[1]) for subject in (peer, direct))
+            if here != there:
+                raise Unavailable(f"it answers {here!r} where the upstream answers {there!r}")
+    except (OSError, ValueError, KeyError, measure.NotAsMeant) as error:
+        raise Unavailable(f"it does not answer: {_last_line(str(error))}") from error
+
+
+def _content(body: bytes) -> str:
+    return str(json.loads(body)["choices"][0]["message"]["content"])
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it says nothing"
+
+
+def run(plan: Plan, home: Path, say: measure.Say) -> tuple[dict[str, Figures], dict[str, str]]:
+    """The medians of every subject, and why each missing peer is missing."""
+    missing: dict[str, str] = {}
+    folders: dict[str, Path] = {}
+    for peer in PEERS:
+        try:
+            folders[peer.name] = install(peer, home, say)
+        except Unavailable as why:
+            missing[peer.name] = str(why)
+    cores = choose_cores()
+    with tempfile.TemporaryDirectory(prefix="tierline-peers-") as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        steps = stack.enter_context(rig(folder, cores))
+        ours = subjects(steps)
+        measure.check(ours, folder, 0)
+        theirs: list[Subject] = []
+        for peer in PEERS:
+            if peer.name in missing:
+                continue
+            say(f"{peer.name}: starting")
+            try:
+                with on_core(cores.gateway):
+                    upstream = f"http://127.0.0.1:{steps.direct.port}/v1"
+                    subject = stack.enter_context(started(peer, folders[peer.name], upstream))
+                check_answer(subject, ours[0])
+                theirs.append(subject)
+            except Unavailable as why:
+                missing[peer.name] = str(why)
+        rounds = [_round(ours, theirs, folder, plan, number, missing, say) for number in range(plan.rounds)]
+    kept = [{name: one for name, one in found.items() if name not in missing} for found in rounds]
+    return measure.medians(kept), missing
+
+
+def _round(
+    ours: Sequence[Subject],
+    theirs: Sequence[Subject],
+    folder: Path,
+    plan: Plan,
+    number: int,
+    missing: dict[str, str],
+    say: measure.Say,
+) -> dict[str, Figures]:
+    """One round; a peer that cannot be measured in it becomes missing."""
+    found: dict[str, Figures] = {}
+    for place, subject in enumerate([*ours, *theirs]):
+        if subject.name in missing:
+            continue
+        say(f"round {number + 1} of {plan.rounds}: {subject.name}")
+        try:
+            found[subject.name] = measure.requests(subject, folder, plan, number * 100 + place)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            if subject in ours:
+                raise
+            missing[subject.name] = f"it ended in round {number + 1}: {_last_line(str(error))}"
+    return measure.beside_raw(found)
+
+
+def as_text(found: Mapping[str, Figures], missing: Mapping[str, str]) -> str:
+    """A row for each subject: ratios to the raw proxy in the same rounds, or why there are none."""
+    lines = [
+        "x raw ASGI + aiohttp in the same round, median of the rounds. CPU per request at c = 16.",
+        f"{'':22}" + "".join(f"{title:>10}" for title, _ in _COLUMNS) + f"{'req/s c=16':>12}{'failed':>8}",
+    ]
+    for name, figures in found.items():
+        cells = (f"{figures[key]:>10.2f}" if key in figures else f"{'':10}" for _, key in _COLUMNS)
+        row = f"{NAMES.get(name, name):22}" + "".join(cells)
+        lines.append(f"{row}{figures['per_second']:>12,.0f}{figures['failed']:>8.0f}")
+    lines += [f"{name:22}not measured: {why}" for name, why in missing.items()]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Installs, measures and prints; 2 when a tool is missing, 1 when one of ours is not what it is measured for."""
+    parser = argparse.ArgumentParser(prog="make bench-peers", description="Other gateways in the same rounds.")
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how many times round")
+    asked = parser.parse_args(arguments)
+    plan = QUICK if asked.quick else FULL
+    if asked.rounds:
+        plan = dataclasses.replace(plan, rounds=asked.rounds)
+    try:
+        require_tools()
+        found, missing = run(plan, HOME, lambda line: print(line, file=sys.stderr, flush=True))
+    except MissingTools as lacking:
+        print(lacking, file=sys.stderr)
+        return 2
+    except measure.NotAsMeant as wrong:
+        print(f"not measured: {wrong}", file=sys.stderr)
+        return 1
+    print(json.dumps({"requests": found, "missing": missing}, indent=2) if asked.json else as_text(found, missing))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
