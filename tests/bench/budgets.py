@@ -34,7 +34,7 @@ WHAT = ("calls", "tasks", "timers", "callbacks", "round_trips", "store_bytes", "
 HELD = {"calls": 0.15, "tasks": 0.5, "timers": 0.6, "callbacks": 0.6, "round_trips": 0.6}
 """What is held against its limit, and how far above it may be: the background adds a few events, more on a slow
 machine. The rest is printed only."""
-_REQUESTS = 60
+REQUESTS = 60
 _TRIES = 3
 _fresh = itertools.count(10_000, 10_000)
 """Numbers of prompts that were not sent before."""
@@ -74,12 +74,12 @@ def measure(folder: Path) -> dict[str, Counts]:
     """The counts of every path, per request or per chunk."""
     with servers(folder) as (raw, ours):
         ways: dict[str, Callable[[], Counts]] = {
-            "raw proxy": lambda: _requests(raw, "bare"),
+            "raw proxy": lambda: count_requests(raw, "bare"),
             "raw proxy, chunk": lambda: _chunk(raw, "bare"),
-            "bare": lambda: _requests(ours, "bare", way="direct"),
-            "exact hit": lambda: _requests(ours, "full", way="cache-exact"),
+            "bare": lambda: count_requests(ours, "bare", way="direct"),
+            "exact hit": lambda: count_requests(ours, "full", way="cache-exact"),
             "semantic hit": lambda: _semantic(ours),
-            "miss": lambda: _requests(ours, "full", unique=True, way="direct"),
+            "miss": lambda: count_requests(ours, "full", unique=True, way="direct"),
             "stream, committed chunk": lambda: _chunk(ours, "bare", way="direct"),
             "stream, judged chunk": lambda: _chunk(ours, "judged", way="direct"),
             "stream, escalated chunk": lambda: _chunk(ours, "escalated", way="escalated"),
@@ -136,6 +136,12 @@ def _counted(server: Server) -> Iterator[Counts]:
     counts.update(json.loads(server.file.read_bytes()), store_bytes=after - before)
 
 
+def calls_by_module(server: Server) -> dict[str, int]:
+    """Calls of the last count, by the module in which the function stands."""
+    found: dict[str, int] = json.loads(server.file.with_suffix(".modules").read_bytes())
+    return found
+
+
 def _store_bytes(server: Server) -> float:
     """Bytes that the store has read and written so far; the question itself costs a few."""
     if server.store_url is None:
@@ -147,7 +153,7 @@ def _store_bytes(server: Server) -> float:
     return float(stats["total_net_input_bytes"] + stats["total_net_output_bytes"])
 
 
-def _requests(
+def count_requests(
     server: Server,
     model: str,
     *,
@@ -163,19 +169,19 @@ def _requests(
         for number in range(1000, 1000 + warm):
             ask(_body(model, prompt(number) if unique else prompt(0)))
         with _counted(server) as counts:
-            ways = [ask(_body(model, prompt(number))) for number in range(_REQUESTS)]
+            ways = [ask(_body(model, prompt(number))) for number in range(REQUESTS)]
     _check(ways, way)
-    return {what: counts.get(what, 0) / (1 if what == "peak_bytes" else _REQUESTS) for what in WHAT}
+    return {what: counts.get(what, 0) / (1 if what == "peak_bytes" else REQUESTS) for what in WHAT}
 
 
 def _semantic(server: Server) -> Counts:
     """What a hit by meaning costs: each question was stored in other words before."""
     with _client(server) as ask:
-        for number in range(_REQUESTS):
+        for number in range(REQUESTS):
             ask(_body("near", f"What is the capital of {_COUNTRIES[number]}?"))
     time.sleep(0.5)
     words = next(_REPHRASED)
-    return _requests(server, "near", way="cache-semantic", warm=0, prompts=lambda n: f"{words} {_COUNTRIES[n]}")
+    return count_requests(server, "near", way="cache-semantic", warm=0, prompts=lambda n: f"{words} {_COUNTRIES[n]}")
 
 
 def _chunk(server: Server, model: str, *, unique: bool = False, way: str = "") -> Counts:
@@ -195,9 +201,9 @@ def _chunk(server: Server, model: str, *, unique: bool = False, way: str = "") -
             for number in range(1000, 1003):
                 ask(body(number, chunks))
             with _counted(server) as counts:
-                ways = [ask(body(number, chunks)) for number in range(_REQUESTS // 4)]
+                ways = [ask(body(number, chunks)) for number in range(REQUESTS // 4)]
         _check(ways, way)
-        sums.append({what: counts.get(what, 0) / (_REQUESTS // 4) for what in WHAT})
+        sums.append({what: counts.get(what, 0) / (REQUESTS // 4) for what in WHAT})
     short, long = sums
     return {what: (long[what] - short[what]) / (_LONG - _SHORT) for what in WHAT if what != "peak_bytes"}
 

@@ -9,6 +9,8 @@ machine is at the moment, as times do:
     callbacks    callbacks asked for at the next turn of the loop
     round_trips  exchanges with the store
     peak_bytes   the most memory that was allocated at one time, above what there was at the beginning (tracemalloc)
+
+A file beside it, `.modules`, holds the calls by the module in which the function stands.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class Counting:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._counts: Counter[str] = Counter()
+        self._modules: Counter[str] = Counter()
         self._base = 0
 
     def begin(self, *_: object) -> None:
         """Count from here."""
         self._counts.clear()
+        self._modules.clear()
         gc.collect()
         tracemalloc.start()
         self._base = tracemalloc.get_traced_memory()[0]
@@ -53,12 +57,14 @@ class Counting:
         sys.setprofile(None)
         self._counts["peak_bytes"] = tracemalloc.get_traced_memory()[1] - self._base
         tracemalloc.stop()
+        self._file.with_suffix(".modules").write_text(json.dumps(self._modules))
         self._file.with_suffix(".part").write_text(json.dumps(self._counts))
         self._file.with_suffix(".part").replace(self._file)
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
             self._counts["calls"] += 1
+            self._modules[frame.f_globals.get("__name__", "")] += 1
 
     def watch(self, owner: type[Any], method: str, what: str) -> None:
         """Count the calls of one method. uvloop's are compiled, and unseen by `sys.setprofile`."""

@@ -44,7 +44,7 @@ def test_an_installation_is_kept_and_a_missing_installer_is_named(
         peers.install(portkey, tmp_path, lambda line: None)
     folder = tmp_path / "portkey"
     (folder / ".installed").write_text(" ".join(portkey.packages))
-    assert peers.install(portkey, tmp_path, lambda line: pytest.fail(line)) == folder
+    assert peers.install(portkey, tmp_path, pytest.fail) == folder
 
 
 def test_a_peer_that_ends_at_its_start_says_why(tmp_path: Path) -> None:
