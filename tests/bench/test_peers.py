@@ -51,9 +51,9 @@ def test_a_peer_that_ends_at_its_start_says_why(tmp_path: Path) -> None:
     """The reason is the last line that it wrote."""
     command = [sys.executable, "-c", "print('hello'); raise SystemExit('a licence is needed')"]
     peer = Peer("Broken", "pip", (), lambda folder, upstream: Start(command, 1))
-    with pytest.raises(Unavailable, match="ended at its start: a licence is needed"):
-        with peers.started(peer, tmp_path, UPSTREAM):
-            pass
+    ended = pytest.raises(Unavailable, match="ended at its start: a licence is needed")
+    with ended, peers.started(peer, tmp_path, UPSTREAM):
+        pass
     absent = Peer("Absent", "pip", (), lambda folder, upstream: Start([str(tmp_path / "none")], 1))
     with pytest.raises(Unavailable, match="does not start"), peers.started(absent, tmp_path, UPSTREAM):
         pass
