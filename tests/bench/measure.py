@@ -138,7 +138,7 @@ def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
     for subject in subjects:
         if subject.reworded:
             ask(subject)  # what the others mean
-            first = fresh_prompt(subject, folder, -1 - turn)
+            first = fresh_prompt(subject, folder, 1_000_000 + turn)
             until(partial(_goes_its_way, subject, first), _SETTLE_S, f"{subject.name} to go {subject.path}")
         if subject.unique or subject.reworded:
             paths = {ask(subject, fresh_prompt(subject, folder, turn * _PROBES + n)) for n in range(_PROBES)}

@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Set
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -41,10 +42,25 @@ def serves(module: str) -> bool:
 
 
 def imports() -> dict[str, set[str]]:
-    """Each module that serves, and those of them that it imports, other than for types alone."""
+    """Each module that serves, and those of them that it imports at its own import, other than for types alone."""
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
     modules = {module for module in graph.modules if serves(module)}
-    return {module: graph.find_modules_directly_imported_by(module) & modules for module in modules}
+
+    def early(importer: str, imported: str) -> bool:
+        lines = _lines_of(importer)
+        details = graph.get_import_details(importer=importer, imported=imported)
+        return any(not lines[one["line_number"] - 1].startswith(" ") for one in details)
+
+    return {
+        module: {one for one in graph.find_modules_directly_imported_by(module) & modules if early(module, one)}
+        for module in modules
+    }
+
+
+@cache
+def _lines_of(module: str) -> list[str]:
+    path = ROOT.joinpath(*module.split("."))
+    return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text().splitlines()
 
 
 def longest_chain(imported: Mapping[str, Set[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphlib import CycleError
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_serving_modules_import_no_cycle() -> None:
     """The graph of ours has a chain, of which each module imports the next; no offline tool is in it."""
     imported = modules.imports()
     chain = modules.longest_chain(imported)
-    assert all(below in imported[above] for above, below in zip(chain, chain[1:], strict=False))
+    assert all(below in imported[above] for above, below in pairwise(chain))
     assert "gateway.pipeline" in imported
     assert not any("offline" in module for module in imported)
 
