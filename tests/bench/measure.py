@@ -6,9 +6,10 @@ import http.client
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from tests.bench.load import Subject, fresh_prompt, run_wrk
@@ -138,8 +139,8 @@ def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
     for subject in subjects:
         if subject.reworded:
             ask(subject)  # what the others mean
-            first = fresh_prompt(subject, folder, 1_000_000 + turn)
-            until(partial(_goes_its_way, subject, first), _SETTLE_S, f"{subject.name} to go {subject.path}")
+            others = (fresh_prompt(subject, folder, number) for number in count((turn + 1) * 1_000_000))
+            until(partial(_next_goes_its_way, subject, others), _SETTLE_S, f"{subject.name} to go {subject.path}")
         if subject.unique or subject.reworded:
             paths = {ask(subject, fresh_prompt(subject, folder, turn * _PROBES + n)) for n in range(_PROBES)}
         else:
@@ -149,8 +150,13 @@ def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
             raise NotAsMeant(f"{subject.name} went {sorted(paths)}, not {subject.path}")
 
 
-def _goes_its_way(subject: Subject, prompt: str | None = None) -> bool:
-    return ask(subject, prompt) == subject.path
+def _goes_its_way(subject: Subject) -> bool:
+    return ask(subject) == subject.path
+
+
+def _next_goes_its_way(subject: Subject, prompts: Iterator[str]) -> bool:
+    """What missed is stored, and an exact hit from then on; so each turn asks another prompt."""
+    return ask(subject, next(prompts)) == subject.path
 
 
 def ask(subject: Subject, prompt: str | None = None) -> str:
