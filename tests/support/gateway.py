@@ -22,11 +22,18 @@ from typing import Any
 import yaml
 
 from tests.support.ports import free_port
+from tests.support.template import Forked, template
 from tests.support.wait import until
 
 ROOT = Path(__file__).parents[2]
+_POLL_S = 0.02
+"""How often a gateway that starts is asked: not so often that the asking slows the start."""
 START_S = 60.0
 """How long a start may take before it is a failure; two seconds are the aim, on a machine that does nothing else."""
+
+_PLAIN = ("-m", "gateway")
+_OF_FORKS = {"HOSTED_KEY", "PYTHONUNBUFFERED"}
+"""Variables that a fork of the template may have: no library reads the one, and the template has the other."""
 
 CHAT = """
 surface: chat
@@ -53,7 +60,7 @@ class Gateway:
 
     port: int
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
 
     @property
     def url(self) -> str:
@@ -136,22 +143,31 @@ def running(
     env: Mapping[str, str],
     *arguments: str,
     output: int | None = None,
-    launcher: Sequence[str] = ("-m", "gateway"),
+    launcher: Sequence[str] = _PLAIN,
 ) -> Iterator[Gateway]:
     """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be.
 
     What it says goes to the descriptor `output`, if there is one, and not to its `log()`. `launcher` stands for
     `-m gateway` where another module is to run it.
+
+    It is a fork of `tests.support.template` where libraries that are imported already make no difference: not with
+    `arguments`, of which `--workers` starts processes, nor with variables that a library reads when it is imported.
     """
     port = free_port()
-    command = [sys.executable, *launcher, "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command = ["serve", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies"), *arguments]
+    changed = {name for name, value in env.items() if name not in _OF_FORKS and value != os.environ.get(name)}
+    process: subprocess.Popen[bytes] | Forked
     with (folder / "gateway.log").open("wb") as log:
-        said = log if output is None else output
-        process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=said, stderr=subprocess.STDOUT)
+        said = log.fileno() if output is None else output
+        if launcher == _PLAIN and not arguments and not changed:
+            process = template().start(command, env, said)
+        else:
+            command = [sys.executable, *launcher, *command]
+            process = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=said, stderr=subprocess.STDOUT)
     gateway = Gateway(port, folder, process)
     try:
-        until(lambda: _answers(gateway), START_S, "the gateway's /healthz")
+        until(lambda: _answers(gateway), START_S, "the gateway's /healthz", _POLL_S)
         yield gateway
         gateway.stop()
     finally:

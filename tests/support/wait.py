@@ -16,13 +16,13 @@ SLACK = 4.0
 """Several pytest processes share the machine, each with servers of its own, so that a start may take seconds."""
 
 
-def until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "") -> T:
+def until(condition: Callable[[], T], timeout_s: float = 5.0, what: str = "", poll_s: float = _POLL_S) -> T:
     """The first true value of `condition()`; raises AssertionError when none came within `SLACK * timeout_s`."""
     deadline = time.monotonic() + SLACK * timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {SLACK * timeout_s:g} s: {what or condition}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
     return value
 
 

@@ -1,0 +1,160 @@
+"""Starts gateways as forks of one process that has every library imported: a start takes a third of the CPU time.
+
+`Template.start` gives a `Forked`, which is to a test what `subprocess.Popen` is. The fork takes the arguments, the
+environment and the descriptors that it would have been started with, and runs the command line. It imports `gateway`
+and `cache` anew, some of whose modules draw an id when they are imported: no two gateways may have the same.
+
+Started as a module, this is the process that is forked: it reads requests from its stdin, which is a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_ANEW = ("gateway", "cache")
+_LAZY = ("aiohttp", "httpx2", "httptools", "uvloop", "orjson", "tokenizers", "safetensors", "scipy.special")
+"""Libraries that a gateway imports while it starts, not with its modules."""
+_REQUEST_BYTES = 1 << 20
+
+
+class Forked:
+    """A process that is a fork of the template: what tests use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, args: Sequence[str], said: socket.socket) -> None:
+        self.pid = pid
+        self.args = args
+        self.returncode: int | None = None
+        self._said = said
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended; minus a signal's number if that ended it."""
+        if self.returncode is None:
+            ready, _, _ = select.select([self._said], [], [], timeout)
+            if not ready:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = int(self._said.recv(64))
+            self._said.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it is known to have ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+class Template:
+    """The process that is forked, with the environment `env`; it ends with this one."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            subprocess.Popen([sys.executable, "-m", __name__], cwd=_ROOT, env=dict(env), stdin=theirs)
+
+    def start(self, arguments: Sequence[str], env: Mapping[str, str], output: int) -> Forked:
+        """`python -m gateway` with these arguments and this environment, whose stdout and stderr are `output`."""
+        said, theirs = socket.socketpair()
+        with theirs:
+            request = json.dumps([list(arguments), dict(env)]).encode()
+            socket.send_fds(self._socket, [len(request).to_bytes(4, "big")], [output, theirs.fileno()])
+            self._socket.sendall(request)
+        return Forked(int(said.recv(64)), ("python", "-m", "gateway", *arguments), said)
+
+
+@functools.cache
+def template() -> Template:
+    """The one of this test process, started when the first gateway is."""
+    from tests.support.gateway import environment
+
+    return Template(environment())
+
+
+def _serve_forks() -> None:
+    """Fork at each request, until nobody is left to ask; returns in a fork, with its arguments as `sys.argv`."""
+    with socket.socket(fileno=os.dup(0)) as asked:
+        while True:
+            size, descriptors, _, _ = socket.recv_fds(asked, 4, 2)
+            if not size:
+                os._exit(0)
+            request = asked.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            arguments, env = json.loads(request)
+            if _fork(descriptors[0], descriptors[1]):
+                break
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["tierline", *arguments]
+
+
+def _fork(output: int, answers: int) -> bool:
+    """Whether this is the new gateway. A process between us and it reports its pid, and later its exit code."""
+    if os.fork():
+        os.close(output)
+        os.close(answers)
+        return False
+    if pid := os.fork():
+        os.write(answers, str(pid).encode())
+        os.closerange(0, answers)
+        _, status = os.waitpid(pid, 0)
+        os.write(answers, str(os.waitstatus_to_exitcode(status)).encode())
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for descriptor in (nothing, output, answers):
+        os.close(descriptor)
+    return True
+
+
+def _import_libraries() -> None:
+    """Import what a gateway imports, and forget the modules that each fork imports."""
+    import gc
+    from importlib import import_module
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for name in ("gateway.cli.commands.serve", "gateway.server.server", *_LAZY):
+        import_module(name)
+    for name in [name for name in sys.modules if name.split(".")[0] in _ANEW]:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()
+    assert threading.active_count() == 1, "a fork would lack the other threads"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import_libraries()
+    _serve_forks()
+    from gateway.cli.main import main
+
+    raise SystemExit(main())
