@@ -1,4 +1,4 @@
-"""Builds one worker's services from its config, starts them, and closes them in order. Build, validate, use, close."""
+"""Build one worker's steps from its config, start them, and close them in order."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
 
 @contextlib.asynccontextmanager
 async def running(steps: Steps) -> AsyncIterator[Steps]:
-    """The services, at work inside the block."""
+    """The steps, at work inside the block."""
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     with contextlib.suppress(StoreUnavailable):
         # So that /readyz knows from the first moment; a store that is down is degraded, not a failed start.

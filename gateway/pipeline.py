@@ -1,6 +1,6 @@
 """One request, top to bottom. This is the story of Tierline, in the order in which it happens.
 
-     1. http.middleware      request id, key -> tenant, body within its limit; the root span opens
+     1. http.routes.chat     takes the request: root span, load shedding, key -> tenant, body within its limit
      2. request.body         bytes -> a checked body, once
      3. http.build_context   tenant + surface -> policy, features, deadline: a `RequestContext`
      4. `answer`             calls everything below, in order
@@ -10,10 +10,11 @@
      7. caching.lookups      have we answered another question that means the same?
      8. cascade.router       how hard is it, and which tiers should try? `routing.decide`, pure
      9. cascade.runner       one attempt; good enough, or the next tier, while the budget allows: `routing.cascade`
-    10. http.responses       JSON or server-sent events, with the headers that say how the answer came about
+    10. http.routes.chat     sends JSON or server-sent events, with headers that say how the answer came about
     11. caching.write_behind cache write, ledger, trace, once the reply is out
 
-`routing` and `cache` meet here and nowhere else.
+4 to 9 run inside `http.routes.chat`, which also turns their errors into replies and notices a client that leaves.
+`routing` and `cache` never import each other; the gateway joins them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from gateway.steps import Steps
 async def answer(request: RequestContext, steps: Steps) -> Reply:
     """Return the reply to one request; raise ApiError when there is none. See the module's docstring."""
     plan = await steps.exact_cache.plan(request)
-    turn = steps.coalescer.turn(request, plan)
+    turn = steps.coalescer.turn(request, plan)  # its place among equal requests; a lookup may claim the lease with it
     if hit := await steps.exact_cache.find(request, plan, turn):  # 5
         return replay(request, hit)
     with await steps.coalescer.enter(turn) as shared:  # 5: this request leads, or follows an answer under way
@@ -43,4 +44,4 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
             raise CacheOnlyMiss("There is no stored answer to this request.")
         run = early or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
         served = await run.answer()  # 9
-        return shared.publish(reply_with(request, plan, vector, served, steps.pending_writes))  # 10, and 11 at its end
+        return shared.publish(reply_with(request, plan, vector, served, steps.pending_writes))  # routes.chat sends it

@@ -64,6 +64,11 @@ class Leases:
         self._renewal: asyncio.TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
 
+    @property
+    def held(self) -> int:
+        """How many leases this worker holds."""
+        return len(self._held)
+
     def flight_of(self, ident: str) -> Flight | None:
         """Return the flight of that name if it has a lease here."""
         held = self._held.get(ident)

@@ -1,4 +1,4 @@
-"""Equal requests at the same moment, one answer: how a request comes to lead a flight, or to join one.
+"""Step 5: equal requests at the same moment, one answer: how a request comes to lead a flight, or to join one.
 
 The first of them makes the answer (`gateway.caching.leader`), the others read along (`gateway.caching.follower`), in
 this worker or in another (`cache.flights.exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a
@@ -135,14 +135,20 @@ class Turn:
 
         Of those who ask at the same moment one looks: a burst would exhaust the store's connections.
         """
+        lookup = await self._shared_look(look)
+        if lookup.hit is not None:
+            self._give_claim_up()  # a pending answer may be the hit though the store had none
+        return lookup
+
+    async def _shared_look(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
             return await look(self._read)
         looking = self._host.looking
         others = looking.get(self._key)
         if others is not None:
-            found: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
-            others.append(found)
-            return await found or await look(self._read)
+            shared: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
+            others.append(shared)
+            return await shared or await look(self._read)
         others = looking[self._key] = []
         lookup: Lookup | None = None
         known = self._host.known
@@ -164,21 +170,30 @@ class Turn:
             # Those to whom the store has not told how they are ("?") share among themselves.
             versions = tags.versions or [(name, "?") for name in tags.names]
             self._key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
-        for turn in range(_MOST_FLIGHTS):
+        for tried in range(_MOST_FLIGHTS):
             flight = self._joinable()
-            if self._unsure and self._flight is not None and flight is not None:
-                self._host.exchange.leases.abandon(self._flight)
-                self._unsure = False
             if flight is None:
                 # A request that has lost an answer once does not wait for another worker again.
-                entered = await self._lead(relays=turn == 0)
+                entered = await self._lead(relays=tried == 0)
             else:
-                entered = await self._follow(flight, last=turn > 0)
+                self._give_claim_up()
+                entered = await self._follow(flight, last=tried > 0)
             if entered is not None:
                 return entered
             if ctx.budget_s() < _LEAST_S:
                 raise late()
         return Entered()
+
+    def _give_claim_up(self) -> None:
+        """Release the lease that the look has taken, or may have taken: this request makes no answer."""
+        flight = self._flight
+        if flight is not None:
+            if self._unsure:
+                self._host.exchange.leases.abandon(flight)
+            else:
+                self._host.exchange.leases.release(flight)
+        self._flight = self._claimed = None
+        self._unsure = False
 
     def _joinable(self) -> Flight | None:
         return self._host.flights.joinable(self._key, self._ctx.deadline, self._first_due)
@@ -209,6 +224,7 @@ class Turn:
         ctx, host = self._ctx, self._host
         flight, claimed = self._flight or self._new(), self._claimed
         self._flight = self._claimed = None
+        self._unsure = False
         host.flights.launch(flight)
         if claimed is None:
             claimed = await self._claim(flight)

@@ -57,7 +57,7 @@ class Follower:
         self._deadline = loop.call_later(max(0.0, ctx.budget_s()), self._late)
         self._stall: asyncio.TimerHandle | None = None
         self.end = "client_cancel"
-        """As `LiveStream.end`."""
+        """`done`, the error_type of what ended it, or `client_cancel` until it has ended."""
 
     async def answer(self) -> Reply | Hit | None:
         """What the client gets; None when it has to be asked for again. Raises ApiError."""
@@ -77,8 +77,11 @@ class Follower:
 
     def rest(self) -> AsyncGenerator[bytes]:
         """The events that its subscription has not taken yet."""
-        self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
+        self._watch_stall()
         return self._events()
+
+    def _watch_stall(self) -> None:
+        self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
 
     def close(self) -> None:
         """Ends the reading, safe to call twice; the flight goes on while anybody else reads it."""
@@ -153,6 +156,8 @@ class Follower:
 
     def _stream(self, head: AnswerHead) -> Reply:
         events = self.rest() if head.stream else self._replayed()
+        if self._stall is None:
+            self._watch_stall()
         return Reply(events=events, extra=_COALESCED, stream=self)
 
     async def _events(self) -> AsyncGenerator[bytes]:

@@ -29,7 +29,7 @@ OnLanded = Callable[[Flight, PendingWrite | None, AnswerEnd], None]
 
 
 class Entered:
-    """A request that has entered the coalescer. With a `reply` it is a follower: another request makes the answer."""
+    """How a request left the coalescer: with a `reply` made elsewhere, leading a flight (`Leader`), or alone."""
 
     __slots__ = ("reply",)
 

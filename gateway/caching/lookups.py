@@ -77,14 +77,20 @@ class SemanticLookup:
         if vector is None or plan.why_not_semantic():
             return None
         hop = ctx.trace.begin(names.CACHE_SEMANTIC)
-        lookup: Lookup | None = None
         try:
             needed = ctx.options.cache.only_if_cached
             tiers = ctx.allowed_tiers()
             lookup = await self._cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
-        finally:
-            if early is not None and (lookup is None or lookup.hit is not None):
+            self._describe(hop, ctx, plan, lookup)
+        except BaseException:
+            if early is not None:
                 await early.aclose()
+            raise
+        if early is not None and lookup.hit is not None:
+            await early.aclose()
+        return _describe(hop, lookup)
+
+    def _describe(self, hop: Hop, ctx: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
             hop.attributes[names.CACHE_SCORE] = lookup.score
         if lookup.similarity is not None:
@@ -98,7 +104,6 @@ class SemanticLookup:
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
             hop.attributes[names.LABELS] = state.labels
             hop.attributes[names.BREACHED] = state.breached
-        return _describe(hop, lookup)
 
 
 def _describe(hop: Hop, lookup: Lookup) -> Hit | None:

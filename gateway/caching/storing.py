@@ -1,4 +1,4 @@
-"""Turn a served answer into the reply, with the cache write that the answer leaves for step 11."""
+"""Between steps 9 and 10: turn a served answer into the reply, with the cache write that it leaves for step 11."""
 
 from __future__ import annotations
 

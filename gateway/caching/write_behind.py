@@ -55,7 +55,7 @@ class WriteBehind:
         self._open: dict[AnswerEnd, Finished] = {}  # their answers go on for other readers
 
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
-        """Finish one request: its cost, its cache write, its record. The one door of step 11; never blocks or raises.
+        """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
 
         `reply` is None for a request that got none. Where others read the answer too, this waits for the answer's end.
         """
@@ -74,11 +74,14 @@ class WriteBehind:
         if finished is not None:
             self._take(Finished(finished.trace, finished.ledger, end.write, end.shared))
 
-    def _take(self, finished: Finished) -> None:
+    def _settle(self, finished: Finished) -> None:
         try:
             self._finalizer.close(finished.trace, finished.ledger)
         except Exception:
             log.exception("the cost of request %s could not be settled", finished.ledger.request_id)
+
+    def _take(self, finished: Finished) -> None:
+        self._settle(finished)
         if finished.write is None:
             self._record(finished, written=False)
         elif len(self._queue) >= _QUEUE:
@@ -100,6 +103,8 @@ class WriteBehind:
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_CLOSE_S)
             self._task.cancel()
+        for finished in self._open.values():
+            self._settle(finished)
         for finished in (*self._queue, *self._open.values()):
             self._record(finished, written=False)
 
@@ -119,8 +124,9 @@ class WriteBehind:
         except Exception:
             # The replies are out. A bug here may cost these cache writes, but not the records, nor the next batch.
             log.exception("%d cache writes failed", len(batch))
-        for finished in batch:
-            self._record(finished, written=finished in written)
+        finally:  # also when the store hangs while the process stops
+            for finished in batch:
+                self._record(finished, written=finished in written)
 
     async def _keep(self, batch: list[Finished], written: set[Finished]) -> None:
         keeps: list[CacheWrite] = []

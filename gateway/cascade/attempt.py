@@ -1,7 +1,7 @@
 """One attempt: acquire a slot, call its endpoint, judge what comes back, and return how it went.
 
 A failed call ends here: the cascade sees an AttemptOutcome, never an exception. The beginning of a stream is held and
-judged in `gateway.cascade.streaming`.
+judged in `gateway.cascade.prefix`, then committed in `gateway.cascade.streaming`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Drives one request's cascade: makes the attempts it asks for, one after another, or beside each other in a race.
+"""Step 9: drive one request's cascade, whose attempts run one after another, or in a race.
 
-An attempt that nothing can come to run beside is awaited where it is; only a race has tasks (15 us each). The first
-answer that is good enough wins; whatever else is under way is cancelled before the winner goes out, so that no call
-outlives its request.
+An attempt runs in the request's own task unless another may run beside it; only then do attempts get tasks (15 us
+each). The first answer that is good enough wins; whatever else is under way is cancelled before the winner goes out, so
+that no call outlives its request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 """Answers that came about as the policy wanted; only these are stored for other requests."""
 _LOSERS_S = 0.05
-"""How long a winner waits at most for the losers' books. They are cancelled: it takes a turn of the loop."""
+"""How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
 
 
 @dataclass(slots=True)
@@ -124,13 +124,13 @@ class CascadeRun:
 
     async def answer(self) -> Served:
         """Return the answer that goes out. Raises ApiError when there is none; then nothing is left open."""
-        served: AttemptResult | None = None
         try:
-            served = await self._race()
-            return _served(self._ctx, served)
+            return _served(self._ctx, await self._race())
         finally:
-            await self.aclose()
-            settle(self._ctx, served.attempt.number if served is not None else None)
+            try:
+                await self.aclose()
+            finally:
+                settle(self._ctx, self._served.attempt.number if self._served is not None else None)
 
     async def _race(self) -> AttemptResult:
         """Make attempts until one is to be served. Raises ApiError when none is."""
@@ -166,15 +166,20 @@ class CascadeRun:
         for task in losers:
             self._running[task].standing.lost = not self._ctx.client.gone
             task.cancel()
-        if losers:
-            await asyncio.wait(losers, timeout=_LOSERS_S)
-        for task in losers:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                self._tried[self._running[task].attempt.number] = task.result()
-        for one in self._tried.values():
-            if one is not self._served and isinstance(one.answer, LiveStream):
-                one.answer.lose()
-        self._running.clear()
+        try:
+            if losers:
+                await asyncio.wait(losers, timeout=_LOSERS_S)
+        except BaseException:
+            self._served = None  # the client has left meanwhile: the winner goes to nobody
+            raise
+        finally:
+            for task in losers:
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    self._tried[self._running[task].attempt.number] = task.result()
+            for one in self._tried.values():
+                if one is not self._served and isinstance(one.answer, LiveStream):
+                    one.answer.lose()
+            self._running.clear()
 
     async def _try(self, attempt: Attempt, standing: AttemptStanding) -> AttemptResult:
         before = tuple(self._tried.values())

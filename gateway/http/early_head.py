@@ -71,7 +71,7 @@ class EarlyHead:
         if self._task is None:
             return False
         self._over.set()
-        await self._task
+        await asyncio.wait({self._task})  # it may have been cancelled
         return True
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""Hold what is known of one request when it arrives; passed unchanged to every step."""
+"""What is known of one request on arrival. Its fields never change; what happens goes into its trace and ledger."""
 
 from __future__ import annotations
 

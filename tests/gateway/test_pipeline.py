@@ -109,3 +109,19 @@ async def test_a_full_write_queue_costs_the_write_alone(
         monkeypatch.undo()
         assert (await app.ask("hello")).headers["x-tierline-path"] == "direct"
         await app.kept("hello")
+
+
+async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that finds nothing in the store takes the right to make the answer; a hit elsewhere gives it back."""
+    monkeypatch.setattr(write_behind, "_LINGER_S", 0.3)
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        fresh = await app.ask("hello", {"cache-control": "no-cache"})
+        assert fresh.headers["x-tierline-path"] == "direct"
+        hit = await app.ask("hello")
+        assert hit.headers["x-tierline-path"] == "cache-exact"
+        leases = app.steps.coalescer.exchange.leases
+        await eventually(lambda: leases.held == 0, 5, "the release")
+        await app.kept("hello")
+        assert leases.held == 0

@@ -41,7 +41,7 @@ _CUT_OFF_S = 0.5
 
 
 class ChatCompletions:
-    """The endpoint, over one worker's services."""
+    """The endpoint, over one worker's steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -168,7 +168,7 @@ class _Exchange:
             self._events_open = False
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
-            if reply.stream is not None and not self._client.gone:
+            if reply.stream is not None and reply.stream.end != "done" and not self._client.gone:
                 reply.stream.end = "drain"
             raise
         finally:
@@ -185,6 +185,7 @@ class _Exchange:
         if self._client.absent:
             self._client_left()
             return
+        self._client.unwatch()  # whoever leaves now misses an error, and is not to cancel what tells it
         self.ledger.error = error.code or error.type
         if self._events_open:
             self._events_open = False
