@@ -23,6 +23,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -203,6 +204,15 @@ class Rig:
         """One chat completion; `changes` are members of the body."""
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}]} | changes
         return self.post(json.dumps(body, separators=(",", ":")).encode(), headers)
+
+    def served(self, model: str, **changes: Any) -> Answer:
+        """`ask`, and again while the gateway turns newcomers away because the machine is so busy that it is late."""
+        answer = self.ask(model, **changes)
+        deadline = time.monotonic() + 15
+        while answer.status == 503 and b"its event loop is late" in answer.body and time.monotonic() < deadline:
+            time.sleep(0.1)
+            answer = self.ask(model, **changes)
+        return answer
 
     def stream(self, model: str, headers: Mapping[str, str] | None = None, **changes: Any) -> Answer:
         """One streamed chat completion."""

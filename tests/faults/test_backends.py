@@ -178,7 +178,7 @@ def test_b34_one_request_at_a_time_tries_it(rig: Rig, local_upstream: Upstream) 
         began = time.monotonic()
         until(lambda: rig.states(lane)["weak"] == "ready", 10, "the end of its rest")
         rests.append(time.monotonic() - began)
-        answers = concurrently(10, lambda: rig.ask(lane, seed=next(seeds)))
+        answers = concurrently(10, lambda: rig.served(lane, seed=next(seeds)))
         assert [(answer.status, answer.text) for answer in answers] == [(200, STRONG)] * 10
         assert len(local_upstream.requests) == 1
     assert rests[2] >= 1.5 * rests[0]
