@@ -31,7 +31,6 @@ _POLL_S = 0.02
 START_S = 60.0
 """How long a start may take before it is a failure; two seconds are the aim, on a machine that does nothing else."""
 
-_PLAIN = ("-m", "gateway")
 _OF_FORKS = {"HOSTED_KEY", "PYTHONUNBUFFERED"}
 """Variables that a fork of the template may have: no library reads the one, and the template has the other."""
 
@@ -122,7 +121,7 @@ def serve(
 ) -> Iterator[Gateway]:
     """A gateway over these tiers, alive from the first line of the block to its end; see `running`."""
     write_deployment(folder, config(local, hosted, store_url, **(settings or {})), policies)
-    with running(folder, environment(**secrets_of(hosted, env)), output=output) as gateway:
+    with running(folder, environment(**secrets_of(hosted, env)), output=output, forked=True) as gateway:
         yield gateway
 
 
@@ -143,15 +142,16 @@ def running(
     env: Mapping[str, str],
     *arguments: str,
     output: int | None = None,
-    launcher: Sequence[str] = _PLAIN,
+    launcher: Sequence[str] = ("-m", "gateway"),
+    forked: bool = False,
 ) -> Iterator[Gateway]:
     """`python -m gateway serve` on the config and the policies in `folder`; stopped at the end, killed if need be.
 
     What it says goes to the descriptor `output`, if there is one, and not to its `log()`. `launcher` stands for
     `-m gateway` where another module is to run it.
 
-    It is a fork of `tests.support.template` where libraries that are imported already make no difference: not with
-    `arguments`, of which `--workers` starts processes, nor with variables that a library reads when it is imported.
+    `forked`: as a fork of `tests.support.template`, which costs a third, unless `env` has variables that a library may
+    read when it is imported. What is measured is not forked: it would share memory, and cores, with the template.
     """
     port = free_port()
     command = ["serve", "--host", "127.0.0.1", "--port", str(port)]
@@ -160,7 +160,7 @@ def running(
     process: subprocess.Popen[bytes] | Forked
     with (folder / "gateway.log").open("wb") as log:
         said = log.fileno() if output is None else output
-        if launcher == _PLAIN and not arguments and not changed:
+        if forked and not changed:
             process = template().start(command, env, said)
         else:
             command = [sys.executable, *launcher, *command]
