@@ -134,7 +134,7 @@ PEERS = (
             "x-portkey-custom-host": upstream,
         },
     ),
-    Peer("LiteLLM", "pip", ("litellm[proxy]==1.109.1",), _litellm),
+    Peer("LiteLLM", "pip", ("litellm[proxy]==1.106.2",), _litellm),
 )
 
 
@@ -287,6 +287,8 @@ def as_text(found: Mapping[str, Figures], missing: Mapping[str, str]) -> str:
         cells = (f"{figures[key]:>10.2f}" if key in figures else f"{'':10}" for _, key in _COLUMNS)
         row = f"{NAMES.get(name, name):22}" + "".join(cells)
         lines.append(f"{row}{figures['per_second']:>12,.0f}{figures['failed']:>8.0f}")
+    if strayed := found.get("semantic", {}).get("strayed"):
+        lines.append(f"In a round {strayed:.0f} requests for a semantic hit got none.")
     lines += [f"{name:22}not measured: {why}" for name, why in missing.items()]
     return "\n".join(lines)
 
