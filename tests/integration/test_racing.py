@@ -132,7 +132,7 @@ def test_a_slow_first_tier_is_hedged_and_cancelled(
     assert (answer.headers["x-tierline-path"], answer.headers["x-tierline-tier"]) == ("hedged", "hosted")
     assert said(answer) == LARGE.text
     assert answer.headers["x-tierline-attempts"] == "2"
-    local_upstream.requests[0].wait_gone(1)
+    local_upstream.wait_for(1)[0].wait_gone(1)
     until(lambda: in_flight(gw) == 0, 2, "no call in flight")
 
 
