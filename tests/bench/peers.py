@@ -100,7 +100,7 @@ client = tensorzero.patch_openai_client(openai.OpenAI(api_key="none"), config_fi
 print("listens on", client.base_url, flush=True)
 signal.pause()
 """
-"""The registries hold no binary of this gateway; its Python package serves the same HTTP server from a process."""
+"""Its Python package serves the HTTP server of this gateway from a Python process, without a container."""
 
 
 def _tensorzero(folder: Path, upstream: str) -> Start:
