@@ -9,6 +9,7 @@ Started as a module, this is the process that is forked: it reads requests from 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -70,12 +71,18 @@ class Forked:
 
 
 class Template:
-    """The process that is forked, with the environment `env`; it ends with this one."""
+    """The process that is forked, with the environment `env`; it ends when this one does."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            subprocess.Popen([sys.executable, "-m", __name__], cwd=_ROOT, env=dict(env), stdin=theirs)
+            self._process = subprocess.Popen([sys.executable, "-m", __name__], cwd=_ROOT, env=dict(env), stdin=theirs)
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Ends it; the forks go on."""
+        self._socket.close()
+        self._process.wait(10)
 
     def start(self, arguments: Sequence[str], env: Mapping[str, str], output: int) -> Forked:
         """`python -m gateway` with these arguments and this environment, whose stdout and stderr are `output`."""
