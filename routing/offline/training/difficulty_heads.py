@@ -196,6 +196,8 @@ def _logistic(inputs: csr_matrix, labels: NDArray[Any], weight: Floats | None, l
     # The solver's time grows with the columns, most of which are words that none of these texts has; with the penalty
     # on its size, the coefficient of an empty column is 0.
     used = np.unique(inputs.indices)
+    if not len(used):
+        used = np.zeros(1, dtype=np.int64)  # one empty column: then the shares alone are learned
     fitted = LogisticRegression(C=looseness, max_iter=1000, tol=1e-3).fit(inputs[:, used], labels, sample_weight=weight)
     coefficients = np.zeros((len(fitted.coef_), inputs.shape[1] + 1))
     coefficients[:, used] = fitted.coef_
