@@ -56,7 +56,7 @@ class ExactLookup:
             return None
         hop = ctx.trace.begin(names.CACHE_EXACT)
         look = partial(self._cache.exact, plan, ctx.allowed_tiers())
-        return _describe(hop, await (look() if turn is None else turn.look_up(look)))
+        return _ended(hop, await (look() if turn is None else turn.look_up(look)))
 
 
 class SemanticLookup:
@@ -88,7 +88,7 @@ class SemanticLookup:
             raise
         if early is not None and lookup.hit is not None:
             await early.aclose()
-        return _describe(hop, lookup)
+        return _ended(hop, lookup)
 
     def _describe(self, hop: Hop, ctx: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
@@ -106,7 +106,7 @@ class SemanticLookup:
             hop.attributes[names.BREACHED] = state.breached
 
 
-def _describe(hop: Hop, lookup: Lookup) -> Hit | None:
+def _ended(hop: Hop, lookup: Lookup) -> Hit | None:
     hop.attributes[names.CACHE_OUTCOME] = lookup.outcome
     if lookup.reason:
         hop.attributes[names.CACHE_REASON] = lookup.reason
