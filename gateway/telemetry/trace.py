@@ -8,6 +8,7 @@ attributes takes 18 us; a hop takes about 1 us.
 from __future__ import annotations
 
 import random
+import re
 import time
 from typing import Any
 
@@ -85,3 +86,22 @@ class Trace:
     def traceparent(self, hop: Hop) -> str:
         """Return the W3C `traceparent` header that makes a backend's spans children of `hop`."""
         return f"00-{self.trace_id:032x}-{self.span_id(hop):016x}-01"
+
+
+# version "-" trace-id "-" parent-id "-" flags. Later versions may add "-" and more, version 00 may not; ff is invalid.
+_FORM = re.compile(rb"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-[!-~]*)?")
+_LONGEST = 128
+
+
+def parse_traceparent(header: bytes | None) -> tuple[int, int] | None:
+    """Return (trace id, parent span id), neither of them 0; None if the header is absent or invalid.
+
+    Strictly by W3C Trace Context level 1. A request with an invalid header gets a new trace id, as without one.
+    """
+    if header is None or len(header) > _LONGEST or (match := _FORM.fullmatch(header)) is None:
+        return None
+    version, trace_id, parent_id, more = match.groups()
+    if version == b"00" and more is not None:
+        return None
+    trace, parent = int(trace_id, 16), int(parent_id, 16)
+    return (trace, parent) if trace and parent else None

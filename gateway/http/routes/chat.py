@@ -31,8 +31,7 @@ from gateway.request.reply import Header, Reply
 from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
-from gateway.telemetry.traceparent import parse_traceparent
+from gateway.telemetry.trace import Trace, parse_traceparent
 
 log = logging.getLogger("tierline.chat")
 

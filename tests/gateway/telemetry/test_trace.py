@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from gateway.telemetry.trace import Trace
+import pytest
+
+from gateway.telemetry.trace import Trace, parse_traceparent
 
 
 def _trace(*spans: tuple[str, int, int]) -> Trace:
@@ -24,3 +26,50 @@ def test_a_hop_that_is_still_open_counts_up_to_now() -> None:
     assert trace.waited_ns("attempt") >= 0
     hop.end()
     assert trace.waited_ns("attempt") == hop.end_ns - hop.start_ns
+
+
+_TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+_PARENT = b"00f067aa0ba902b7"
+_GOOD = b"00-" + _TRACE + b"-" + _PARENT + b"-01"
+
+
+def test_a_valid_header_gives_both_ids() -> None:
+    """The trace id and the parent id of a valid header come back as numbers."""
+    assert parse_traceparent(_GOOD) == (0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7)
+
+
+def test_our_own_header_is_read_back() -> None:
+    """What a trace sends to a backend parses to that trace and that hop."""
+    trace = Trace("request")
+    assert parse_traceparent(trace.traceparent(trace.root).encode()) == (trace.trace_id, trace.span_id(trace.root))
+
+
+def test_a_later_version_may_say_more() -> None:
+    """A version after 00 is read as far as it is known."""
+    assert parse_traceparent(b"cc" + _GOOD[2:] + b"-what-the-future-holds") is not None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        b"",
+        b"ff" + _GOOD[2:],
+        b"0" + _GOOD[2:],
+        _GOOD + b"-more",
+        _GOOD + b"\n",
+        _GOOD + b" ",
+        b" " + _GOOD,
+        _GOOD.upper(),
+        _GOOD.replace(b"-", b"_"),
+        _GOOD.replace(_TRACE, b"0" * 32),
+        _GOOD.replace(_PARENT, b"0" * 16),
+        _GOOD.replace(_TRACE, _TRACE[:-1] + b"g"),
+        _GOOD[:-1],
+        b"cc" + _GOOD[2:] + b"more",
+        b"cc" + _GOOD[2:] + b"-" + b"x" * 100,
+    ],
+)
+def test_anything_else_is_as_good_as_absent(header: bytes | None) -> None:
+    """A header that is not exactly right is ignored, however long or odd it is."""
+    assert parse_traceparent(header) is None
