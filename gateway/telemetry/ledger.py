@@ -1,13 +1,25 @@
-"""The ledger: one flat record per request of its cost, tier, times and outcome, stored beside its trace.
+"""The ledger: one flat record per request of its cost, tier, times and outcome, stored with its trace.
 
 The pipeline fills it in as the request proceeds. After the reply `gateway.accounting.finalize` adds what is computed
-from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met.
+from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met. `encode` then
+makes the record that the store keeps, one JSON object:
+
+    {"v": 1, "trace_id": "4bf9...", "parent_id": null, "started": 1767225600.123456, "ledger": {...},
+     "hops": [{"name": "request", "number": 0, "span_id": "00f0...", "start_us": 0, "duration_us": 41230,
+               "error": null, "attributes": {...}}, ...]}
+
+`started` is in Unix seconds; hop times are microseconds from the start of hop 0; ids are in hex, as in `traceparent`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from gateway.telemetry.trace import Trace
 
 
 @dataclass(slots=True)
@@ -100,3 +112,42 @@ class Ledger:
     slo: Mapping[str, bool] | None = None
     """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()
+
+
+TRACES: Final = "tierline:traces"
+"""Key of the store's stream of records, oldest first."""
+
+_VERSION: Final = 1
+_BEGINNING: Final = b'{"v":%d,' % _VERSION
+
+
+def encode(trace: Trace, ledger: Ledger) -> bytes:
+    """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
+    root = trace.root
+    origin, end = root.start_ns, root.end_ns
+    span_id = trace.span_id
+    record = {
+        "v": _VERSION,
+        "trace_id": f"{trace.trace_id:032x}",
+        "parent_id": f"{trace.parent_id:016x}" if trace.parent_id else None,
+        "started": trace.started_unix_ns / 1e9,
+        "ledger": ledger,
+        "hops": [
+            {
+                "name": hop.name,
+                "number": hop.number,
+                "span_id": f"{span_id(hop):016x}",
+                "start_us": (hop.start_ns - origin) // 1000,
+                "duration_us": ((hop.end_ns or end) - hop.start_ns) // 1000,
+                "error": hop.error,
+                "attributes": hop.attributes,
+            }
+            for hop in trace.hops
+        ],
+    }
+    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def is_record(blob: bytes) -> bool:
+    """Return whether `blob` begins like a record of this version; do not decode one that does not."""
+    return blob.startswith(_BEGINNING)

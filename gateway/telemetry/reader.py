@@ -9,9 +9,9 @@ from typing import Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.telemetry import feedback, record
+from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback, Key
-from gateway.telemetry.record import is_record
+from gateway.telemetry.ledger import TRACES, is_record
 
 _PAGE: Final = 50  # about 200 kB
 _TRIES: Final = 3
@@ -20,7 +20,7 @@ _PAUSE_S: Final = 0.2
 
 async def newest(store: Store) -> AsyncIterator[bytes]:
     """Yield every stored record, newest first, encoded as stored. Raises StoreUnavailable."""
-    async for blob in _entries(store, record.STREAM):
+    async for blob in _entries(store, TRACES):
         if is_record(blob):
             yield blob
 

@@ -26,7 +26,7 @@ _FOLLOWED: Final = {
 
 
 def explain(hop: Mapping[str, Any]) -> list[str]:
-    """Return the reasons of one hop of a record (see `telemetry.record`) as short phrases, the decisive one first."""
+    """Return the reasons of one hop of a record (see `telemetry.ledger`) as short phrases, the decisive one first."""
     attributes: Attributes = hop["attributes"]
     say = _WORDS.get(hop["name"], _anything)
     phrases = [phrase for phrase in say(attributes) if phrase]

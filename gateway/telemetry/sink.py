@@ -14,9 +14,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.ledger import TRACES, Ledger, encode
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.record import STREAM, encode
 from gateway.telemetry.trace import Trace
 
 _log = logging.getLogger("tierline.telemetry")
@@ -146,7 +145,7 @@ class Telemetry:
                 self._dropped("unserialisable", trace)
         if not records:
             return
-        append = Command((b"EVAL", _APPEND, b"1", STREAM.encode(), b"%d" % self._keep, *records))
+        append = Command((b"EVAL", _APPEND, b"1", TRACES.encode(), b"%d" % self._keep, *records))
         try:
             await self._store.apply([append])
             self.failing = ""

@@ -18,7 +18,7 @@ from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.reasons import dollars, explain, milliseconds
 
 Record = Mapping[str, Any]
-"""A record as `telemetry.record` encodes it, decoded."""
+"""A record as `telemetry.ledger` encodes it, decoded."""
 
 _NAME_WIDTH: Final = 15
 _TIME_WIDTH: Final = 9

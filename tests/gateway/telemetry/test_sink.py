@@ -9,8 +9,8 @@ import pytest
 from cache.store.base import Append, StoreState, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.telemetry import names, reader, sink
+from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.record import STREAM
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -180,10 +180,10 @@ async def test_reading_says_when_the_store_is_gone() -> None:
 
 async def test_a_foreign_entry_is_passed_over(store: RedisStore) -> None:
     """What is not a record in the stream is skipped."""
-    await store.apply([Append(STREAM, b"not json", 10)])
+    await store.apply([Append(TRACES, b"not json", 10)])
     telemetry = _telemetry(store)
     telemetry.start()
     telemetry.record(*escalated())
     await telemetry.aclose()
-    await store.apply([Append(STREAM, b'{"v":99}', 10)])
+    await store.apply([Append(TRACES, b'{"v":99}', 10)])
     assert len(await reader.latest(store, 10)) == 1

@@ -10,9 +10,8 @@ from rich.console import Console
 
 from gateway.telemetry import names
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.reasons import dollars, explain, milliseconds
-from gateway.telemetry.record import encode
 from gateway.telemetry.trace import Trace
 from gateway.telemetry.view import draw, draw_list
 from tests.gateway.telemetry.requests_made import escalated, failed
