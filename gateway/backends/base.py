@@ -151,8 +151,8 @@ class ContextExceeded(BadStatus):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call: the effective body, and what we want on top of what the client asked.
+class BackendRequest:
+    """Hold what a backend is asked: the effective body, and what the gateway wants beyond what the client asked.
 
     `alternatives` is how many alternatives of each token come with the log-probabilities; each costs some 40 bytes.
     A `large` body is to be serialised off the loop (`gateway.off_loop`).
@@ -202,10 +202,10 @@ class EventStream(Protocol):
 class Backend(Protocol):
     """One model endpoint."""
 
-    async def complete(self, call: Call) -> Completion:
+    async def complete(self, request: BackendRequest) -> Completion:
         """The whole answer; raises BackendError."""
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         """The answer as a stream, once its headers are here; raises BackendError."""
 
     async def aclose(self) -> None: ...

@@ -16,8 +16,8 @@ import orjson
 from gateway.backends.base import (
     BYTE_ORDER_MARK,
     BackendError,
+    BackendRequest,
     BadStatus,
-    Call,
     Completion,
     ContextExceeded,
     Event,
@@ -64,9 +64,9 @@ class OpenAIBackend:
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
 
-    async def complete(self, call: Call) -> Completion:
+    async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`."""
-        response = await self._send(call, stream=False)
+        response = await self._send(request, stream=False)
         if _is_type(response, "text/event-stream"):
             return await _assembled(_ServerSentEvents(response), self._model)
         try:
@@ -77,9 +77,9 @@ class OpenAIBackend:
             response.close()
         return _completion(raw, self._model)
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         """See `Backend.stream`. An endpoint that answers with plain JSON is streamed from that."""
-        response = await self._send(call, stream=True)
+        response = await self._send(request, stream=True)
         if _is_type(response, "text/event-stream"):
             return _ServerSentEvents(response)
         try:
@@ -93,12 +93,12 @@ class OpenAIBackend:
         """Closes the transport."""
         await self._transport.aclose()
 
-    async def _send(self, call: Call, *, stream: bool) -> Response:
-        if call.large:
-            body = await off_loop(partial(self._payload, call, stream=stream))
+    async def _send(self, request: BackendRequest, *, stream: bool) -> Response:
+        if request.large:
+            body = await off_loop(partial(self._payload, request, stream=stream))
         else:
-            body = self._payload(call, stream=stream)
-        response = await self._transport.send(self._headers, body, call.traceparent)
+            body = self._payload(request, stream=stream)
+        response = await self._transport.send(self._headers, body, request.traceparent)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused
             hear(response.header, monotonic())
@@ -118,16 +118,16 @@ class OpenAIBackend:
             raise ContextExceeded(response.status, error)
         raise BadStatus(response.status, error, _retry_after(response))
 
-    def _payload(self, call: Call, *, stream: bool) -> bytes:
-        payload = {**call.body, "model": self._model}
-        if call.ask_logprobs:
+    def _payload(self, request: BackendRequest, *, stream: bool) -> bytes:
+        payload = {**request.body, "model": self._model}
+        if request.ask_logprobs:
             # A number in any case: without one llama.cpp sends twenty alternatives a token.
             payload["logprobs"] = True
-            payload["top_logprobs"] = call.alternatives
+            payload["top_logprobs"] = request.alternatives
         if stream:
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
-        return orjson.dumps(_in_pieces(payload) if call.large else payload)
+        return orjson.dumps(_in_pieces(payload) if request.large else payload)
 
 
 def _in_pieces(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.backends.base import BackendError, Call, TimedOut
+from gateway.backends.base import BackendError, BackendRequest, TimedOut
 from gateway.cascade.call import BackendCall
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
@@ -65,7 +65,7 @@ class AuditJudge:
         with BackendCall(Ledger("audit"), slot, Hop("audit", 0, {}), tokens_in) as call:
             try:
                 async with asyncio.timeout(self._limit_s):
-                    value = (await call.complete(Call(body, ask_logprobs=False))).value
+                    value = (await call.complete(BackendRequest(body, ask_logprobs=False))).value
             except BackendError as error:
                 call.close(error)
                 return None, error.error_type, call.cost_usd

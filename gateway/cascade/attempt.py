@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from cache.store.deadline import Deadline
-from gateway.backends.base import BackendError, BadStatus, Call, ContextExceeded, RetriesSpent
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, ContextExceeded, RetriesSpent
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
 from gateway.cascade.early_reject import read_draft
@@ -109,13 +109,13 @@ async def try_attempt(
                 attempt = _less_the_queue(attempt, slot.queued_s)
             hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
             ctx.ledger.attempts += 1
-            request = call_for(ctx, attempt, endpoint, hop)
+            backend_request = backend_request_for(ctx, attempt, endpoint, hop)
             samples = samples_for(ctx, attempt, endpoint, cosine)
             try:
                 if ctx.features.stream:
-                    result = await _stream(ctx, tiers, attempt, standing, call, request)
+                    result = await _stream(ctx, tiers, attempt, standing, call, backend_request)
                 else:
-                    result = await _complete(ctx, attempt, standing, call, request, samples)
+                    result = await _complete(ctx, attempt, standing, call, backend_request, samples)
             except BackendError as error:
                 call.close(error)
                 result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
@@ -135,7 +135,7 @@ async def _complete(
     attempt: Attempt,
     standing: Standings,
     call: BackendCall,
-    request: Call,
+    backend_request: BackendRequest,
     samples: Samples | None,
 ) -> AttemptResult:
     """Get a whole answer and judge it. Raises BackendError."""
@@ -143,9 +143,9 @@ async def _complete(
     try:
         with Deadline(attempt.timeout_s):
             if endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-                answer = await read_draft(ctx, attempt, call, request, standing.takes_over)
+                answer = await read_draft(ctx, attempt, call, backend_request, standing.takes_over)
             else:
-                answer = await call.complete(request)
+                answer = await call.complete(backend_request)
     except TimeoutError:
         raise BudgetSpent(attempt.timeout_s) from None
     if isinstance(answer, Rejected):
@@ -154,9 +154,9 @@ async def _complete(
     # The call is booked by now: the client may leave while samples are waited for.
     value, body = answer.value, answer.raw
     verdict = await _judge(ctx, attempt, endpoint, value, call.hop, samples)
-    if request.ask_logprobs:
+    if backend_request.ask_logprobs:
         strip_logprobs(value)
-    if request.ask_logprobs or not body:
+    if backend_request.ask_logprobs or not body:
         body = orjson.dumps(value)
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
     outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
@@ -169,11 +169,11 @@ async def _stream(
     attempt: Attempt,
     standing: Standings,
     call: BackendCall,
-    request: Call,
+    backend_request: BackendRequest,
 ) -> AttemptResult:
     """Open a stream and judge its beginning. Raises BackendError."""
     endpoint = call.slot.endpoint
-    opened = await open_stream(ctx, attempt, call, request, standing.takes_over, Successor(ctx, tiers))
+    opened = await open_stream(ctx, attempt, call, backend_request, standing.takes_over, Successor(ctx, tiers))
     if isinstance(opened, Rejected):
         return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), endpoint)
     kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
@@ -233,7 +233,7 @@ def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
     )
 
 
-def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> Call:
+def backend_request_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
     """Return the request of an attempt to its backend; it asks for log-probabilities when the answer will be judged.
 
     The alternatives of a token are asked for only where the backend's head reads them: five double a reply's length.
@@ -241,7 +241,9 @@ def call_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop
     asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
     traceparent = ctx.trace.traceparent(hop)
     alternatives = alternatives_for(endpoint) or 1
-    return Call(ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large)
+    return BackendRequest(
+        ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large
+    )
 
 
 def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from gateway.accounting.charges import charge
-from gateway.backends.base import BackendError, BadStatus, Call, Completion, Event, EventStream
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
@@ -73,20 +73,20 @@ class BackendCall:
         self._handed_over = False
         self._closed = False
 
-    async def complete(self, request: Call) -> Completion:
+    async def complete(self, backend_request: BackendRequest) -> Completion:
         """Return the whole answer, booked as answered. Raises BackendError."""
-        completion = await self.slot.endpoint.backend.complete(request)
+        completion = await self.slot.endpoint.backend.complete(backend_request)
         self.usage = usage_of(completion.value)
         self._settle("answered")
         return completion
 
-    async def open(self, request: Call, state: StreamState) -> EventStream:
+    async def open(self, backend_request: BackendRequest, state: StreamState) -> EventStream:
         """Return the answer as a stream, once its headers are here. Raises BackendError.
 
         Whoever reads the stream adds every chunk to `state`, from which the call takes its tokens and its usage.
         """
         self.state = state
-        self.source = await self.slot.endpoint.backend.stream(request)
+        self.source = await self.slot.endpoint.backend.stream(backend_request)
         return self.source
 
     def note_first_token(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from gateway.backends.base import (
     BackendError,
-    Call,
+    BackendRequest,
     ContextExceeded,
     Degenerate,
     Event,
@@ -161,10 +161,10 @@ class Successor:
         how = self._how(broken, slot.endpoint)
         timeout_s = min(ctx.budget_s(), slot.endpoint.config.patience)
         hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, tier, slot.endpoint, broken, number, timeout_s))
-        request, overlap, given = _request(ctx, broken, how or "afresh", hop)
+        backend_request, overlap, given = _request(ctx, broken, how or "afresh", hop)
         with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens + given) as call:
             try:
-                events = await _first_events(ctx, call, request, timeout_s)
+                events = await _first_events(ctx, call, backend_request, timeout_s)
             except BackendError as error:
                 hop.attributes[names.OUTCOME] = "retryable"
                 hop.attributes[names.REASON] = f"{error.error_type}: {error}"
@@ -213,24 +213,26 @@ def _attributes(
     }
 
 
-def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[Call, Overlap, int]:
+def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[BackendRequest, Overlap, int]:
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
     traceparent = ctx.trace.traceparent(hop)
     if how == "afresh":
-        return Call(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(""), 0
+        return BackendRequest(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(""), 0
     text, tokens = broken.state.text, broken.state.text_tokens
     handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
     body = handed_over(ctx.body, handed, tokens, how)
-    return Call(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
+    return BackendRequest(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
 
 
-async def _first_events(ctx: RequestContext, call: BackendCall, request: Call, timeout_s: float) -> list[Event]:
+async def _first_events(
+    ctx: RequestContext, call: BackendCall, backend_request: BackendRequest, timeout_s: float
+) -> list[Event]:
     """Open the stream and return its events up to the first with a token. Raises BackendError."""
     state = StreamState(looks_for_loops=ctx.policy.escalate.when.repetition)
     events: list[Event] = []
     try:
         async with asyncio.timeout(timeout_s):
-            source = await call.open(request, state)
+            source = await call.open(backend_request, state)
             while not (state.tokens or state.finish_reason):
                 read = await source.read()
                 if not read:

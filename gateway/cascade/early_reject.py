@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.backends.base import Call, Completion, Truncated
+from gateway.backends.base import BackendRequest, Completion, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import alternatives_for, judge
 from gateway.cascade.streaming import Rejected
@@ -25,7 +25,11 @@ _LOOK_EVERY = 32
 
 
 async def read_draft(
-    ctx: RequestContext, attempt: Attempt, call: BackendCall, request: Call, takes_over: Callable[[], bool]
+    ctx: RequestContext,
+    attempt: Attempt,
+    call: BackendCall,
+    backend_request: BackendRequest,
+    takes_over: Callable[[], bool],
 ) -> Completion | Rejected:
     """Return the whole completion (without `raw`), booked as answered, or why it was cut short. Raises BackendError.
 
@@ -35,7 +39,7 @@ async def read_draft(
     state = StreamState(judged=True, alternatives=alternatives_for(endpoint))
     state.collect()
     next_look, begun_well = rules.stream.hold_tokens, False
-    source = await call.open(request, state)
+    source = await call.open(backend_request, state)
     while events := await source.read():
         for event in events:
             state.add(event.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.backends.base import Call, Event, Truncated
+from gateway.backends.base import BackendRequest, Event, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
 from gateway.cascade.schema_check import held_against_schemas
@@ -30,7 +30,7 @@ class PrefixBuffer:
             looks_for_loops=ctx.policy.escalate.when.repetition,
         )
 
-    async def fill(self, request: Call) -> None:
+    async def fill(self, backend_request: BackendRequest) -> None:
         """Open the stream and read until enough is held, or for long enough since the first token.
 
         Enough are the policy's `hold_tokens` where the stream is judged, and else the first choice of an answer.
@@ -39,7 +39,7 @@ class PrefixBuffer:
         state, attempt, rules = self.state, self._attempt, self._ctx.policy.escalate.stream
         try:
             async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
-                source = await self._call.open(request, state)
+                source = await self._call.open(backend_request, state)
                 while not (state.finished or state.tokens >= rules.hold_tokens if attempt.judged else state.has_choice):
                     events = await source.read()
                     if not events:

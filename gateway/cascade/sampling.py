@@ -11,7 +11,7 @@ import logging
 import time
 from typing import Any
 
-from gateway.backends.base import BackendError, Call
+from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
@@ -61,10 +61,12 @@ class Samples:
         slot = endpoint.take(
             SlotRequest(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens)
         )
-        request = Call(self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large)
+        backend_request = BackendRequest(
+            self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large
+        )
         try:
             with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
-                completion = await call.complete(request)
+                completion = await call.complete(backend_request)
         except BackendError:
             return None
         content = completion.value["choices"][0]["message"].get("content")

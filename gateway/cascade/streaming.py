@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from gateway.accounting.charges import settle
-from gateway.backends.base import BackendError, Call, Degenerate, Event, InvalidReply, Truncated
+from gateway.backends.base import BackendError, BackendRequest, Degenerate, Event, InvalidReply, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Broken, GoOn
 from gateway.cascade.prefix import PrefixBuffer
@@ -43,7 +43,7 @@ async def open_stream(
     ctx: RequestContext,
     attempt: Attempt,
     call: BackendCall,
-    request: Call,
+    backend_request: BackendRequest,
     takes_over: Callable[[], bool],
     go_on: GoOn | None = None,
 ) -> LiveStream | Rejected:
@@ -53,11 +53,11 @@ async def open_stream(
     finds another call that goes on with the stream should it break; without it a break ends the stream.
     """
     prefix = PrefixBuffer(ctx, attempt, call)
-    await prefix.fill(request)
+    await prefix.fill(backend_request)
     verdict = await prefix.judge()
     if verdict.accepted or attempt.final or not takes_over():
         call.hand_over()
-        return LiveStream(ctx, attempt, call, prefix, verdict, strip=request.ask_logprobs, go_on=go_on)
+        return LiveStream(ctx, attempt, call, prefix, verdict, strip=backend_request.ask_logprobs, go_on=go_on)
     call.close("rejected")
     return Rejected(verdict.reason, verdict.confidence)
 

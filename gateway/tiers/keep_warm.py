@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
-from gateway.backends.base import BackendError, Call, TimedOut
+from gateway.backends.base import BackendError, BackendRequest, TimedOut
 from gateway.tiers.endpoint import Endpoint
 
 _DUE: Final = 0.8
@@ -22,7 +22,7 @@ _SPREAD: Final = 0.1
 _FIRST_SPREAD_S: Final = 2.0
 _PATIENCE: Final = 3.0
 _NO_SOONER_S: Final = 0.05
-_CALL: Final = Call({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}, ask_logprobs=False)
+_CALL: Final = BackendRequest({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}, ask_logprobs=False)
 
 Warmed = Literal["warmed", "failed"]
 Clock = Callable[[], float]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cache.answers import why_not_kept
-from gateway.backends.base import BackendError, Call
+from gateway.backends.base import BackendError, BackendRequest
 from gateway.backends.openai import OpenAIBackend
 from tests.support.broken import Answer, broken, good
 
@@ -51,7 +51,7 @@ async def _kept(wire: _Wire, answer: Answer) -> bool:
     wire.answer = answer
     backend = OpenAIBackend(wire, model="m", key=None)
     try:
-        completion = await backend.complete(Call({"messages": []}, ask_logprobs=False))
+        completion = await backend.complete(BackendRequest({"messages": []}, ask_logprobs=False))
     except BackendError:
         return False
     return completion.sound and not why_not_kept(completion.value, answer.n)

@@ -17,8 +17,8 @@ import orjson
 from gateway.backends.base import (
     Backend,
     BackendError,
+    BackendRequest,
     BadStatus,
-    Call,
     Completion,
     ContextExceeded,
     TimedOut,
@@ -120,7 +120,9 @@ class Respondent:
             started = time.perf_counter()
             try:
                 async with asyncio.timeout(_CALL_S):
-                    return await self._backend.complete(Call(body, ask_logprobs=False)), time.perf_counter() - started
+                    return await self._backend.complete(
+                        BackendRequest(body, ask_logprobs=False)
+                    ), time.perf_counter() - started
             except TimeoutError:
                 raise TimedOut(f"no answer within {_CALL_S:g} s") from None
             except BackendError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.base import BadStatus, Call, Completion, ContextExceeded, InvalidReply, Truncated
+from gateway.backends.base import BackendRequest, BadStatus, Completion, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
@@ -42,9 +42,9 @@ async def backend(upstream: Upstream) -> AsyncIterator[OpenAIBackend]:
     await made.aclose()
 
 
-async def streamed(backend: OpenAIBackend, call: Call | None = None) -> list[dict[str, Any]]:
+async def streamed(backend: OpenAIBackend, request: BackendRequest | None = None) -> list[dict[str, Any]]:
     """All events of a stream, to its end; each event's bytes are its value, on one line."""
-    stream = await backend.stream(call or Call(STREAM, ask_logprobs=False))
+    stream = await backend.stream(request or BackendRequest(STREAM, ask_logprobs=False))
     values = []
     try:
         while events := await stream.read():
@@ -73,7 +73,7 @@ LAST = '{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta"
 
 async def test_sends_the_body_with_its_own_model(backend: OpenAIBackend, upstream: Upstream) -> None:
     """The model is the backend's; everything else, unknown fields too, is the client's, and nothing is added."""
-    await backend.complete(Call(BODY, ask_logprobs=False, traceparent="00-1-2-01"))
+    await backend.complete(BackendRequest(BODY, ask_logprobs=False, traceparent="00-1-2-01"))
     received = upstream.requests[0]
     assert received.body == BODY | {"model": "small"}
     assert received.headers["authorization"] == f"Bearer {KEY}"
@@ -86,15 +86,15 @@ async def test_sends_the_body_with_its_own_model(backend: OpenAIBackend, upstrea
 async def test_no_key_no_authorization(upstream: Upstream) -> None:
     """A backend without a key sends none."""
     backend = backend_at(upstream.url, key=None)
-    await backend.complete(Call(BODY, ask_logprobs=False))
+    await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     await backend.aclose()
     assert "authorization" not in upstream.requests[0].headers
 
 
 async def test_asks_logprobs_only_when_told(backend: OpenAIBackend, upstream: Upstream) -> None:
     """Log-probabilities are asked for, one alternative a token, when the answer is to be judged, and else never."""
-    completion = await backend.complete(Call(BODY, ask_logprobs=True))
-    await backend.complete(Call(BODY, ask_logprobs=False))
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=True))
+    await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert upstream.requests[0].body["logprobs"] is True
     assert upstream.requests[0].body["top_logprobs"] == 1
     assert "logprobs" not in upstream.requests[1].body
@@ -103,14 +103,16 @@ async def test_asks_logprobs_only_when_told(backend: OpenAIBackend, upstream: Up
 
 async def test_always_asks_a_stream_for_its_usage(backend: OpenAIBackend, upstream: Upstream) -> None:
     """The totals are wanted for the ledger, whatever the client wants; its other stream options stay."""
-    await streamed(backend, Call(STREAM | {"stream_options": {"include_obfuscation": False}}, ask_logprobs=False))
+    await streamed(
+        backend, BackendRequest(STREAM | {"stream_options": {"include_obfuscation": False}}, ask_logprobs=False)
+    )
     assert upstream.requests[0].body["stream_options"] == {"include_obfuscation": False, "include_usage": True}
 
 
 async def test_completes(backend: OpenAIBackend, upstream: Upstream) -> None:
     """The bytes of an answer stay as they came."""
     upstream.default = Reply(text="one two", extra={"x_unknown": [1.50]})
-    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert completion.value["choices"][0]["message"]["content"] == "one two"
     assert json.loads(completion.raw) == completion.value
     assert completion.value["x_unknown"] == [1.5]
@@ -171,7 +173,7 @@ async def test_what_came_before_a_bad_event_came(bad: str) -> None:
     """The events before one that is no chunk are delivered, even if one read brought all; the next one fails."""
     with raw_upstream(events(PART, PART, bad, LAST)) as server:
         backend = backend_at(server.url)
-        stream = await backend.stream(Call(STREAM, ask_logprobs=False))
+        stream = await backend.stream(BackendRequest(STREAM, ask_logprobs=False))
         assert said([event.value for event in await stream.read()]) == "aa"
         for _ in range(2):
             with pytest.raises(InvalidReply):
@@ -202,9 +204,9 @@ async def test_a_reply_that_is_no_completion(
     upstream.default = Reply(body=body)
     with pytest.raises(InvalidReply) as caught:
         if stream:
-            await backend.stream(Call(STREAM, ask_logprobs=False))
+            await backend.stream(BackendRequest(STREAM, ask_logprobs=False))
         else:
-            await backend.complete(Call(BODY, ask_logprobs=False))
+            await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert "secret" not in str(caught.value)
 
 
@@ -223,14 +225,14 @@ async def test_json_to_a_stream_request(backend: OpenAIBackend, upstream: Upstre
 async def test_a_stream_to_a_json_request(backend: OpenAIBackend, upstream: Upstream) -> None:
     """B23: a stream that nobody asked for is put together, if it is whole."""
     upstream.default = Reply(fault=Fault.OTHER_KIND, text="one two three")
-    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert completion.value["object"] == "chat.completion"
     assert completion.value["choices"][0]["message"]["content"] == "one two three"
     assert completion.value["choices"][0]["finish_reason"] == "stop"
     with raw_upstream(events(PART)) as server:
         other = backend_at(server.url)
         with pytest.raises(Truncated):
-            await other.complete(Call(BODY, ask_logprobs=False))
+            await other.complete(BackendRequest(BODY, ask_logprobs=False))
         await other.aclose()
 
 
@@ -244,7 +246,7 @@ def whole(**members: Any) -> dict[str, Any]:
 
 async def completed(upstream: Upstream, backend: OpenAIBackend, body: bytes) -> Completion:
     upstream.default = Reply(body=body)
-    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert json.loads(completion.raw) == completion.value
     return completion
 
@@ -369,7 +371,7 @@ async def test_b26_what_a_tool_call_lacks(
     body = "".join(f"data: {one}\n\n" for one in [*events, LAST, "[DONE]"]).encode()
     upstream.default = Reply(body=body, headers={"Content-Type": "text/event-stream"})
     backend = backend_at(upstream.url)
-    stream = await backend.stream(Call(STREAM, ask_logprobs=False))
+    stream = await backend.stream(BackendRequest(STREAM, ask_logprobs=False))
     read = []
     while some := await stream.read():
         read += some
@@ -394,7 +396,7 @@ async def test_another_content_type(backend: OpenAIBackend, upstream: Upstream, 
     upstream.default = Reply(body=b'{"choices":[{"message":{}}]}', headers={"Content-Type": content_type})
     for attempt in (backend.complete, backend.stream):
         with pytest.raises(InvalidReply):
-            await attempt(Call(BODY, ask_logprobs=False))
+            await attempt(BackendRequest(BODY, ask_logprobs=False))
 
 
 async def test_a_content_encoding(backend: OpenAIBackend, upstream: Upstream) -> None:
@@ -402,20 +404,20 @@ async def test_a_content_encoding(backend: OpenAIBackend, upstream: Upstream) ->
     upstream.default = Reply(headers={"Content-Encoding": "gzip"})
     for attempt in (backend.complete, backend.stream):
         with pytest.raises(InvalidReply):
-            await attempt(Call(BODY, ask_logprobs=False))
+            await attempt(BackendRequest(BODY, ask_logprobs=False))
 
 
 async def test_counts_that_cannot_be(backend: OpenAIBackend, upstream: Upstream) -> None:
     """B33: a usage of negative or missing numbers is none."""
     upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": 2})
-    completion = await backend.complete(Call(BODY, ask_logprobs=False))
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     assert completion.value["usage"] is None
     assert json.loads(completion.raw) == completion.value
 
 
 async def refused(backend: OpenAIBackend) -> BadStatus:
     with pytest.raises(BadStatus) as caught:
-        await backend.complete(Call(BODY, ask_logprobs=False))
+        await backend.complete(BackendRequest(BODY, ask_logprobs=False))
     return caught.value
 
 
@@ -530,7 +532,7 @@ async def test_a_stream_that_breaks_is_truncated(backend: OpenAIBackend, upstrea
 async def test_says_whether_done_was_seen(backend: OpenAIBackend, upstream: Upstream, fault: Fault | None) -> None:
     """After the end of a stream it is known whether `[DONE]` came."""
     upstream.default = Reply(fault=fault)
-    stream = await backend.stream(Call(STREAM, ask_logprobs=False))
+    stream = await backend.stream(BackendRequest(STREAM, ask_logprobs=False))
     while await stream.read():
         pass
     assert stream.done_seen is (fault is None)
@@ -548,6 +550,6 @@ async def test_the_quota_hears_the_rate_limit_headers_of_every_reply(status: str
         backend = backend_at(server.url, quota=quota)
         for _ in range(10):
             with contextlib.suppress(BadStatus):
-                (await backend.stream(Call(STREAM, ask_logprobs=False))).close()
+                (await backend.stream(BackendRequest(STREAM, ask_logprobs=False))).close()
         await backend.aclose()
     assert 5 < quota.wait_s(time.monotonic()) <= 6

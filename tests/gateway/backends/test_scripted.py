@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from gateway.assembly import build, running
-from gateway.backends.base import BackendError, BadStatus, Call, InvalidReply, Truncated, Unreachable
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, InvalidReply, Truncated, Unreachable
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.script import LOOP_TOKENS, MID_STREAM, Fault, ScriptedRule
 from gateway.backends.scripted import FINGERPRINT, ScriptedTransport
@@ -64,15 +64,15 @@ def scripted(*rules: Rule, max_reply: int = 1 << 20) -> OpenAIBackend:
     return OpenAIBackend(transport, model="scripted", key=None)
 
 
-def call(*contents: Any, ask_logprobs: bool = False, **more: Any) -> Call:
+def call(*contents: Any, ask_logprobs: bool = False, **more: Any) -> BackendRequest:
     """A call whose user messages have these contents, an assistant's between them."""
     messages: list[Json] = []
     for content in contents or ("hello",):
         messages += [{"role": "user", "content": content}, {"role": "assistant", "content": "capital"}]
-    return Call({"model": "x", "messages": messages[:-1], **more}, ask_logprobs=ask_logprobs)
+    return BackendRequest({"model": "x", "messages": messages[:-1], **more}, ask_logprobs=ask_logprobs)
 
 
-async def chunks_of(backend: OpenAIBackend, asked: Call) -> list[Json]:
+async def chunks_of(backend: OpenAIBackend, asked: BackendRequest) -> list[Json]:
     """All chunks of the streamed reply."""
     stream = await backend.stream(asked)
     chunks: list[Json] = []
@@ -87,7 +87,7 @@ def text_in(chunk: Json) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in chunk["choices"])
 
 
-async def text_of(backend: OpenAIBackend, asked: Call) -> str:
+async def text_of(backend: OpenAIBackend, asked: BackendRequest) -> str:
     completion = await backend.complete(asked)
     return str(completion.value["choices"][0]["message"]["content"])
 

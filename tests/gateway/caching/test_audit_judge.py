@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from gateway.backends.base import Call, Completion, EventStream, Unreachable
+from gateway.backends.base import BackendRequest, Completion, EventStream, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
@@ -147,7 +147,7 @@ class Counting:
     def __init__(self) -> None:
         self.now = self.most = 0
 
-    async def complete(self, call: Call) -> Completion:
+    async def complete(self, request: BackendRequest) -> Completion:
         self.now += 1
         self.most = max(self.most, self.now)
         for _ in range(10):
@@ -155,7 +155,7 @@ class Counting:
         self.now -= 1
         return Completion(b"", {"choices": [{"message": {"content": "SAME"}}]})
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         raise AssertionError
 
     async def aclose(self) -> None: ...

@@ -13,7 +13,7 @@ import pytest
 from gateway.backends.base import TimedOut, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.cascade.attempt import call_for
+from gateway.cascade.attempt import backend_request_for
 from gateway.cascade.call import BackendCall
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
 from gateway.config.schema import BackendConfig
@@ -81,7 +81,7 @@ class Run:
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
         slot = self.endpoint.take(SlotRequest(stream=True))
         with BackendCall(self.ctx.ledger, slot, self.hop, self.ctx.features.approx_tokens) as call:
-            request = call_for(self.ctx, attempt, self.endpoint, self.hop)
+            request = backend_request_for(self.ctx, attempt, self.endpoint, self.hop)
             return await open_stream(self.ctx, attempt, call, request, lambda: True)
 
     async def committed(self, **options: Any) -> LiveStream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.backends.base import Backend, BackendError, Call, Completion, EventStream
+from gateway.backends.base import Backend, BackendError, BackendRequest, Completion, EventStream
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint, SlotRequest
 
@@ -25,10 +25,10 @@ class Clock:
 class NoBackend:
     """A backend that is never called."""
 
-    async def complete(self, call: Call) -> Completion:
+    async def complete(self, request: BackendRequest) -> Completion:
         raise AssertionError
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         raise AssertionError
 
     async def aclose(self) -> None: ...

@@ -13,7 +13,7 @@ import pytest
 from cache.store.base import Append, Store, StoreState, StoreUnavailable, Write
 from cache.store.no_store import NoStore
 from cache.store.redis_store import RedisStore
-from gateway.backends.base import Call, Completion, EventStream, Truncated
+from gateway.backends.base import BackendRequest, Completion, EventStream, Truncated
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint, SlotRequest
 from gateway.tiers.gossip import STREAM, Gossip
@@ -27,10 +27,10 @@ _SOON_S = 3.0
 class Silent:
     """A backend that is never called."""
 
-    async def complete(self, call: Call) -> Completion:
+    async def complete(self, request: BackendRequest) -> Completion:
         raise NotImplementedError
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         raise NotImplementedError
 
     async def aclose(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.backends.base import BackendError, BadStatus, Call, Completion, EventStream
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
 from gateway.tiers.keep_warm import KeepWarm
@@ -22,13 +22,13 @@ class Counting:
         self.bodies: list[Any] = []
         self.error: BackendError | None = None
 
-    async def complete(self, call: Call) -> Completion:
-        self.bodies.append(call.body)
+    async def complete(self, request: BackendRequest) -> Completion:
+        self.bodies.append(request.body)
         if self.error is not None:
             raise self.error
         return Completion(b"{}", {})
 
-    async def stream(self, call: Call) -> EventStream:
+    async def stream(self, request: BackendRequest) -> EventStream:
         raise AssertionError
 
     async def aclose(self) -> None: ...
