@@ -16,8 +16,7 @@ from cache.risk.comparison import ALIKE
 from cache.scopes.shelf import Caps
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
-from cache.store.base import Store, StoreUnavailable
-from cache.store.no_store import NoStore
+from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.accounting.finalize import Finalizer
 from gateway.accounting.hedge_budget import HedgeBudgets

@@ -14,7 +14,7 @@ from cache.entry import Lookup, StoredAnswer
 from cache.pending import LONGEST_S, Pending
 from cache.planning.plan import CachePlan, Demands
 from cache.response_cache import ResponseCache
-from cache.store.no_store import NoStore
+from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite, PendingWrite
 from tests.cache.samples import Facts, answer, body, policy

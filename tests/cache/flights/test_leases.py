@@ -9,8 +9,7 @@ import pytest
 from cache.flights.leases import Claimed, Leases, can_serve
 from cache.flights.single_flight import Flight
 from cache.scopes.shelf import Caps, put
-from cache.store.base import Claim, Command, Look, StoreUnavailable, Write
-from cache.store.no_store import NoStore
+from cache.store.base import Claim, Command, Look, NoStore, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from tests.support.store import local_store
 

@@ -18,8 +18,7 @@ from cache.entry import CacheEntry
 from cache.response_cache import ResponseCache
 from cache.risk.audit import AuditedSurface, Audits, Sample
 from cache.risk.control import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch
-from cache.store.base import Write
-from cache.store.no_store import NoStore
+from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import orjson
 import pytest
 
-from cache.store.base import Append, Store, StoreState, StoreUnavailable, Write
-from cache.store.no_store import NoStore
+from cache.store.base import Append, NoStore, Store, StoreState, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, Completion, EventStream, Truncated
 from gateway.config.schema import BackendConfig

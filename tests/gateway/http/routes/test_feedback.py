@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from cache.store.no_store import NoStore
+from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
 from gateway.errors import ApiError
