@@ -1,13 +1,19 @@
-"""Pool the connections to one server: bounded, used for one exchange at a time, safe to be cancelled at any await.
+"""Pool the connections to one server, and stop using the server while it fails (a circuit breaker).
 
-A connection that was abandoned during an exchange is never reused: its next reply would belong to another request.
+A connection is used for one exchange at a time, and the caller may be cancelled at any await: one that was abandoned
+during an exchange is never reused, because its next reply would belong to another request.
+
+    closed    --5 failures in a row, or a failed health check-->  open
+    open      --1 s later, one probe is sent-->                   half_open
+    half_open --the probe succeeds-->  closed        half_open --it fails-->  open
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 MAX_CONNECTIONS = 256
 """Maximum connections to one server for commands that do not block."""
@@ -106,3 +112,58 @@ class WirePool(Generic[W]):
         self._dialling.discard(dialling)
         if not dialling.cancelled() and dialling.exception() is None:
             self._idle.append(dialling.result())
+
+
+State = Literal["closed", "open", "half_open"]
+
+
+class StoreBreaker:
+    """The circuit breaker of one server. `clock` is monotonic, in seconds; the caller sends the probes."""
+
+    __slots__ = ("_clock", "_failures", "_limit", "_probe_at", "_probe_every_s", "state")
+
+    def __init__(
+        self, *, failures: int = 5, probe_every_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.state: State = "closed"
+        self._limit = failures
+        self._probe_every_s = probe_every_s
+        self._clock = clock
+        self._failures = 0
+        self._probe_at = 0.0
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests may use the store."""
+        return self.state == "closed"
+
+    def succeeded(self) -> None:
+        """Record an answered request. An open breaker stays open: the request may have been sent before it opened."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        """Record a failed request, and open at the limit."""
+        self._failures += 1
+        if self.state == "closed" and self._failures >= self._limit:
+            self.trip()
+
+    def trip(self) -> None:
+        """Open at once: a health check has failed."""
+        self.state = "open"
+        self._probe_at = self._clock() + self._probe_every_s
+
+    def reset(self) -> None:
+        """Close: a probe or a health check has succeeded."""
+        self.state = "closed"
+        self._failures = 0
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next probe may be sent."""
+        return max(0.0, self._probe_at - self._clock())
+
+    def begin_probe(self) -> bool:
+        """Return whether the caller must probe now; it then reports the result with `reset` or `trip`."""
+        if self.state != "open" or self.wait_s() > 0:
+            return False
+        self.state = "half_open"
+        return True

@@ -34,8 +34,7 @@ from redis.backoff import NoBackoff
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
-from cache.store.breaker import StoreBreaker
-from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, WirePool
+from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, StoreBreaker, WirePool
 from cache.store.deadline import Deadline
 
 SOCKET_S = 0.05

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cache.store.breaker import StoreBreaker
+from cache.store.connections import StoreBreaker
 
 
 class Clock:
