@@ -14,7 +14,7 @@ from hashlib import blake2b
 from cache.codec import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector
 from cache.store.base import DocumentIndex, DocumentQuery, IndexDocument, Store
-from cache.store.search_commands import PARTITION, VECTOR
+from cache.store.resp import PARTITION, VECTOR
 
 _KEY = b"key"
 _QUESTION = b"question"

@@ -3,7 +3,7 @@
 redis_store   the operations of `cache.store.base`, as commands, and the meaning of their replies
 redis_nodes   routing: the single server, or the node of a cluster that owns the key
 redis_node    one server: connections, deadlines, the breaker, and the reasons of StoreUnavailable
-resp          the protocol, packed by hand; `cache.store.search_commands` does so for the semantic indexes
+resp          the commands, packed by hand, and their replies
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cache.store import resp
-from cache.store import search_commands as searching
 from cache.store.base import (
     Append,
     Claim,
@@ -97,21 +96,21 @@ class RedisStore:
         """Return those of the named commands that the server supports; independent of the breaker."""
         command = resp.command(b"COMMAND", b"INFO", *map(str.encode, names))
         (reply,) = self._unrefused(await self._nodes.any().uncounted(command, 1, _WRITE_S, {0}))
-        return self._read(partial(searching.known, names), reply)
+        return self._read(partial(resp.known, names), reply)
 
     async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
-        return self._read(searching.similar, await self._asked(query.key, searching.vector_query(query), READ_S))
+        return self._read(resp.similar, await self._asked(query.key, resp.vector_query(query), READ_S))
 
     async def define(self, index: DocumentIndex) -> None:
         try:
-            await self._asked(index.name, searching.document_index(index), _WRITE_S)
+            await self._asked(index.name, resp.document_index(index), _WRITE_S)
         except StoreUnavailable as error:
             if "already exists" not in str(error):
                 raise
 
     async def matching(self, query: DocumentQuery) -> list[tuple[Mapping[bytes, bytes], float]]:
-        reply = await self._asked(query.index, searching.document_query(query), READ_S)
-        return self._read(searching.documents, reply)
+        reply = await self._asked(query.index, resp.document_query(query), READ_S)
+        return self._read(resp.documents, reply)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
@@ -194,5 +193,5 @@ def _bytes(value: Any) -> bytes | None:
 def _parts(operation: Operation) -> list[NodeCommand]:
     if isinstance(operation, VectorAdd | VectorDrop | IndexDocument):
         key = operation.key.encode()
-        return [NodeCommand(key, command, optional=True) for command in searching.operation(operation)]
+        return [NodeCommand(key, command, optional=True) for command in resp.index_operation(operation)]
     return [NodeCommand(resp.key_of(operation), resp.operation(operation))]

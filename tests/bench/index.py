@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.index import Choice
-from cache.store import search_commands as commands
+from cache.store import resp
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions
 from tests.support.redis8 import Unavailable, redis8
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     console = Console(stderr=True)
     if options.noquant:
-        commands.QUANTISATION = b"NOQUANT"
+        resp.QUANTISATION = b"NOQUANT"
     entries, scopes, lookups = _QUICK if options.quick else (options.entries, options.scopes, options.lookups)
     files = PUBLIC if options.questions is None else options.questions
     with console.status("reading and embedding the questions"):

@@ -7,8 +7,7 @@ import pytest
 from cache.index import QueryEngineIndex
 from cache.store.base import DocumentIndex, DocumentQuery, IndexDocument, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from cache.store.resp import command
-from cache.store.search_commands import document_index, document_query, operation
+from cache.store.resp import command, document_index, document_query, index_operation
 from tests.cache.index.rig import DIMENSION, partition_of, record, unit
 from tests.support.redis_script import scripted_redis
 
@@ -24,7 +23,7 @@ def test_the_commands_are_those_of_the_documentation() -> None:
         b"FT.SEARCH", b"i", wanted, b"PARAMS", b"2", b"v", b"\x00\x01",
         *b"RETURN 3 key question distance LIMIT 0 5 DIALECT 2".split(),
     )  # fmt: skip
-    assert operation(IndexDocument("i:k", ((b"key", b"k"),), 2.0)) == (
+    assert index_operation(IndexDocument("i:k", ((b"key", b"k"),), 2.0)) == (
         command(b"HSET", b"i:k", b"key", b"k"),
         command(b"PEXPIRE", b"i:k", b"2000"),
     )
