@@ -63,19 +63,19 @@ class Coalescer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.exchange.aclose()
 
-    def turn(self, ctx: RequestContext, plan: CachePlan) -> Turn | None:
+    def turn(self, request: RequestContext, plan: CachePlan) -> Turn | None:
         """This request's turn among those that share an answer; None for one that shares none."""
         policy = plan.policy
         if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
             return None
-        if ctx.options.cache.only_if_cached:
+        if request.options.cache.only_if_cached:
             return None
         # Policies that differ in nothing that makes an answer share it; one that allows more time waits for no flight
         # that has less. Tiers of one's own choice are part of what is asked for.
-        key, clamp = f"{plan.keys.key}:{ctx.policy.slo.deadline:g}", ctx.clamp
+        key, clamp = f"{plan.keys.key}:{request.policy.slo.deadline:g}", request.clamp
         if clamp is not None:
             key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
-        return Turn(self, ctx, plan, key, plan.keys.key)
+        return Turn(self, request, plan, key, plan.keys.key)
 
     async def enter(self, turn: Turn | None) -> Entered:
         """Lead a flight, or read one to the reply. Without a turn the request shares nothing. Raises ApiError."""
@@ -106,17 +106,17 @@ class Coalescer:
 class Turn:
     """One request among its equals: it looks into the cache, and then leads a flight or joins one."""
 
-    __slots__ = ("_claimed", "_ctx", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_unsure")
+    __slots__ = ("_claimed", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_request", "_unsure")
 
-    def __init__(self, host: Coalescer, ctx: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
+    def __init__(self, host: Coalescer, request: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
         """`key` is what equal requests share, `entry` the key of the answer in the cache."""
         self._host = host
-        self._ctx = ctx
+        self._request = request
         self._plan = plan
         self._key = key
         self._entry = entry
         # What the policy wants of every first token holds for whoever asked first, too: only a wish is its own.
-        self._first_due = ctx.ttft_deadline if ctx.options.ttft_s is not None else None
+        self._first_due = request.ttft_deadline if request.options.ttft_s is not None else None
         self._flight: Flight | None = None
         self._claimed: Claimed | None = None
         self._unsure = False  # whether a look that was too late has taken the lease
@@ -164,7 +164,7 @@ class Turn:
 
     async def enter(self) -> Entered:
         """Lead a flight, or read one to the reply. Raises ApiError."""
-        ctx = self._ctx
+        request = self._request
         if (tags := self._plan.tags) is not None:
             # An answer goes when the source of one of its tags does, so equal requests have equal tags as they are now.
             # Those to whom the store has not told how they are ("?") share among themselves.
@@ -180,7 +180,7 @@ class Turn:
                 entered = await self._follow(flight, last=tried > 0)
             if entered is not None:
                 return entered
-            if ctx.budget_s() < _LEAST_S:
+            if request.budget_s() < _LEAST_S:
                 raise late()
         return Entered()
 
@@ -196,13 +196,15 @@ class Turn:
         self._unsure = False
 
     def _joinable(self) -> Flight | None:
-        return self._host.flights.joinable(self._key, self._ctx.deadline, self._first_due)
+        return self._host.flights.joinable(self._key, self._request.deadline, self._first_due)
 
     async def _follow(self, flight: Flight, *, last: bool) -> Entered | None:
-        self._ctx.client.watch()
-        result = await Follower(self._ctx, flight.subscribe(self._ctx.deadline), follows=True, last=last).answer()
+        self._request.client.watch()
+        result = await Follower(
+            self._request, flight.subscribe(self._request.deadline), follows=True, last=last
+        ).answer()
         if isinstance(result, Hit):
-            return Entered(replay(self._ctx, result))
+            return Entered(replay(self._request, result))
         return None if result is None else Entered(result)
 
     async def _read(self, key: str) -> bytes | None:
@@ -221,7 +223,7 @@ class Turn:
 
     async def _lead(self, *, relays: bool) -> Entered | None:
         """Launch a flight, to be led by this request or, if it `relays`, fed by another worker."""
-        ctx, host = self._ctx, self._host
+        request, host = self._request, self._host
         flight, claimed = self._flight or self._new(), self._claimed
         self._flight = self._claimed = None
         self._unsure = False
@@ -233,8 +235,8 @@ class Turn:
             self._relay(flight, theirs)
             return await self._follow(flight, last=False)
         if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
-            return Entered(replay(ctx, hit))
-        return Leader(ctx, flight, host.landed, host.hold)
+            return Entered(replay(request, hit))
+        return Leader(request, flight, host.landed, host.hold)
 
     async def _claim(self, flight: Flight) -> Claimed:
         try:
@@ -246,7 +248,7 @@ class Turn:
     async def _written(self, flight: Flight) -> Lookup:
         """What was written, or is about to be, since the look."""
         try:
-            found = await self._host.cache.exact(self._plan, self._ctx.allowed_tiers())
+            found = await self._host.cache.exact(self._plan, self._request.allowed_tiers())
         except BaseException:
             self._end(flight, Landing("abandoned"))
             raise
@@ -279,10 +281,10 @@ class Turn:
         self._host.let_go(flight)
 
     def _new(self) -> Flight:
-        ctx = self._ctx
-        wish = ctx.options.deadline_s
-        roomy = wish is None or wish >= ctx.policy.slo.deadline
-        return Flight(self._key, ctx.deadline, roomy=roomy, first_due=ctx.ttft_deadline)
+        request = self._request
+        wish = request.options.deadline_s
+        roomy = wish is None or wish >= request.policy.slo.deadline
+        return Flight(self._key, request.deadline, roomy=roomy, first_due=request.ttft_deadline)
 
 
 class _LandedFlight:

@@ -37,22 +37,22 @@ class EmbeddingService:
         self._waiting: list[_Waiting] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def vector_for(self, ctx: RequestContext, plan: CachePlan) -> Vector | None:
+    async def vector_for(self, request: RequestContext, plan: CachePlan) -> Vector | None:
         """Return the request's vector, as a hop of its trace; None where nothing needs it, or there is none in time.
 
         Without a vector, exact caching and the policy's default tier still work.
         """
-        if plan.why_not_semantic() and not ctx.is_classified():
+        if plan.why_not_semantic() and not request.is_classified():
             return None
-        hop = ctx.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
+        hop = request.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: "embeddings"})
         hop.attributes[names.GEN_AI_REQUEST_MODEL] = self.embedder.name
         try:
-            vector = await self.vector(ctx.features.text, ctx.budget_s())
+            vector = await self.vector(request.features.text, request.budget_s())
         except TimeoutError:
             hop.end("timeout")
             return None
         except Exception:  # an encoder may fail in any way; the request must not
-            log.exception("the embedding of request %s failed", ctx.request_id)
+            log.exception("the embedding of request %s failed", request.request_id)
             hop.end("embedding_failed")
             return None
         hop.end()

@@ -46,15 +46,15 @@ class Follower:
     `last`: it joins no further flight, so it takes whatever failure this one ends in.
     """
 
-    def __init__(self, ctx: RequestContext, subscription: Subscription, *, follows: bool, last: bool) -> None:
-        self._ctx = ctx
+    def __init__(self, request: RequestContext, subscription: Subscription, *, follows: bool, last: bool) -> None:
+        self._request = request
         self._subscription = subscription
         self._flight = subscription.flight
         self._last = last
-        self._hop: Hop | None = ctx.trace.begin(names.CACHE_FOLLOW) if follows else None
+        self._hop: Hop | None = request.trace.begin(names.CACHE_FOLLOW) if follows else None
         self._sending = 0.0
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(max(0.0, ctx.budget_s()), self._late)
+        self._deadline = loop.call_later(max(0.0, request.budget_s()), self._late)
         self._stall: asyncio.TimerHandle | None = None
         self.end = "client_cancel"
         """`done`, the error_type of what ended it, or `client_cancel` until it has ended."""
@@ -68,7 +68,7 @@ class Follower:
             if head is None:
                 raise AssertionError("a flight that has begun has a head")
             self._describe(head)
-            if self._ctx.features.stream:
+            if self._request.features.stream:
                 return self._stream(head)
             return await self._body(head)
         except BaseException:
@@ -81,7 +81,7 @@ class Follower:
         return self._events()
 
     def _watch_stall(self) -> None:
-        self._stall = asyncio.get_running_loop().call_later(self._ctx.client.stall_s, self._look)
+        self._stall = asyncio.get_running_loop().call_later(self._request.client.stall_s, self._look)
 
     def close(self) -> None:
         """Ends the reading, safe to call twice; the flight goes on while anybody else reads it."""
@@ -96,10 +96,10 @@ class Follower:
     # --- before the answer begins -------------------------------------------------------------------------------------
 
     def _describe(self, head: AnswerHead) -> None:
-        ledger = self._ctx.ledger
+        ledger = self._request.ledger
         ledger.path, ledger.tier, ledger.backend, ledger.model = head.path, head.tier, head.backend, head.model
         ledger.confidence, ledger.difficulty = head.confidence, head.difficulty
-        settle(self._ctx, None)
+        settle(self._request, None)
         if self._hop is not None:
             self._hop.attributes[names.FOLLOWED] = head.request_id
 
@@ -125,7 +125,7 @@ class Follower:
 
     def _late(self) -> None:
         flight = self._flight
-        if flight.departed and flight.deadline <= self._ctx.deadline and self._ctx.budget_s() > -_GRACE_S:
+        if flight.departed and flight.deadline <= self._request.deadline and self._request.budget_s() > -_GRACE_S:
             # Who makes the answer keeps to that deadline, and says so in the answer.
             self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
         else:
@@ -149,7 +149,7 @@ class Follower:
             body = flight.memo["body"] = _assembled(flight.events()) if head.stream else flight.events()[0]
         self.end = "done"
         self.close()
-        replayed(self._ctx, body)
+        replayed(self._request, body)
         return Reply(body=body, extra=_COALESCED)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -161,13 +161,13 @@ class Follower:
         return Reply(events=events, extra=_COALESCED, stream=self)
 
     async def _events(self) -> AsyncGenerator[bytes]:
-        subscription, follows, counted = self._subscription, self._hop is not None, wants_usage(self._ctx.body)
+        subscription, follows, counted = self._subscription, self._hop is not None, wants_usage(self._request.body)
         event = b""
         while await subscription.more():
             for event in subscription.take():
                 if is_usage(event):
                     if follows:
-                        replayed(self._ctx, event)
+                        replayed(self._request, event)
                     if not counted:
                         continue
                 self._sending = time.monotonic()
@@ -185,18 +185,18 @@ class Follower:
 
     async def _replayed(self) -> AsyncGenerator[bytes]:
         """The events of an answer that comes as one body."""
-        flight, ctx = self._flight, self._ctx
+        flight, request = self._flight, self._request
         if await self._subscription.landed() is None:
             self.end = DeadlinePassed.error_type
             yield stream_error("the deadline has passed", DeadlinePassed.error_type)
             return
         body = flight.events()[0]
-        replayed(ctx, body)
+        replayed(request, body)
         chunks: list[bytes] | None = flight.memo.get("chunks")
         if chunks is None:
             made = (b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks_of(orjson.loads(body)))
             chunks = flight.memo["chunks"] = list(made)
-        counted = wants_usage(ctx.body)
+        counted = wants_usage(request.body)
         for chunk in chunks:
             if counted or not is_usage(chunk):
                 self._sending = time.monotonic()
@@ -207,11 +207,11 @@ class Follower:
 
     def _look(self) -> None:
         """Gives up a client that has left what it was sent unread for too long."""
-        wait_s = stall_s = self._ctx.client.stall_s
+        wait_s = stall_s = self._request.client.stall_s
         if self._sending:
             wait_s = self._sending + stall_s - time.monotonic()
             if wait_s <= 0:
-                self._ctx.client.drop()
+                self._request.client.drop()
                 return
         self._stall = asyncio.get_running_loop().call_later(wait_s, self._look)
 

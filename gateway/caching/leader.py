@@ -54,27 +54,27 @@ class Entered:
 class Leader(Entered):
     """Makes the answer of a flight within a `with` block, which ends by `publish` or by an exception."""
 
-    __slots__ = ("_ctx", "_end", "_flight", "_hold", "_on_landed", "_subscription")
+    __slots__ = ("_end", "_flight", "_hold", "_on_landed", "_request", "_subscription")
 
     def __init__(
-        self, ctx: RequestContext, flight: Flight, on_landed: OnLanded, hold: Callable[[asyncio.Task[None]], None]
+        self, request: RequestContext, flight: Flight, on_landed: OnLanded, hold: Callable[[asyncio.Task[None]], None]
     ) -> None:
         """`hold` keeps a reference to the producer task."""
         super().__init__()
-        self._ctx = ctx
+        self._request = request
         self._flight = flight
         self._on_landed = on_landed
         self._hold = hold
         self._end = AnswerEnd()
         self._subscription = flight.subscribe()
         flight.departed = True
-        ctx.client.on_left = self._client_left
+        request.client.on_left = self._client_left
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Land the flight without an answer, if the block has failed."""
-        self._ctx.client.on_left = None
+        self._request.client.on_left = None
         if isinstance(error, Exception):
             self._land(Landing("failed", error=error))
         elif error is not None:
@@ -82,12 +82,12 @@ class Leader(Entered):
 
     def publish(self, reply: Reply, hit: Hit | None = None) -> Reply:
         """See `Entered`. Of a stream the client gets what it reads of the flight."""
-        flight, ctx = self._flight, self._ctx
-        ctx.client.on_left = None
+        flight, request = self._flight, self._request
+        request.client.on_left = None
         if hit is not None:
             self._land(Landing("found", found=hit))
             return reply
-        flight.begin(_head(ctx, stream=reply.events is not None))
+        flight.begin(_head(request, stream=reply.events is not None))
         if reply.events is None or reply.stream is None:
             flight.add(reply.body)
             self._land(Landing("done"), reply.write)
@@ -95,7 +95,7 @@ class Leader(Entered):
         if isinstance(reply.stream, LiveStream):
             reply.stream.share()
         self._produce(reply.events, reply.stream, reply.write)
-        own = Follower(ctx, self._subscription, follows=False, last=True)
+        own = Follower(request, self._subscription, follows=False, last=True)
         return Reply(events=own.rest(), extra=reply.extra, stream=own, shared_end=self._end)
 
     def _produce(self, events: AsyncGenerator[bytes], stream: Source, write: PendingWrite | None) -> None:
@@ -140,7 +140,7 @@ class Leader(Entered):
 
     def _abandon(self) -> None:
         """End the making: the last of the others has left too."""
-        client = self._ctx.client
+        client = self._request.client
         client.on_left = None
         client.drop()
 
@@ -153,10 +153,10 @@ class Leader(Entered):
         self._on_landed(self._flight, write, self._end)
 
 
-def _head(ctx: RequestContext, *, stream: bool) -> AnswerHead:
-    ledger = ctx.ledger
+def _head(request: RequestContext, *, stream: bool) -> AnswerHead:
+    ledger = request.ledger
     return AnswerHead(
-        ctx.request_id,
+        request.request_id,
         stream,
         ledger.path,
         ledger.tier,

@@ -32,30 +32,30 @@ class ExactLookup:
         self._cache = cache
         self._gate = gate
 
-    async def plan(self, ctx: RequestContext) -> CachePlan:
+    async def plan(self, request: RequestContext) -> CachePlan:
         """Return what the cache may do. Its keys hash the whole body: those of a large body are made off the loop."""
         plan = partial(
             self._cache.plan,
-            ctx.body,
-            ctx.policy,
-            ctx.tenant,
-            ctx.features,
-            model=ctx.policy.surface,
-            read=ctx.options.cache.read,
-            write=ctx.options.cache.write and self._gate.keeps_answers,
-            demands=ctx.options.cache.demands,
-            tags=ctx.options.tags,
+            request.body,
+            request.policy,
+            request.tenant,
+            request.features,
+            model=request.policy.surface,
+            read=request.options.cache.read,
+            write=request.options.cache.write and self._gate.keeps_answers,
+            demands=request.options.cache.demands,
+            tags=request.options.tags,
         )
-        return await off_loop(plan) if ctx.large else plan()
+        return await off_loop(plan) if request.large else plan()
 
-    async def find(self, ctx: RequestContext, plan: CachePlan, turn: Turn | None) -> Hit | None:
+    async def find(self, request: RequestContext, plan: CachePlan, turn: Turn | None) -> Hit | None:
         """Return the stored answer. With a `turn` the look is shared by all who ask the same at this moment; where an
         equal request is being answered already, there is nothing to look for.
         """
         if turn is not None and turn.joins:
             return None
-        hop = ctx.trace.begin(names.CACHE_EXACT)
-        look = partial(self._cache.exact, plan, ctx.allowed_tiers())
+        hop = request.trace.begin(names.CACHE_EXACT)
+        look = partial(self._cache.exact, plan, request.allowed_tiers())
         return _ended(hop, await (look() if turn is None else turn.look_up(look)))
 
 
@@ -68,7 +68,7 @@ class SemanticLookup:
         self._show_prompts = show_prompts
 
     async def find(
-        self, ctx: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
+        self, request: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
     ) -> Hit | None:
         """Return the stored answer; None at once without a vector, or for a request whose meaning no other shares.
 
@@ -76,12 +76,12 @@ class SemanticLookup:
         """
         if vector is None or plan.why_not_semantic():
             return None
-        hop = ctx.trace.begin(names.CACHE_SEMANTIC)
+        hop = request.trace.begin(names.CACHE_SEMANTIC)
         try:
-            needed = ctx.options.cache.only_if_cached
-            tiers = ctx.allowed_tiers()
-            lookup = await self._cache.semantic(plan, vector, tiers, needed=needed, left_s=ctx.budget_s())
-            self._describe(hop, ctx, plan, lookup)
+            needed = request.options.cache.only_if_cached
+            tiers = request.allowed_tiers()
+            lookup = await self._cache.semantic(plan, vector, tiers, needed=needed, left_s=request.budget_s())
+            self._describe(hop, request, plan, lookup)
         except BaseException:
             if early is not None:
                 await early.aclose()
@@ -90,15 +90,15 @@ class SemanticLookup:
             await early.aclose()
         return _ended(hop, lookup)
 
-    def _describe(self, hop: Hop, ctx: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
+    def _describe(self, hop: Hop, request: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
             hop.attributes[names.CACHE_SCORE] = lookup.score
         if lookup.similarity is not None:
             hop.attributes[names.SIMILARITY] = round(lookup.similarity, 4)
         if lookup.neighbour is not None:
             hop.attributes[names.NEIGHBOUR] = lookup.question if self._show_prompts else lookup.neighbour
-        if ctx.policy.cache.semantic is not None:
-            hop.attributes[names.MIN_SIMILARITY] = ctx.policy.cache.semantic.min_similarity
+        if request.policy.cache.semantic is not None:
+            hop.attributes[names.MIN_SIMILARITY] = request.policy.cache.semantic.min_similarity
         owner = "" if plan.scope is None else plan.scope.owner
         if self._cache.audits is not None and (state := self._cache.audits.in_force(plan.surface, owner)):
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)

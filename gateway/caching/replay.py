@@ -30,23 +30,23 @@ _TEXTS: Final = ("reasoning_content", "reasoning", "content")
 _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
 
 
-def replay(ctx: RequestContext, hit: Hit) -> Reply:
+def replay(request: RequestContext, hit: Hit) -> Reply:
     """The reply that a hit makes; the ledger then has the path, and who gave the answer once."""
-    ledger, entry = ctx.ledger, hit.entry
+    ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
     ledger.confidence = entry.confidence
     ledger.similarity = hit.similarity
-    replayed(ctx, entry.body)
+    replayed(request, entry.body)
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))
-    if not ctx.features.stream:
+    if not request.features.stream:
         return Reply(body=entry.body, extra=extra)
     # Of a live stream the cost is known at its end only; of this one it is known now.
     extra += ((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd),)
-    include_usage = wants_usage(ctx.body)
-    if ctx.policy.cache.replay == "at_once":
+    include_usage = wants_usage(request.body)
+    if request.policy.cache.replay == "at_once":
         return Reply(events=_at_once(entry.body, include_usage=include_usage), extra=extra)
-    ctx.client.watch()
+    request.client.watch()
     return Reply(events=_paced(entry, include_usage=include_usage), extra=extra)
 
 

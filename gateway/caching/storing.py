@@ -19,26 +19,28 @@ from routing.confidence.judge import structural_fault
 from routing.embedding.embedder import Vector
 
 
-def reply_with(ctx: RequestContext, plan: CachePlan, vector: Vector | None, served: Served, pending: Pending) -> Reply:
+def reply_with(
+    request: RequestContext, plan: CachePlan, vector: Vector | None, served: Served, pending: Pending
+) -> Reply:
     """Return the reply of a served answer. One that is to be stored answers equal requests as soon as it is whole,
     from `pending`.
     """
     answer = served.answer
     wanted = served.keep and plan.write and not plan.reason
     if isinstance(answer, LiveStream):
-        write = _pending_write(ctx, plan, vector, answer.remember() if wanted else None)
+        write = _pending_write(request, plan, vector, answer.remember() if wanted else None)
         if write is not None:
             answer.on_whole = partial(pending.add, write)
         return Reply(events=answer.events(), write=write, stream=answer)
     completion = answer.value
-    write = _pending_write(ctx, plan, vector, (lambda: completion) if wanted and answer.sound else None)
+    write = _pending_write(request, plan, vector, (lambda: completion) if wanted and answer.sound else None)
     if write is not None:
         pending.add(write)
     return Reply(body=answer.body, write=write)
 
 
 def _pending_write(
-    ctx: RequestContext,
+    request: RequestContext,
     plan: CachePlan,
     vector: Vector | None,
     completion: Callable[[], Mapping[str, Any] | None] | None,
@@ -46,7 +48,7 @@ def _pending_write(
     """Return the write of an answer, to be put together once it has ended; None for one that is not to be stored."""
     if completion is None:
         return None
-    ledger, root = ctx.ledger, ctx.trace.root
+    ledger, root = request.ledger, request.trace.root
 
     def make() -> CacheWrite | None:
         value = completion()
@@ -63,8 +65,8 @@ def _pending_write(
             ttft_s,
             _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
         )
-        contested = not plan.read or ctx.clamp is not None or plan.demands is not NO_DEMANDS
-        return CacheWrite(plan, answer, vector, contested, _fault_of(ctx, value))
+        contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
+        return CacheWrite(plan, answer, vector, contested, _fault_of(request, value))
 
     return PendingWrite(plan, make)
 
@@ -76,12 +78,14 @@ def _tokens_per_s(tokens: int, ttft_s: float | None, total_s: float) -> float | 
     return (tokens - 1) / (total_s - ttft_s)
 
 
-def _fault_of(ctx: RequestContext, completion: Mapping[str, Any]) -> str:
+def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:
     """Return what is wrong with a whole answer, or ''. The judge has not seen all of it: of a stream it saw the first
     tokens, and the last tier's answer it does not judge.
     """
     for choice in completion["choices"]:
-        evidence = evidence_of({"choices": [choice]}, wants_json=ctx.features.wants_json, own_limit=ctx.own_limit)
-        if fault := structural_fault(evidence, ctx.policy.escalate):
+        evidence = evidence_of(
+            {"choices": [choice]}, wants_json=request.features.wants_json, own_limit=request.own_limit
+        )
+        if fault := structural_fault(evidence, request.policy.escalate):
             return fault
     return ""

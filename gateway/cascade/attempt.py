@@ -73,7 +73,7 @@ class Standings(Protocol):
 
 
 async def try_attempt(
-    ctx: RequestContext,
+    request: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
     standing: Standings,
@@ -85,13 +85,13 @@ async def try_attempt(
     Only a cancellation comes out as an exception: the client has left, or another answer was quicker. `cosine` compares
     by meaning the samples that a policy may ask for.
     """
-    hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, attempt))
+    hop = request.trace.begin(names.ATTEMPT, _attributes(request, attempt))
     tier = tiers[attempt.tier]
     failed = [result.endpoint for result in before if result.endpoint is not None and result.error is not None]
     try:
         if attempt.retry and not tier.may_retry(failed):
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")
-        slot = await tier.acquire(await _slot_request(ctx, tier, attempt), [*failed, *standing.rivals()])
+        slot = await tier.acquire(await _slot_request(request, tier, attempt), [*failed, *standing.rivals()])
     except BackendError as error:
         outcome = AttemptOutcome("retryable", str(error))
         _describe_outcome(hop, outcome)
@@ -102,20 +102,20 @@ async def try_attempt(
         raise
     samples: Samples | None = None
     try:
-        with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
+        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
             standing.slot, endpoint = slot, slot.endpoint
             if slot.queued_s:
                 hop.attributes[names.QUEUE] = round(slot.queued_s * 1000, 2)
                 attempt = _less_the_queue(attempt, slot.queued_s)
             hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
-            ctx.ledger.attempts += 1
-            backend_request = backend_request_for(ctx, attempt, endpoint, hop)
-            samples = samples_for(ctx, attempt, endpoint, cosine)
+            request.ledger.attempts += 1
+            backend_request = backend_request_for(request, attempt, endpoint, hop)
+            samples = samples_for(request, attempt, endpoint, cosine)
             try:
-                if ctx.features.stream:
-                    result = await _stream(ctx, tiers, attempt, standing, call, backend_request)
+                if request.features.stream:
+                    result = await _stream(request, tiers, attempt, standing, call, backend_request)
                 else:
-                    result = await _complete(ctx, attempt, standing, call, backend_request, samples)
+                    result = await _complete(request, attempt, standing, call, backend_request, samples)
             except BackendError as error:
                 call.close(error)
                 result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
@@ -131,7 +131,7 @@ async def try_attempt(
 
 
 async def _complete(
-    ctx: RequestContext,
+    request: RequestContext,
     attempt: Attempt,
     standing: Standings,
     call: BackendCall,
@@ -143,7 +143,7 @@ async def _complete(
     try:
         with Deadline(attempt.timeout_s):
             if endpoint.config.watch_drafts and attempt.judged and not attempt.final:
-                answer = await read_draft(ctx, attempt, call, backend_request, standing.takes_over)
+                answer = await read_draft(request, attempt, call, backend_request, standing.takes_over)
             else:
                 answer = await call.complete(backend_request)
     except TimeoutError:
@@ -153,7 +153,7 @@ async def _complete(
         return AttemptResult(attempt, AttemptOutcome("low_confidence", answer.reason, answer.confidence), endpoint)
     # The call is booked by now: the client may leave while samples are waited for.
     value, body = answer.value, answer.raw
-    verdict = await _judge(ctx, attempt, endpoint, value, call.hop, samples)
+    verdict = await _judge(request, attempt, endpoint, value, call.hop, samples)
     if backend_request.ask_logprobs:
         strip_logprobs(value)
     if backend_request.ask_logprobs or not body:
@@ -164,7 +164,7 @@ async def _complete(
 
 
 async def _stream(
-    ctx: RequestContext,
+    request: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
     standing: Standings,
@@ -173,7 +173,7 @@ async def _stream(
 ) -> AttemptResult:
     """Open a stream and judge its beginning. Raises BackendError."""
     endpoint = call.slot.endpoint
-    opened = await open_stream(ctx, attempt, call, backend_request, standing.takes_over, Successor(ctx, tiers))
+    opened = await open_stream(request, attempt, call, backend_request, standing.takes_over, Successor(request, tiers))
     if isinstance(opened, Rejected):
         return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), endpoint)
     kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
@@ -182,7 +182,7 @@ async def _stream(
 
 
 async def _judge(
-    ctx: RequestContext,
+    request: RequestContext,
     attempt: Attempt,
     endpoint: Endpoint,
     value: dict[str, Any],
@@ -196,31 +196,31 @@ async def _judge(
         return UNJUDGED
     evidence = evidence_of(
         value,
-        wants_json=ctx.features.wants_json,
-        own_limit=ctx.own_limit,
+        wants_json=request.features.wants_json,
+        own_limit=request.own_limit,
         alternatives=alternatives_for(endpoint),
     )
-    evidence = await held_against_schemas(evidence, ctx, hop)
-    if samples is not None and not structural_fault(evidence, ctx.policy.escalate):
+    evidence = await held_against_schemas(evidence, request, hop)
+    if samples is not None and not structural_fault(evidence, request.policy.escalate):
         evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
-    return judge(ctx, attempt, endpoint, hop, evidence)
+    return judge(request, attempt, endpoint, hop, evidence)
 
 
-async def _slot_request(ctx: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
-    load = ctx.policy.load
-    limit = attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s
+async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:
+    load = request.policy.load
+    limit = attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s
     affinity = 0
     if tier.sticky:
-        affinity = await off_loop(ctx.affinity) if ctx.large else ctx.affinity()
+        affinity = await off_loop(request.affinity) if request.large else request.affinity()
     return SlotRequest(
-        surface=ctx.policy.surface,
+        surface=request.policy.surface,
         priority=load.priority,
         wait_s=min(load.max_wait, limit),
         max_waiting=load.max_waiting,
-        tokens_in=ctx.features.approx_tokens,
+        tokens_in=request.features.approx_tokens,
         affinity=affinity,
-        stream=ctx.features.stream,
+        stream=request.features.stream,
     )
 
 
@@ -233,25 +233,25 @@ def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
     )
 
 
-def backend_request_for(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
+def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
     """Return the request of an attempt to its backend; it asks for log-probabilities when the answer will be judged.
 
     The alternatives of a token are asked for only where the backend's head reads them: five double a reply's length.
     """
-    asks = attempt.judged and endpoint.config.logprobs and not ctx.body.get("logprobs")
-    traceparent = ctx.trace.traceparent(hop)
+    asks = attempt.judged and endpoint.config.logprobs and not request.body.get("logprobs")
+    traceparent = request.trace.traceparent(hop)
     alternatives = alternatives_for(endpoint) or 1
     return BackendRequest(
-        ctx.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=ctx.large
+        request.body, ask_logprobs=asks, traceparent=traceparent, alternatives=alternatives, large=request.large
     )
 
 
-def _attributes(ctx: RequestContext, attempt: Attempt) -> dict[str, Any]:
+def _attributes(request: RequestContext, attempt: Attempt) -> dict[str, Any]:
     attributes = {
         names.ATTEMPT_NUMBER: attempt.number,
         names.TIER: attempt.tier,
-        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
-        names.TIMEOUT: round((attempt.ttft_timeout_s if ctx.features.stream else attempt.timeout_s) * 1000, 1),
+        names.BUDGET_LEFT: round(request.budget_s() * 1000, 1),
+        names.TIMEOUT: round((attempt.ttft_timeout_s if request.features.stream else attempt.timeout_s) * 1000, 1),
     }
     if attempt.role:
         attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True

@@ -74,21 +74,21 @@ GoOn = Callable[[Broken], Awaitable[Continued | None]]
 class Successor:
     """Open the call that goes on with one request's stream, once; see the module's docstring. A `GoOn`."""
 
-    def __init__(self, ctx: RequestContext, tiers: Mapping[str, Tier]) -> None:
-        self._ctx = ctx
+    def __init__(self, request: RequestContext, tiers: Mapping[str, Tier]) -> None:
+        self._request = request
         self._tiers = tiers
 
     async def __call__(self, broken: Broken) -> Continued | None:
         """Return the call that goes on, or None. Cancelled with its request, at any moment, it leaves nothing open."""
-        ctx = self._ctx
-        if not _may_go_on(ctx, broken):
+        request = self._request
+        if not _may_go_on(request, broken):
             return None
         avoid: set[Endpoint] = {broken.endpoint}
         calls = 0
         for name in self._tiers_for(broken):
             if not self._fits(name):
                 continue
-            while calls < _MOST_CALLS and ctx.budget_s() > _LEAST_S:
+            while calls < _MOST_CALLS and request.budget_s() > _LEAST_S:
                 slot = await self._slot(name, broken, avoid)
                 if slot is None:
                     break
@@ -99,40 +99,40 @@ class Successor:
         return None
 
     def _tiers_for(self, broken: Broken) -> Iterator[str]:
-        ctx = self._ctx
-        ladder = ctx.ladder()
+        request = self._request
+        ladder = request.ladder()
         at = ladder.index(broken.tier)
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
         same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
-        if ctx.policy.escalate.stream.on_break == "correct" and broken.state.text:
+        if request.policy.escalate.stream.on_break == "correct" and broken.state.text:
             # A weaker tier corrects nothing.
             return iter((*stronger, *same))
         return iter((*same, *stronger, *weaker))
 
     def _fits(self, name: str) -> bool:
         """Whether the tier can do what the request asks, and is expected to begin in time."""
-        features = self._ctx.features
+        features = self._request.features
         health = self._tiers[name].health(features.approx_tokens)
         if health.unavailable and not health.failing:
             return False
         forecast = health.forecast
-        if forecast is not None and forecast.known and forecast.ttft_s > self._ctx.budget_s():
+        if forecast is not None and forecast.known and forecast.ttft_s > self._request.budget_s():
             return False
-        room = room_needed(self._ctx.body, health.context) if health.context else 0
+        room = room_needed(self._request.body, health.context) if health.context else 0
         return not health.unfit_for(needs(features), room)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """Return a slot at an endpoint of this tier that can go on, after a wait as for any attempt; or None."""
-        tier, load = self._tiers[name], self._ctx.policy.load
+        tier, load = self._tiers[name], self._request.policy.load
         ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
             return None
         ask = SlotRequest(
-            surface=self._ctx.policy.surface,
+            surface=self._request.policy.surface,
             priority=load.priority,
-            wait_s=min(load.max_wait, self._ctx.budget_s()),
+            wait_s=min(load.max_wait, self._request.budget_s()),
             max_waiting=load.max_waiting,
-            tokens_in=self._ctx.features.approx_tokens + broken.state.text_tokens,
+            tokens_in=self._request.features.approx_tokens + broken.state.text_tokens,
             stream=True,
         )
         try:
@@ -146,25 +146,25 @@ class Successor:
 
     def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
         """Return how this backend would go on; None if it cannot."""
-        if not broken.state.text or self._ctx.policy.escalate.stream.on_break == "correct":
+        if not broken.state.text or self._request.policy.escalate.stream.on_break == "correct":
             return "afresh"
         way = endpoint.config.continuation
-        if way == "none" or (way == "prompt" and self._ctx.features.wants_json):
+        if way == "none" or (way == "prompt" and self._request.features.wants_json):
             return None
         return way
 
     async def _open(self, tier: str, slot: Slot, broken: Broken) -> Continued | None:
         """Return the call to this endpoint once it has begun to answer; None when it fails before that."""
-        ctx = self._ctx
-        ctx.ledger.attempts += 1
-        number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in ctx.trace.hops)
+        request = self._request
+        request.ledger.attempts += 1
+        number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in request.trace.hops)
         how = self._how(broken, slot.endpoint)
-        timeout_s = min(ctx.budget_s(), slot.endpoint.config.patience)
-        hop = ctx.trace.begin(names.ATTEMPT, _attributes(ctx, tier, slot.endpoint, broken, number, timeout_s))
-        backend_request, overlap, given = _request(ctx, broken, how or "afresh", hop)
-        with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens + given) as call:
+        timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
+        hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, slot.endpoint, broken, number, timeout_s))
+        backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
+        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens + given) as call:
             try:
-                events = await _first_events(ctx, call, backend_request, timeout_s)
+                events = await _first_events(request, call, backend_request, timeout_s)
             except BackendError as error:
                 hop.attributes[names.OUTCOME] = "retryable"
                 hop.attributes[names.REASON] = f"{error.error_type}: {error}"
@@ -185,50 +185,56 @@ class Successor:
         return Continued(tier, number, call, events)
 
 
-def _may_go_on(ctx: RequestContext, broken: Broken) -> bool:
+def _may_go_on(request: RequestContext, broken: Broken) -> bool:
     """Whether the policy allows it, and the stream is one text that another model can continue."""
     state = broken.state
-    if ctx.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
+    if request.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
         return False
-    if state.more_than_text or (ctx.body.get("n") or 1) > 1:
+    if state.more_than_text or (request.body.get("n") or 1) > 1:
         return False
     if not state.text:
         return not state.thought
-    if ctx.policy.escalate.stream.on_break == "correct":
-        return not ctx.features.wants_json
-    return not ctx.body.get("logprobs")
+    if request.policy.escalate.stream.on_break == "correct":
+        return not request.features.wants_json
+    return not request.body.get("logprobs")
 
 
 def _attributes(
-    ctx: RequestContext, tier: str, endpoint: Endpoint, broken: Broken, number: int, timeout_s: float
+    request: RequestContext, tier: str, endpoint: Endpoint, broken: Broken, number: int, timeout_s: float
 ) -> dict[str, Any]:
     config = endpoint.config
     return {
         names.ATTEMPT_NUMBER: number,
         names.TIER: tier,
         names.CONTINUES: broken.number,
-        names.BUDGET_LEFT: round(ctx.budget_s() * 1000, 1),
+        names.BUDGET_LEFT: round(request.budget_s() * 1000, 1),
         names.TIMEOUT: round(timeout_s * 1000, 1),
         **names.of_call(config.name, config.kind, config.model),
     }
 
 
-def _request(ctx: RequestContext, broken: Broken, how: How, hop: Hop) -> tuple[BackendRequest, Overlap, int]:
+def _backend_request(
+    request: RequestContext, broken: Broken, how: How, hop: Hop
+) -> tuple[BackendRequest, Overlap, int]:
     """Return the request, the overlap to look for in its answer, and how many tokens of the text so far it holds."""
-    traceparent = ctx.trace.traceparent(hop)
+    traceparent = request.trace.traceparent(hop)
     if how == "afresh":
-        return BackendRequest(ctx.body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(""), 0
+        return (
+            BackendRequest(request.body, ask_logprobs=False, traceparent=traceparent, large=request.large),
+            Overlap(""),
+            0,
+        )
     text, tokens = broken.state.text, broken.state.text_tokens
     handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
-    body = handed_over(ctx.body, handed, tokens, how)
-    return BackendRequest(body, ask_logprobs=False, traceparent=traceparent, large=ctx.large), Overlap(text), tokens
+    body = handed_over(request.body, handed, tokens, how)
+    return BackendRequest(body, ask_logprobs=False, traceparent=traceparent, large=request.large), Overlap(text), tokens
 
 
 async def _first_events(
-    ctx: RequestContext, call: BackendCall, backend_request: BackendRequest, timeout_s: float
+    request: RequestContext, call: BackendCall, backend_request: BackendRequest, timeout_s: float
 ) -> list[Event]:
     """Open the stream and return its events up to the first with a token. Raises BackendError."""
-    state = StreamState(looks_for_loops=ctx.policy.escalate.when.repetition)
+    state = StreamState(looks_for_loops=request.policy.escalate.when.repetition)
     events: list[Event] = []
     try:
         async with asyncio.timeout(timeout_s):

@@ -25,7 +25,7 @@ _LOOK_EVERY = 32
 
 
 async def read_draft(
-    ctx: RequestContext,
+    request: RequestContext,
     attempt: Attempt,
     call: BackendCall,
     backend_request: BackendRequest,
@@ -35,7 +35,7 @@ async def read_draft(
 
     It is cut short only if something `takes_over`, asked at that moment: else a poor answer is the best there will be.
     """
-    endpoint, rules = call.slot.endpoint, ctx.policy.escalate
+    endpoint, rules = call.slot.endpoint, request.policy.escalate
     state = StreamState(judged=True, alternatives=alternatives_for(endpoint))
     state.collect()
     next_look, begun_well = rules.stream.hold_tokens, False
@@ -47,11 +47,11 @@ async def read_draft(
         if state.tokens < next_look or state.finished:  # a finished draft is judged as a whole
             continue
         next_look = state.tokens + _LOOK_EVERY
-        evidence = state.evidence(wants_json=ctx.features.wants_json, own_limit=ctx.own_limit, complete=False)
+        evidence = state.evidence(wants_json=request.features.wants_json, own_limit=request.own_limit, complete=False)
         rejected: Rejected | None = None
         if not begun_well:
             begun_well = True
-            verdict = judge(ctx, attempt, endpoint, call.hop, evidence)
+            verdict = judge(request, attempt, endpoint, call.hop, evidence)
             if not verdict.accepted:
                 rejected = Rejected(verdict.reason, verdict.confidence)
         elif fault := structural_fault(evidence, rules):

@@ -13,9 +13,9 @@ UNJUDGED = Assessment(True, None, "nothing stronger follows")
 """The verdict on an answer that nothing could replace."""
 
 
-def judge(ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
+def judge(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
     """Return whether the answer with this evidence may go out, and note on the hop what that was based on."""
-    verdict = assess(evidence, ctx.policy.escalate, endpoint.config.head, attempt.prior)
+    verdict = assess(evidence, request.policy.escalate, endpoint.config.head, attempt.prior)
     attributes = hop.attributes
     attributes[names.CONFIDENCE_BASIS] = verdict.basis
     if verdict.threshold is not None:

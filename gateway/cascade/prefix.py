@@ -19,15 +19,15 @@ from routing.confidence.judge import Assessment
 class PrefixBuffer:
     """Hold the first events of a stream and judge them. `state` knows what they say."""
 
-    def __init__(self, ctx: RequestContext, attempt: Attempt, call: BackendCall) -> None:
-        self._ctx = ctx
+    def __init__(self, request: RequestContext, attempt: Attempt, call: BackendCall) -> None:
+        self._request = request
         self._attempt = attempt
         self._call = call
         self.events: list[Event] = []
         self.state = StreamState(
             judged=attempt.judged,
             alternatives=alternatives_for(call.slot.endpoint) if attempt.judged else 0,
-            looks_for_loops=ctx.policy.escalate.when.repetition,
+            looks_for_loops=request.policy.escalate.when.repetition,
         )
 
     async def fill(self, backend_request: BackendRequest) -> None:
@@ -36,7 +36,7 @@ class PrefixBuffer:
         Enough are the policy's `hold_tokens` where the stream is judged, and else the first choice of an answer.
         Raises BackendError.
         """
-        state, attempt, rules = self.state, self._attempt, self._ctx.policy.escalate.stream
+        state, attempt, rules = self.state, self._attempt, self._request.policy.escalate.stream
         try:
             async with asyncio.timeout(attempt.ttft_timeout_s) as limit:
                 source = await self._call.open(backend_request, state)
@@ -52,7 +52,7 @@ class PrefixBuffer:
                     if state.tokens and not self._call.has_begun:
                         self._call.note_first_token()
                         # A stronger tier that takes over must find time for a first token of its own.
-                        left_s = self._ctx.left().first_token_s - attempt.reserved_s
+                        left_s = self._request.left().first_token_s - attempt.reserved_s
                         hold_s = min(rules.hold_max, max(0.0, left_s))
                         limit.reschedule(asyncio.get_running_loop().time() + hold_s)
         except TimeoutError:
@@ -67,8 +67,8 @@ class PrefixBuffer:
         hop, state = self._call.hop, self.state
         hop.attributes[names.TOKENS_JUDGED] = state.tokens
         evidence = state.evidence(
-            wants_json=self._ctx.features.wants_json, own_limit=self._ctx.own_limit, complete=state.finished
+            wants_json=self._request.features.wants_json, own_limit=self._request.own_limit, complete=state.finished
         )
         if evidence.complete:
-            evidence = await held_against_schemas(evidence, self._ctx, hop)
-        return judge(self._ctx, self._attempt, self._call.slot.endpoint, hop, evidence)
+            evidence = await held_against_schemas(evidence, self._request, hop)
+        return judge(self._request, self._attempt, self._call.slot.endpoint, hop, evidence)

@@ -36,41 +36,41 @@ class Router:
         self._tiers = tiers
         self.classifier = classifier
 
-    def decide(self, ctx: RequestContext, vector: Vector | None) -> Routed:
+    def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
-        tokens_in, batch = ctx.features.approx_tokens, ctx.policy.load.priority == "batch"
-        health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in ctx.policy.ladder}
-        hop = ctx.trace.begin(names.ROUTE)
+        tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
+        health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in request.policy.ladder}
+        hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None
-        if vector is not None and ctx.is_classified():
-            difficulty = self.classifier.assess(vector, ctx.features)
-            _describe_difficulty(ctx, hop, difficulty)
-        decision = self._decide(ctx, hop, difficulty, health)
-        both = ctx.policy.escalate.speculate.both
-        asks_both = both is not None and both.holds(rule_values(difficulty, ctx.features, ctx.budget_s()))
-        return Routed(decision, health, _priors(ctx, difficulty), asks_both)
+        if vector is not None and request.is_classified():
+            difficulty = self.classifier.assess(vector, request.features)
+            _describe_difficulty(request, hop, difficulty)
+        decision = self._decide(request, hop, difficulty, health)
+        both = request.policy.escalate.speculate.both
+        asks_both = both is not None and both.holds(rule_values(difficulty, request.features, request.budget_s()))
+        return Routed(decision, health, _priors(request, difficulty), asks_both)
 
     def _decide(
-        self, ctx: RequestContext, hop: Hop, difficulty: Difficulty | None, health: Mapping[str, TierHealth]
+        self, request: RequestContext, hop: Hop, difficulty: Difficulty | None, health: Mapping[str, TierHealth]
     ) -> Decision:
-        left = ctx.left()
+        left = request.left()
         largest = max((one.context or 0 for one in health.values()), default=0)
         try:
             decision = decide(
-                ctx.policy,
+                request.policy,
                 difficulty,
-                ctx.features,
+                request.features,
                 health,
                 left.total_s,
-                ctx.clamp,
+                request.clamp,
                 ttft_s=left.ttft_s,
-                holdout=_held_out(ctx, hop, health),
-                room=room_needed(ctx.body, largest) if largest else 0,
+                holdout=_held_out(request, hop, health),
+                room=room_needed(request.body, largest) if largest else 0,
             )
         except NoTierError as error:
             hop.attributes[names.REASON] = str(error)
             hop.end("no_tier")
-            raise no_tier(error, [self._tiers[name] for name in ctx.policy.ladder]) from error
+            raise no_tier(error, [self._tiers[name] for name in request.policy.ladder]) from error
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
         hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
@@ -81,27 +81,27 @@ class Router:
         return decision
 
 
-def _held_out(ctx: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
+def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
     """Draw whether this request goes to the strongest tier, so that the others can be measured against it."""
-    ladder = ctx.policy.ladder
-    if not ctx.policy.holdout or ctx.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
+    ladder = request.policy.ladder
+    if not request.policy.holdout or request.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False
-    drawn = hop.attributes[names.HOLDOUT] = random.random() < ctx.policy.holdout  # noqa: S311
+    drawn = hop.attributes[names.HOLDOUT] = random.random() < request.policy.holdout  # noqa: S311
     return drawn
 
 
-def _describe_difficulty(ctx: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
+def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficulty) -> None:
     hop.attributes[names.IN_DOMAIN] = difficulty.in_domain
     hop.attributes[names.CLASSIFIER] = difficulty.model_version
     if difficulty.in_domain:
         hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
         hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
-        ctx.ledger.difficulty = difficulty.score
+        request.ledger.difficulty = difficulty.score
 
 
-def _priors(ctx: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
+def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
     """Return how likely each tier is right before it has answered, where the classifier knows."""
     if difficulty is None or not difficulty.in_domain:
         return {}
-    tiers = ctx.policy.tiers
+    tiers = request.policy.tiers
     return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}

@@ -77,22 +77,22 @@ class CascadeRunner:
         self.hedge_budgets = hedge_budgets
         self.cosine = cosine
 
-    def prepare(self, ctx: RequestContext, routed: Routed) -> CascadeRun:
+    def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request, with nothing begun."""
-        ctx.client.watch()
-        return CascadeRun(ctx, self, routed)
+        request.client.watch()
+        return CascadeRun(request, self, routed)
 
     def speculate(
-        self, ctx: RequestContext, plan: CachePlan, vector: Vector | None, router: Router
+        self, request: RequestContext, plan: CachePlan, vector: Vector | None, router: Router
     ) -> CascadeRun | None:
         """Return the cascade with its first attempt under way, where the policy wants that beside the semantic lookup.
 
         The first attempt begins only when its tier has a free slot.
         """
-        wanted = ctx.policy.escalate.speculate.during_lookup and not ctx.options.cache.only_if_cached
+        wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
         if not wanted or vector is None or plan.why_not_semantic():
             return None
-        run = self.prepare(ctx, router.decide(ctx, vector))
+        run = self.prepare(request, router.decide(request, vector))
         if self.tiers[run.first_tier].free:
             run.begin()
         return run
@@ -101,15 +101,15 @@ class CascadeRunner:
 class CascadeRun:
     """One request's cascade at work. `answer()` once; `aclose()` where that is not reached."""
 
-    def __init__(self, ctx: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
+    def __init__(self, request: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
         decision = routed.decision
         self.first_tier = decision.tiers[0]
         self._missing = decision.missing
-        self._ctx = ctx
+        self._request = request
         self._runner = runner
-        racing = _racing(ctx, runner, both=routed.asks_both)
+        racing = _racing(request, runner, both=routed.asks_both)
         self._cascade = Cascade(
-            decision, ctx.policy, routed.health, stream=ctx.features.stream, priors=routed.priors, racing=racing
+            decision, request.policy, routed.health, stream=request.features.stream, priors=routed.priors, racing=racing
         )
         self._tried: dict[int, AttemptResult] = {}
         self._running: dict[asyncio.Task[AttemptResult], _Running] = {}
@@ -118,27 +118,27 @@ class CascadeRun:
 
     def begin(self) -> None:
         """Starts the first attempt now, while something else is still asked."""
-        step = self._cascade.next(self._ctx.left())
+        step = self._cascade.next(self._request.left())
         if isinstance(step, Attempt):
             self._start(step)
 
     async def answer(self) -> Served:
         """Return the answer that goes out. Raises ApiError when there is none; then nothing is left open."""
         try:
-            return _served(self._ctx, await self._race())
+            return _served(self._request, await self._race())
         finally:
             try:
                 await self.aclose()
             finally:
-                settle(self._ctx, self._served.attempt.number if self._served is not None else None)
+                settle(self._request, self._served.attempt.number if self._served is not None else None)
 
     async def _race(self) -> AttemptResult:
         """Make attempts until one is to be served. Raises ApiError when none is."""
-        cascade, ctx = self._cascade, self._ctx
+        cascade, request = self._cascade, self._request
         while True:
             if self._running and self._has_begun():
                 cascade.began()
-            step = cascade.next(ctx.left(), time.monotonic() - self._began)
+            step = cascade.next(request.left(), time.monotonic() - self._began)
             if isinstance(step, Attempt) and step.alone:
                 self._ended(await self._try(step, AttemptStanding(self)))
             elif isinstance(step, Attempt):
@@ -146,7 +146,7 @@ class CascadeRun:
             elif isinstance(step, Wait):
                 await self._wait(step.for_s)
             elif isinstance(step, Serve):
-                ctx.ledger.path = cascade.path
+                request.ledger.path = cascade.path
                 self._served = self._tried[step.number]
                 return self._served
             else:
@@ -154,7 +154,7 @@ class CascadeRun:
 
     def takes_over(self) -> bool:
         """Whether a stronger tier would take over, were a draft turned down now."""
-        return self._cascade.takes_over(self._ctx.left())
+        return self._cascade.takes_over(self._request.left())
 
     def endpoints(self) -> list[Endpoint]:
         """Where attempts are under way."""
@@ -164,7 +164,7 @@ class CascadeRun:
         """Ends what is under way, closes the streams that nobody gets, and books them."""
         losers = tuple(self._running)
         for task in losers:
-            self._running[task].standing.lost = not self._ctx.client.gone
+            self._running[task].standing.lost = not self._request.client.gone
             task.cancel()
         try:
             if losers:
@@ -184,7 +184,7 @@ class CascadeRun:
     async def _try(self, attempt: Attempt, standing: AttemptStanding) -> AttemptResult:
         before = tuple(self._tried.values())
         runner = self._runner
-        return await try_attempt(self._ctx, runner.tiers, attempt, standing, before, runner.cosine)
+        return await try_attempt(self._request, runner.tiers, attempt, standing, before, runner.cosine)
 
     def _start(self, attempt: Attempt) -> None:
         standing = AttemptStanding(self)
@@ -223,26 +223,26 @@ class CascadeRun:
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
 
-def _served(ctx: RequestContext, result: AttemptResult) -> Served:
+def _served(request: RequestContext, result: AttemptResult) -> Served:
     if result.answer is None or result.endpoint is None:
         raise AssertionError("the cascade serves only an attempt that has an answer")
-    ledger = ctx.ledger
+    ledger = request.ledger
     ledger.tier = result.attempt.tier
     ledger.backend = result.endpoint.config.name
     ledger.model = result.endpoint.config.model
     ledger.confidence = result.outcome.confidence
     # Under a clamp the tier that answers may be one that was not judged and that other requests would not stop at.
-    settled = result.attempt.judged or ctx.clamp is None or result.attempt.tier == ctx.policy.ladder[-1]
+    settled = result.attempt.judged or request.clamp is None or result.attempt.tier == request.policy.ladder[-1]
     accepted = result.outcome.kind == "accepted"
     return Served(result.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
 
 
-def _racing(ctx: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
+def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
     """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
-    hedge = ctx.policy.escalate.hedge
+    hedge = request.policy.escalate.hedge
     if hedge is None:
         return Racing(both)
-    after, features = hedge.after, ctx.features
+    after, features = hedge.after, request.features
 
     def after_s(tier: str) -> float | None:
         if not isinstance(after, str):
@@ -250,4 +250,4 @@ def _racing(ctx: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing
         q = _QUANTILES[after]
         return runner.tiers[tier].quantile_s(q, features.approx_tokens, whole=not features.stream)
 
-    return Racing(both, after_s, lambda: runner.hedge_budgets.may_hedge(ctx.policy))
+    return Racing(both, after_s, lambda: runner.hedge_budgets.may_hedge(request.policy))

@@ -29,12 +29,12 @@ class Samples:
     """Draw the samples of one attempt. `aclose()` in any case: none of them outlives the attempt."""
 
     def __init__(
-        self, ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
+        self, request: RequestContext, attempt: Attempt, endpoint: Endpoint, rule: Agreement, cosine: Cosine | None
     ) -> None:
-        self._ctx = ctx
+        self._request = request
         self._endpoint = endpoint
         self._cosine = cosine
-        self._body = _body(ctx, rule)
+        self._body = _body(request, rule)
         self._until = time.monotonic() + attempt.timeout_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
@@ -50,22 +50,22 @@ class Samples:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(ended, Exception):
-                log.error("a sample for request %s failed", self._ctx.request_id, exc_info=ended)
+                log.error("a sample for request %s failed", self._request.request_id, exc_info=ended)
 
     async def _draw(self) -> str | None:
-        ctx, endpoint = self._ctx, self._endpoint
+        request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
             return None  # a sample takes no place from an answer, and tries no backend that rests
         config = endpoint.config
-        hop = ctx.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
+        hop = request.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
         slot = endpoint.take(
-            SlotRequest(ctx.policy.surface, ctx.policy.load.priority, tokens_in=ctx.features.approx_tokens)
+            SlotRequest(request.policy.surface, request.policy.load.priority, tokens_in=request.features.approx_tokens)
         )
         backend_request = BackendRequest(
-            self._body, ask_logprobs=False, traceparent=ctx.trace.traceparent(hop), large=ctx.large
+            self._body, ask_logprobs=False, traceparent=request.trace.traceparent(hop), large=request.large
         )
         try:
-            with BackendCall(ctx.ledger, slot, hop, ctx.features.approx_tokens) as call:
+            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
                 completion = await call.complete(backend_request)
         except BackendError:
             return None
@@ -74,22 +74,22 @@ class Samples:
 
 
 def samples_for(
-    ctx: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
+    request: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
 ) -> Samples | None:
     """Start the samples that the policy wants for this attempt; None where they would tell nothing."""
-    rule = ctx.policy.escalate.agreement
+    rule = request.policy.escalate.agreement
     if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
         return None
-    features = ctx.features
-    if features.stream or features.has_tools or features.has_images or ctx.body.get("n") not in (None, 1):
+    features = request.features
+    if features.stream or features.has_tools or features.has_images or request.body.get("n") not in (None, 1):
         return None
-    if not ctx.policy.escalate.when.asks_for_confidence:
+    if not request.policy.escalate.when.asks_for_confidence:
         return None
-    return Samples(ctx, attempt, endpoint, rule, cosine)
+    return Samples(request, attempt, endpoint, rule, cosine)
 
 
-def _body(ctx: RequestContext, rule: Agreement) -> dict[str, Any]:
+def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
     """Return the request without what would make the sample the same answer again."""
-    own = ctx.body.get("temperature")
+    own = request.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
-    return {key: ctx.body[key] for key in ctx.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
+    return {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}

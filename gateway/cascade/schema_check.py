@@ -16,17 +16,17 @@ from routing.confidence.judge import Evidence
 from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
 
 
-async def held_against_schemas(evidence: Evidence, ctx: RequestContext, hop: Hop) -> Evidence:
+async def held_against_schemas(evidence: Evidence, request: RequestContext, hop: Hop) -> Evidence:
     """Return the evidence, with how the answer breaks the request's schemas if it does and the policy asks for that.
 
     A schema that cannot be checked rejects no answer; the hop says why it cannot.
     """
-    invalid = ctx.policy.escalate.when.invalid
+    invalid = request.policy.escalate.when.invalid
     misfit = ""
-    if evidence.complete and "json_schema" in invalid and evidence.text and ctx.features.wants_json:
-        misfit = await _answer_misfit(evidence.text, ctx.body, hop)
+    if evidence.complete and "json_schema" in invalid and evidence.text and request.features.wants_json:
+        misfit = await _answer_misfit(evidence.text, request.body, hop)
     if evidence.complete and "tool_args" in invalid and evidence.tool_arguments and not misfit:
-        misfit = await _calls_misfit(evidence, ctx.body, hop)
+        misfit = await _calls_misfit(evidence, request.body, hop)
     return replace(evidence, misfit=misfit) if misfit else evidence
 
 

@@ -40,7 +40,7 @@ class Rejected:
 
 
 async def open_stream(
-    ctx: RequestContext,
+    request: RequestContext,
     attempt: Attempt,
     call: BackendCall,
     backend_request: BackendRequest,
@@ -52,12 +52,12 @@ async def open_stream(
     A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. `go_on`
     finds another call that goes on with the stream should it break; without it a break ends the stream.
     """
-    prefix = PrefixBuffer(ctx, attempt, call)
+    prefix = PrefixBuffer(request, attempt, call)
     await prefix.fill(backend_request)
     verdict = await prefix.judge()
     if verdict.accepted or attempt.final or not takes_over():
         call.hand_over()
-        return LiveStream(ctx, attempt, call, prefix, verdict, strip=backend_request.ask_logprobs, go_on=go_on)
+        return LiveStream(request, attempt, call, prefix, verdict, strip=backend_request.ask_logprobs, go_on=go_on)
     call.close("rejected")
     return Rejected(verdict.reason, verdict.confidence)
 
@@ -70,7 +70,7 @@ class LiveStream:
 
     def __init__(
         self,
-        ctx: RequestContext,
+        request: RequestContext,
         attempt: Attempt,
         call: BackendCall,
         prefix: PrefixBuffer,
@@ -80,13 +80,13 @@ class LiveStream:
         go_on: GoOn | None = None,
     ) -> None:
         """`strip`: the log-probabilities were asked for by the gateway, and are not the client's to see."""
-        self._ctx = ctx
+        self._request = request
         self._attempt = attempt
         self._call = call
         self._state = prefix.state
         self._held = prefix.events
         self._go_on = go_on
-        self._include_usage = wants_usage(ctx.body)
+        self._include_usage = wants_usage(request.body)
         self._first_call: BackendCall | None = None
         self._continued_by = ""
         self._broken: BackendError | None = None
@@ -169,7 +169,7 @@ class LiveStream:
 
     async def _gone_on_with(self, broken: BackendError) -> list[Event] | None:
         """Return the first events of the call that goes on with the stream; None when none does, and it is over."""
-        ctx, call, state = self._ctx, self._call, self._state
+        request, call, state = self._request, self._call, self._state
         self._broken = broken
         call.close(broken, broken.error_type)
         continued = None
@@ -179,8 +179,8 @@ class LiveStream:
         if continued is None:
             self.end = broken.error_type
             return None
-        settle(ctx, continued.number)
-        ctx.ledger.path = "fallback"
+        settle(request, continued.number)
+        request.ledger.path = "fallback"
         self._first_call, self._continued_by = call, continued.tier
         self._call, self._state = continued.call, continued.call.state
         self._broken = None
@@ -204,7 +204,7 @@ class LiveStream:
 
     def _watch(self) -> Watchdog:
         idle_s = self._call.slot.endpoint.config.idle_timeout
-        return Watchdog(self._ctx.deadline, idle_s, self._give_up, self._ctx.client)
+        return Watchdog(self._request.deadline, idle_s, self._give_up, self._request.client)
 
     def _give_up(self, error: BackendError) -> None:
         """End the call now, for the watchdog: its slot is free however long the client takes to read what is here."""
@@ -222,7 +222,7 @@ class LiveStream:
 
     def _ending(self) -> bytes:
         """Return the last write. Cost and attempts, not known when the headers went out, go in a comment."""
-        ledger = self._ctx.ledger
+        ledger = self._request.ledger
         comment = f": x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}"
         if self._continued_by:
             comment += f" x-tierline-continued-by={self._continued_by}"

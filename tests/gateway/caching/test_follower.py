@@ -26,7 +26,7 @@ def reading_of(flight: Flight) -> Follower:
     body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     policy: dict[str, Any] = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
     policy["route"] = {"start": {"a": "otherwise"}}
-    ctx = RequestContext(
+    request = RequestContext(
         request_id="r",
         tenant="t",
         policy=Policy.model_validate(policy),
@@ -40,7 +40,7 @@ def reading_of(flight: Flight) -> Follower:
         ledger=Ledger("r"),
         client=Client(None, 60.0),  # type: ignore[arg-type]
     )
-    return Follower(ctx, flight.subscribe(ctx.deadline), follows=True, last=True)
+    return Follower(request, flight.subscribe(request.deadline), follows=True, last=True)
 
 
 async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:

@@ -39,12 +39,12 @@ async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
     monkeypatch.setattr("gateway.cascade.attempt.held_against_schemas", never)
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
-    task = asyncio.create_task(try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt, Alone()))
+    task = asyncio.create_task(try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, Alone()))
     await asyncio.wait_for(judging.wait(), 5)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    assert run.ctx.ledger.tokens_out > 0
+    assert run.request.ledger.tokens_out > 0
     assert run.endpoint.in_flight == 0
     await run.endpoint.aclose()
 
@@ -59,6 +59,6 @@ async def test_a_fault_of_our_own_gives_the_place_back(upstream: Upstream, monke
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await try_attempt(run.ctx, {"local": Tier("local", [run.endpoint])}, attempt, Alone())
+        await try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, Alone())
     assert run.endpoint.in_flight == 0
     await run.endpoint.aclose()

@@ -61,7 +61,7 @@ class Run:
         self.endpoint = Endpoint(config, OpenAIBackend(transport, model="small", key=None))
         trace = Trace(names.REQUEST)
         self.hop = trace.begin(names.ATTEMPT)
-        self.ctx = RequestContext(
+        self.request = RequestContext(
             request_id="r",
             tenant="t",
             policy=Policy.model_validate(RULES),
@@ -80,9 +80,9 @@ class Run:
         """Opens, holds and judges the stream, as an attempt with a stronger tier behind it."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
         slot = self.endpoint.take(SlotRequest(stream=True))
-        with BackendCall(self.ctx.ledger, slot, self.hop, self.ctx.features.approx_tokens) as call:
-            request = backend_request_for(self.ctx, attempt, self.endpoint, self.hop)
-            return await open_stream(self.ctx, attempt, call, request, lambda: True)
+        with BackendCall(self.request.ledger, slot, self.hop, self.request.features.approx_tokens) as call:
+            backend_request = backend_request_for(self.request, attempt, self.endpoint, self.hop)
+            return await open_stream(self.request, attempt, call, backend_request, lambda: True)
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
@@ -144,7 +144,7 @@ async def test_a_good_stream_goes_out_whole(begin: Begin, upstream: Upstream) ->
     assert writes[-1].startswith(b": x-tierline-cost-usd=8.00000000 x-tierline-attempts=0\n")
     assert stream.end == "done"
     assert run.hop.attributes[names.TOKENS_JUDGED] >= 4
-    assert run.ctx.ledger.tokens_out == 8
+    assert run.request.ledger.tokens_out == 8
 
 
 async def test_a_bad_draft_is_cancelled(begin: Begin, upstream: Upstream) -> None:
@@ -155,7 +155,7 @@ async def test_a_bad_draft_is_cancelled(begin: Begin, upstream: Upstream) -> Non
     assert isinstance(rejected, Rejected)
     assert rejected.reason == "confidence 0.050 < 0.5 (logprob)"
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
-    assert run.ctx.ledger.tokens_out >= 4
+    assert run.request.ledger.tokens_out >= 4
 
 
 async def test_the_hold_ends_by_time(begin: Begin, upstream: Upstream) -> None:
@@ -205,7 +205,7 @@ async def test_cancelled_while_it_is_judged(begin: Begin, upstream: Upstream, mo
     await asyncio.wait([task])
     assert task.cancelled()
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
-    assert run.ctx.ledger.tokens_out > 0
+    assert run.request.ledger.tokens_out > 0
 
 
 @pytest.mark.parametrize(
@@ -390,8 +390,8 @@ async def test_a_client_that_leaves(begin: Begin, upstream: Upstream) -> None:
     await events.aclose()
     stream.close()
     assert (stream.end, run.hop.error) == ("client_cancel", None)
-    assert run.ctx.ledger.usage_estimated
-    assert run.ctx.ledger.tokens_out >= 4
+    assert run.request.ledger.usage_estimated
+    assert run.request.ledger.tokens_out >= 4
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
 
 
