@@ -26,7 +26,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
-from gateway.caching.embedding import EmbeddingService
+from gateway.caching.embedding import QuestionEmbedder
 from gateway.caching.lookups import ExactLookup, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.router import Router
@@ -80,7 +80,7 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
     reloader = _reloader(source, policies, metrics)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight)
-    embedding = EmbeddingService(embedder, deployment.embedding.kind)
+    question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -90,10 +90,10 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
         policies=reloader,
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
-        embedder=embedding,
+        embedder=question_embedder,
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
         router=Router(tiers, classifier),
-        cascade=CascadeRunner(tiers, hedge_budgets, embedding.cosine),
+        cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
         pending_writes=cache.pending,
         write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets)),
         cache=cache,

@@ -9,7 +9,7 @@ from cache.pending import Pending
 from cache.response_cache import ResponseCache
 from cache.store.base import Store
 from gateway.caching.coalescer import Coalescer
-from gateway.caching.embedding import EmbeddingService
+from gateway.caching.embedding import QuestionEmbedder
 from gateway.caching.lookups import ExactLookup, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.router import Router
@@ -36,7 +36,7 @@ class Steps:
     policies: PolicyReloader
     exact_cache: ExactLookup
     coalescer: Coalescer
-    embedder: EmbeddingService
+    embedder: QuestionEmbedder
     semantic_cache: SemanticLookup
     router: Router
     cascade: CascadeRunner

@@ -1,4 +1,4 @@
-"""The embed hop: text to vector, once per request, never holding the event loop for long.
+"""Step 6: compute the vector of a question, once per request, without holding the event loop for long.
 
 A static embedding of a short prompt takes less time than a thread's wake-up, so it is made in place; everything else
 goes to one worker thread, where requests that came while it was busy are embedded as one batch.
@@ -24,11 +24,11 @@ _Waiting = tuple[str, asyncio.Future[Vector]]
 _IN_PLACE_CHARS = {"static": 2000, "minilm": 0}
 _MAX_BATCH = 32
 PATIENCE_S = 0.5
-"""What an embedding may take. A request that has waited so long goes on without: no semantic hit, no classifier."""
+"""Seconds an embedding may take. After that the request goes on without: no semantic hit, no classifier."""
 
 
-class EmbeddingService:
-    """Embeds for one event loop. Close it when done."""
+class QuestionEmbedder:
+    """Compute the vectors of questions for one event loop. Close it when done."""
 
     def __init__(self, embedder: Embedder, kind: EmbedderKind) -> None:
         self.embedder = embedder
@@ -59,7 +59,7 @@ class EmbeddingService:
         return vector
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
-        """The vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).
+        """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).
 
         Raises TimeoutError when it is not there within `limit_s`, or PATIENCE_S if that is less.
         """
@@ -74,14 +74,14 @@ class EmbeddingService:
             return await future
 
     def cosine(self, one: str, other: str) -> float | None:
-        """Of the two texts' vectors, -1..1; None where they could not be made in place."""
+        """Return the cosine of two texts, -1 to 1; None where it takes longer than the event loop can wait."""
         if max(len(one), len(other)) > self._in_place:
             return None
         vectors = self.embedder.embed((one, other))
         return float(vectors[0] @ vectors[1])
 
     def close(self) -> None:
-        """Stops the thread; what still waits is cancelled."""
+        """Stop the thread and cancel what still waits."""
         if self._running is not None:
             self._running.cancel()
         for _, future in self._waiting:

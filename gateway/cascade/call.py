@@ -32,12 +32,12 @@ class BackendCall:
     """Make one call and settle it: opened once, fed its usage, closed exactly once with an outcome.
 
     The call gives its slot the verdict, books the charge and ends its hop; nothing else does. As a context manager it
-    is closed however its block ends, unless it was handed over to an owner that closes it. Later closes change nothing.
+    is closed however its block ends, unless `keep_open` was called; then the owner closes it. Later closes do nothing.
     """
 
     __slots__ = (
         "_closed",
-        "_handed_over",
+        "_kept_open",
         "_ledger",
         "_settled",
         "cost_usd",
@@ -70,7 +70,7 @@ class BackendCall:
         """What was charged, in US dollars; 0 until the call is settled."""
         self._ledger = ledger
         self._settled = False
-        self._handed_over = False
+        self._kept_open = False
         self._closed = False
 
     async def complete(self, backend_request: BackendRequest) -> Completion:
@@ -101,9 +101,9 @@ class BackendCall:
         if not self._settled:
             self._settle("answered")
 
-    def hand_over(self) -> None:
-        """Keep the call open when its block ends without an error: a stream goes on with it, and closes it."""
-        self._handed_over = True
+    def keep_open(self) -> None:
+        """Leave the call open when its block ends without an error: a stream reads on, and closes it."""
+        self._kept_open = True
 
     def close(self, outcome: CallOutcome, stream_end: str = "") -> None:
         """End the call with this outcome; only the first close counts.
@@ -153,7 +153,7 @@ class BackendCall:
 
     def _is_charged(self, outcome: CallOutcome) -> bool:
         """Whether the call costs anything: a backend that fails before its first token charges nothing, as a rule."""
-        if self._handed_over or self.state.tokens or self.state.usage is not None:
+        if self._kept_open or self.state.tokens or self.state.usage is not None:
             return True
         if isinstance(outcome, BackendError):
             # A whole answer that was awaited until its time ran out has had its prompt read.
@@ -167,7 +167,7 @@ class BackendCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            if not self._handed_over:
+            if not self._kept_open:
                 self.close("answered")
         elif isinstance(error, BackendError):
             self.close(error)

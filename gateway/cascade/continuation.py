@@ -177,7 +177,7 @@ class Successor:
             call.note_first_token()
             # Its chunks are fitted to the text before them.
             call.state.follow(broken.state, partial(mend, overlap=overlap))
-            call.hand_over()
+            call.keep_open()
         hop.attributes[names.OUTCOME] = "accepted"
         hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
         if broken.state.text and how == "afresh":

@@ -56,7 +56,7 @@ async def open_stream(
     await prefix.fill(backend_request)
     verdict = await prefix.judge()
     if verdict.accepted or attempt.final or not takes_over():
-        call.hand_over()
+        call.keep_open()
         return LiveStream(request, attempt, call, prefix, verdict, strip=backend_request.ask_logprobs, go_on=go_on)
     call.close("rejected")
     return Rejected(verdict.reason, verdict.confidence)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.caching.embedding import EmbeddingService
+from gateway.caching.embedding import QuestionEmbedder
 from tests.support.wait import eventually
 
 
@@ -35,8 +35,8 @@ class Encoder:
 
 
 @contextmanager
-def service(encoder: Any) -> Iterator[EmbeddingService]:
-    embedding = EmbeddingService(encoder, "minilm")
+def service(encoder: Any) -> Iterator[QuestionEmbedder]:
+    embedding = QuestionEmbedder(encoder, "minilm")
     try:
         yield embedding
     finally:

@@ -131,17 +131,17 @@ def test_a_block_closes_its_call(endpoint: Endpoint, raised: BaseException | Non
         assert call.hop.attributes[names.UPSTREAM_STATUS] == 503
 
 
-def test_a_call_that_was_handed_over_outlives_its_block(endpoint: Endpoint) -> None:
+def test_a_call_that_was_kept_open_outlives_its_block(endpoint: Endpoint) -> None:
     """Its new owner closes it, and it is charged since its text goes to the client; an error closes it even so."""
     call, ledger = call_at(endpoint)
     with call:
-        call.hand_over()
+        call.keep_open()
     assert endpoint.in_flight == 1
     call.close(Truncated("cut"), "upstream_truncated")
     assert ledger.tokens_in == PROMPT
     assert call.hop.attributes[names.STREAM_END] == "upstream_truncated"
     other, _ = call_at(endpoint)
     with pytest.raises(RuntimeError), other:
-        other.hand_over()
+        other.keep_open()
         raise RuntimeError("a bug")
     assert endpoint.in_flight == 0
