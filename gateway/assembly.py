@@ -94,7 +94,6 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
         router=Router(tiers, classifier),
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
-        pending_writes=cache.pending,
         write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets)),
         cache=cache,
         store=store,

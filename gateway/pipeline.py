@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 from gateway.caching.replay import replay
-from gateway.caching.storing import reply_with
 from gateway.errors import CacheOnlyMiss
 from gateway.request.context import RequestContext
 from gateway.request.reply import Reply
@@ -44,4 +43,4 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
             raise CacheOnlyMiss("There is no stored answer to this request.")
         run = early or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
         served = await run.answer()  # 9
-        return shared.publish(reply_with(request, plan, vector, served, steps.pending_writes))  # routes.chat sends it
+        return shared.publish(steps.write_behind.reply_with(request, plan, vector, served))  # routes.chat sends it

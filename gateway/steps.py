@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cache.pending import Pending
 from cache.response_cache import ResponseCache
 from cache.store.base import Store
 from gateway.caching.coalescer import Coalescer
@@ -40,8 +39,6 @@ class Steps:
     semantic_cache: SemanticLookup
     router: Router
     cascade: CascadeRunner
-    pending_writes: Pending
-    """Answers that have ended and are not in the store yet."""
     write_behind: WriteBehind
     cache: ResponseCache
     store: Store

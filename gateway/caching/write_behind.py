@@ -1,7 +1,8 @@
-"""Step 11: what happens once the reply is out. Cache write, ledger, trace. None of it can fail or delay a request.
+"""Step 11: prepare an answer's cache write, and once the reply is out write cache, ledger and trace.
 
-Answers are kept in batches, one round trip to the store for all that came within a few milliseconds. The queue is
-bounded; when it is full the cache write is dropped and counted, and the request is recorded all the same.
+Nothing here can fail or delay a request. Answers are stored in batches, one round trip to the store for all that came
+within a few milliseconds. The queue is bounded; when it is full the cache write is dropped and counted, and the request
+is recorded all the same.
 """
 
 from __future__ import annotations
@@ -9,19 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from cache.entry import WriteOutcome
+from cache.entry import StoredAnswer, WriteOutcome
+from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.response_cache import ResponseCache
 from cache.write import CacheWrite, PendingWrite
 from gateway.accounting.finalize import Finalizer
+from gateway.cascade.runner import Served
+from gateway.cascade.streaming import LiveStream
+from gateway.chat.evidence import evidence_of
+from gateway.request.context import RequestContext
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.sink import Telemetry
 from gateway.telemetry.trace import Hop, Trace
+from routing.confidence.judge import structural_fault
+from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
 
@@ -33,7 +42,7 @@ _CLOSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finished:
-    """A request whose reply is out, and what its answer leaves for the store."""
+    """Hold a request whose reply is out, and the cache write of its answer."""
 
     trace: Trace
     ledger: Ledger
@@ -53,6 +62,23 @@ class WriteBehind:
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._open: dict[AnswerEnd, Finished] = {}  # their answers go on for other readers
+
+    def reply_with(self, request: RequestContext, plan: CachePlan, vector: Vector | None, served: Served) -> Reply:
+        """Return the reply of a served answer. An answer that may be stored is in `ResponseCache.pending` as soon as it
+        is whole, so that equal requests of this worker find it before it is in the store.
+        """
+        answer, pending = served.answer, self._cache.pending
+        may_store = served.may_store and plan.write and not plan.reason
+        if isinstance(answer, LiveStream):
+            write = _pending_write(request, plan, vector, answer.remember()) if may_store else None
+            if write is not None:
+                answer.on_whole = partial(pending.add, write)
+            return Reply(events=answer.events(), write=write, stream=answer)
+        completion = answer.value
+        write = _pending_write(request, plan, vector, lambda: completion) if may_store and answer.sound else None
+        if write is not None:
+            pending.add(write)
+        return Reply(body=answer.body, write=write)
 
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
@@ -93,11 +119,11 @@ class WriteBehind:
             self._waiting.set()
 
     def start(self) -> None:
-        """Starts the task, on the running event loop."""
+        """Start the task on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="tierline.write_behind")
 
     async def aclose(self) -> None:
-        """Finishes what is queued, within a time limit, and stops."""
+        """Finish what is queued, within a time limit, and stop."""
         self._closing = True
         self._waiting.set()
         if self._task is not None:
@@ -120,7 +146,7 @@ class WriteBehind:
     async def _finish(self, batch: list[Finished]) -> None:
         written: set[Finished] = set()
         try:
-            await self._keep(batch, written)
+            await self._write(batch, written)
         except Exception:
             # The replies are out. A bug here may cost these cache writes, but not the records, nor the next batch.
             log.exception("%d cache writes failed", len(batch))
@@ -128,18 +154,18 @@ class WriteBehind:
             for finished in batch:
                 self._record(finished, written=finished in written)
 
-    async def _keep(self, batch: list[Finished], written: set[Finished]) -> None:
-        keeps: list[CacheWrite] = []
+    async def _write(self, batch: list[Finished], written: set[Finished]) -> None:
+        writes: list[CacheWrite] = []
         writing: list[tuple[Finished, Hop]] = []
         for finished in batch:
             hop = finished.trace.begin(names.CACHE_WRITE)
-            keep = _put_together(finished)
-            if keep is None:
+            write = _built(finished)
+            if write is None:
                 _end(hop, WriteOutcome(False, "unfinished"))
             else:
-                keeps.append(keep)
+                writes.append(write)
                 writing.append((finished, hop))
-        for (finished, hop), outcome in zip(writing, await self._cache.write_all(keeps), strict=True):
+        for (finished, hop), outcome in zip(writing, await self._cache.write_all(writes), strict=True):
             _end(hop, outcome)
             if outcome.stored:
                 written.add(finished)
@@ -152,16 +178,66 @@ class WriteBehind:
             finished.shared.stored(written=written)
 
 
-def _put_together(finished: Finished) -> CacheWrite | None:
-    """What is to be kept; None for what is not worth it, or cannot be: an answer is a stranger's JSON."""
+def _pending_write(
+    request: RequestContext,
+    plan: CachePlan,
+    vector: Vector | None,
+    completion: Callable[[], Mapping[str, Any] | None],
+) -> PendingWrite:
+    """Return the write of an answer. It is built once the answer has ended: `completion` gives it whole, or None."""
+    ledger, root = request.ledger, request.trace.root
+
+    def make() -> CacheWrite | None:
+        value = completion()
+        if value is None:
+            return None
+        ttft_s = ledger.ttft_ms / 1000 if ledger.stream and ledger.ttft_ms is not None else None
+        answer = StoredAnswer(
+            value,
+            ledger.tier,
+            ledger.backend,
+            ledger.model,
+            ledger.confidence,
+            ledger.cost_usd,
+            ttft_s,
+            _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
+        )
+        contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
+        return CacheWrite(plan, answer, vector, contested, _fault_of(request, value))
+
+    return PendingWrite(plan, make)
+
+
+def _tokens_per_s(tokens: int, ttft_s: float | None, total_s: float) -> float | None:
+    """Return the pace of a stream after its first token; the request's cost may not be final yet."""
+    if ttft_s is None or tokens < 2 or total_s <= ttft_s:
+        return None
+    return (tokens - 1) / (total_s - ttft_s)
+
+
+def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:
+    """Return what is wrong with a whole answer, or ''. The judge has not seen all of it: of a stream it saw the first
+    tokens, and the last tier's answer it does not judge.
+    """
+    for choice in completion["choices"]:
+        evidence = evidence_of(
+            {"choices": [choice]}, wants_json=request.features.wants_json, own_limit=request.own_limit
+        )
+        if fault := structural_fault(evidence, request.policy.escalate):
+            return fault
+    return ""
+
+
+def _built(finished: Finished) -> CacheWrite | None:
+    """Return the cache write of an answer; None where it is not worth storing, or its JSON is too odd to be stored."""
     try:
-        keep = finished.write.keep() if finished.write is not None else None
+        write = finished.write.keep() if finished.write is not None else None
     except Exception:
         log.exception("the answer of request %s could not be put together", finished.ledger.request_id)
         return None
-    if keep is not None and finished.shared is not None:
-        keep.lease = finished.shared.lease
-    return keep
+    if write is not None and finished.shared is not None:
+        write.lease = finished.shared.lease
+    return write
 
 
 def _end(hop: Hop, outcome: WriteOutcome) -> None:

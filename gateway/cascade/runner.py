@@ -30,7 +30,7 @@ from routing.decide import NoTierError
 from routing.embedding.embedder import Vector
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_KEPT_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
+_STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 """Answers that came about as the policy wanted; only these are stored for other requests."""
 _LOSERS_S = 0.05
 """How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
@@ -62,10 +62,10 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The answer that goes out. `keep`: it may be stored for others."""
+    """Hold the answer that goes out, and whether it may be stored for other requests."""
 
     answer: JsonAnswer | LiveStream
-    keep: bool
+    may_store: bool
 
 
 class CascadeRunner:
@@ -234,7 +234,7 @@ def _served(request: RequestContext, result: AttemptResult) -> Served:
     # Under a clamp the tier that answers may be one that was not judged and that other requests would not stop at.
     settled = result.attempt.judged or request.clamp is None or result.attempt.tier == request.policy.ladder[-1]
     accepted = result.outcome.kind == "accepted"
-    return Served(result.answer, keep=accepted and settled and ledger.path in _KEPT_PATHS)
+    return Served(result.answer, may_store=accepted and settled and ledger.path in _STORED_PATHS)
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
