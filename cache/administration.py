@@ -20,9 +20,19 @@ from typing import Any, Final, TypeVar
 
 from cache.codec import CorruptEntry, decode
 from cache.entry import CacheEntry
-from cache.scopes import generations, registry, shelf, tags
-from cache.scopes.registry import Listed
-from cache.scopes.scope import Scope
+from cache.scopes import shelf, tags
+from cache.scopes.scope import (
+    SEEN_S,
+    Listed,
+    Scope,
+    generation_of,
+    generations_in,
+    raise_generation,
+    read_generations,
+    read_scopes,
+    scopes_in,
+    unlisted,
+)
 from cache.scopes.shelf import ENTRY, Placed
 from cache.store.base import Command, Store
 
@@ -74,27 +84,25 @@ class Administration:
     `seen_s`: seconds after which every worker has either read a purge or stopped using the cache.
     """
 
-    def __init__(
-        self, store: Store, clock: Callable[[], float] = time.time, *, seen_s: float = generations.SEEN_S
-    ) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time, *, seen_s: float = SEEN_S) -> None:
         self._store = store
         self._clock = clock
         self._seen_s = seen_s
 
     async def scopes(self, surface: str | None = None, owners: Collection[str] | None = None) -> list[Listed]:
         """Return the scopes that may hold entries, limited to this surface and these owners if given."""
-        (reply,) = await self._ask(registry.read())
+        (reply,) = await self._ask(read_scopes())
         return [
             one
-            for one in registry.parsed(reply)
+            for one in scopes_in(reply)
             if surface in (None, one.scope.surface) and (owners is None or one.scope.owner in owners)
         ]
 
     async def stats(self) -> list[ScopeStats]:
         """Return each scope's size, by surface and owner. Expired entries count until the scope is next written to."""
         listed = await self.scopes()
-        (reply,) = await self._ask(generations.read())
-        raised = generations.parsed(reply)
+        (reply,) = await self._ask(read_generations())
+        raised = generations_in(reply)
         stats = []
         for some in _batches(listed, _AT_ONCE):
             replies = await self._ask(*(command for one in some for command in shelf.measured(one.scope.prefix)))
@@ -143,10 +151,10 @@ class Administration:
 
         Answers in progress are purged too, except those whose worker has read the purge before it stores them.
         """
-        await self._ask(generations.raised(surface, owner))
+        await self._ask(raise_generation(surface, owner))
         await asyncio.sleep(self._seen_s)
-        (reply,) = await self._ask(generations.read())
-        raised = generations.parsed(reply)
+        (reply,) = await self._ask(read_generations())
+        raised = generations_in(reply)
         listed = await self.scopes(surface, None if owner is None else {owner})
         reached, entries, size = [one for one in listed if not _is_current(one.scope, raised)], 0, 0
         for one in reached:
@@ -169,7 +177,7 @@ class Administration:
         now = self._clock()
         for some in _batches([one.scope for one in await self.scopes() if one.until < now], _AT_ONCE):
             gone = (Command((b"DEL", tags.table_of(scope.prefix).encode())) for scope in some)
-            await self._ask(*gone, *map(registry.struck, some))
+            await self._ask(*gone, *map(unlisted, some))
 
     async def _placed(self, scope: Scope) -> AsyncIterator[Placed]:
         cursor = b"0"
@@ -202,7 +210,7 @@ def id_of(key: str) -> str:
 
 def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:
     """Return whether the scope is of the present generation."""
-    return scope.generation == generations.of(raised, scope.owner, scope.surface)
+    return scope.generation == generation_of(raised, scope.owner, scope.surface)
 
 
 def _batches(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -14,7 +14,7 @@ from cache.entry import CacheEntry, Lookup, Outcome
 from cache.pending import Pending
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.scopes import tags
-from cache.scopes.registry import Registry
+from cache.scopes.scope import Registry
 from cache.scopes.shelf import ENTRY
 from cache.store.base import Command, Store, StoreUnavailable
 from cache.write import longest_ttl

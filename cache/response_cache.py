@@ -34,8 +34,7 @@ from cache.planning.plan import NO_DEMANDS, CachePlan, Demands, Planner
 from cache.read import EntryReader, Read, unanswered
 from cache.risk.audit import Audits
 from cache.risk.control import Complaint
-from cache.scopes.generations import Generations
-from cache.scopes.scope import SCHEMA
+from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
 from cache.semantic.decision import PairScorer

@@ -15,7 +15,7 @@ from cache.entry import CacheEntry, StoredAnswer
 from cache.index import Vector
 from cache.planning.eligibility import LONGEST_QUESTION
 from cache.planning.plan import CachePlan
-from cache.scopes.registry import Registry
+from cache.scopes.scope import Registry
 from cache.scopes.shelf import Caps, put
 from cache.store.base import Command, IndexOperation, Operation
 from policies.caching import CachePolicy

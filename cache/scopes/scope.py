@@ -7,27 +7,50 @@ The policy's `answers_version` covers what determines an answer: the ladder's ti
 and cache. So answers of another model are never found, while those of a policy with edited thresholds are. System
 prompts are part of the request (see `cache.planning.fingerprint`).
 
-The generation is a number in the store that a purge of the surface raises (see `cache.scopes.generations`): entries of
-earlier scopes are then under keys that are not used any more.
-
 Scopes are BLAKE2b hashes, keyed with the deployment's secret; their parts are length-prefixed, so that no text inside
 one can move the boundary between two. In a key a scope is in braces: all its keys are in one slot of a cluster.
+
+Two hashes in the store are about all scopes. One has the generations, numbers that a purge of a surface raises, so that
+entries of earlier scopes are under keys that are not used any more: the field `surface` counts its purges for
+everybody, `surface owner` those for one owner, and a scope's generation is the sum of the two. The other lists the
+scopes in plain text, because keys contain only hashes and a purge must find the scopes of an owner.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from policies.model import Policy
+import orjson
+
+from cache.store.base import Command, Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from policies.model import Policy
 
 SCHEMA: Final = "c3"
 """Part of every key: another version of Tierline on the same store never reads these entries."""
 DIGEST_BYTES: Final = 16
 _DIGEST_CHARS: Final = 2 * DIGEST_BYTES
 _REMEMBERED: Final = 10_000
+_GENERATIONS: Final = f"tierline:{SCHEMA}:generations"
+SEEN_S: Final = 1.0
+"""Maximum seconds for which a worker uses the generations it has read, and duration of a purge."""
+_EVERY_S: Final = 0.25
+_RETRY_S: Final = 0.05
+_READ_S: Final = 0.25
+LISTED: Final = f"tierline:{SCHEMA}:scopes"
+"""Key of the hash that lists the scopes."""
+_REGISTER_S: Final = 300.0
+
+log = logging.getLogger("tierline.cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +126,133 @@ def prefix_of(digest: str) -> str:
 def prefixed(part: bytes) -> bytes:
     """Return a part to be hashed, with its length in front."""
     return b"%d:%b" % (len(part), part)
+
+
+class Generations:
+    """One worker's copy of the generations. `run` is a task; `clock` is monotonic, in seconds.
+
+    Every worker reads them a few times a second, off the path of requests, and uses what it read for at most SEEN_S; a
+    purge raises a number and waits that long. When it returns, no worker uses the old keys any more: each has read the
+    new number, or has none. A worker without numbers, because the store does not answer, uses a random generation of
+    its own, shared with nobody.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._alone = _nobody_elses()
+        self._known: Mapping[str, int] = {}
+        self._until = -1.0
+
+    def of(self, owner: str, surface: str) -> int:
+        """Return the generation of an owner's entries on a surface."""
+        return generation_of(self._known, owner, surface) if self._clock() <= self._until else self._alone
+
+    async def refresh(self) -> bool:
+        """Read the generations from the store; return whether that succeeded."""
+        asked_at = self._clock()
+        try:
+            (reply,) = await self._store.ask([read_generations()], _READ_S)
+        except StoreUnavailable:
+            return False
+        if self._clock() > self._until:
+            self._alone = _nobody_elses()  # entries of the last one may have been purged meanwhile
+        self._known, self._until = generations_in(reply), asked_at + SEEN_S
+        return True
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        ok = True
+        while True:
+            await asyncio.sleep(_EVERY_S if ok else _RETRY_S)
+            try:
+                ok = await self.refresh()
+            except Exception:
+                ok = False
+                log.exception("the generations of the cache could not be read")
+
+
+def generation_of(raised: Mapping[str, int], owner: str, surface: str) -> int:
+    """Return the generation of an owner's entries on a surface, from the table of counts."""
+    return raised.get(surface, 0) + raised.get(f"{surface} {owner}", 0) if raised else 0
+
+
+def read_generations() -> Command:
+    """Return the command that reads all generations; `generations_in` reads the reply."""
+    return Command((b"HGETALL", _GENERATIONS.encode()))
+
+
+def raise_generation(surface: str, owner: str | None) -> Command:
+    """Return the command that raises a surface's generation, for one owner or, with None, for everybody."""
+    field = surface if owner is None else f"{surface} {owner}"
+    return Command((b"HINCRBY", _GENERATIONS.encode(), field.encode(), b"1"))
+
+
+def generations_in(reply: object) -> dict[str, int]:
+    """Return the fields and numbers in a reply to `read_generations`; invalid ones are left out."""
+    if not isinstance(reply, list):
+        return {}
+    pairs = zip(reply[::2], reply[1::2], strict=False)
+    return {name.decode(errors="replace"): int(value) for name, value in pairs if value.removeprefix(b"-").isdigit()}
+
+
+def _nobody_elses() -> int:
+    return -1 - secrets.randbits(62)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A registered scope; `until` is in seconds since 1970."""
+
+    scope: Scope
+    until: float
+
+
+class Registry:
+    """The scopes that one worker has registered. `clock` is the wall clock in seconds.
+
+    A scope's hash is mapped to its owner, surface, policy, models and generation, and to the time until which it may
+    have entries. A worker registers a scope when it first writes to it or reads tags in it, and again every 5 minutes.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._due: dict[str, float] = {}
+
+    def enter(self, scope: Scope, ttl_s: float) -> tuple[Command, ...]:
+        """Return the commands that register a scope whose entries live `ttl_s` seconds; none if done recently."""
+        now = self._clock()
+        if self._due.get(scope.prefix, 0.0) > now:
+            return ()
+        if len(self._due) >= _REMEMBERED:
+            self._due.clear()
+        self._due[scope.prefix] = now + _REGISTER_S
+        words = (scope.owner, scope.surface, scope.policy, scope.models, scope.generation)
+        value = orjson.dumps((*words, now + _REGISTER_S + ttl_s))
+        return (Command((b"HSET", LISTED.encode(), scope.digest.encode(), value)),)
+
+    def forget(self) -> None:
+        """Register all scopes again when next used: the store may not have executed the commands."""
+        self._due.clear()
+
+
+def read_scopes() -> Command:
+    """Return the command that reads all scopes; `scopes_in` reads the reply."""
+    return Command((b"HGETALL", LISTED.encode()))
+
+
+def scopes_in(reply: object) -> list[Listed]:
+    """Return the scopes in a reply to `read_scopes`, by surface and owner, the latest generation first."""
+    if not isinstance(reply, list):
+        return []
+    listed = []
+    for digest, value in zip(reply[::2], reply[1::2], strict=False):
+        with contextlib.suppress(ValueError, TypeError):  # malformed
+            *words, until = orjson.loads(value)
+            listed.append(Listed(Scope(prefix_of(digest.decode()), *words), until))
+    return sorted(listed, key=lambda one: (one.scope.surface, one.scope.owner, -one.scope.generation, -one.until))
+
+
+def unlisted(scope: Scope) -> Command:
+    """Return the command that removes a scope from the list."""
+    return Command((b"HDEL", LISTED.encode(), scope.digest.encode()))

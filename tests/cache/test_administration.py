@@ -16,8 +16,7 @@ from cache.entry import Lookup, StoredAnswer
 from cache.index import Vector
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
-from cache.scopes.generations import SEEN_S, Generations
-from cache.scopes.registry import TABLE
+from cache.scopes.scope import LISTED, SEEN_S, Generations
 from cache.scopes.shelf import Caps
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
@@ -350,13 +349,13 @@ async def test_what_strangers_write_into_the_lists_is_passed_over(
     await keep(cache, planned(cache, ITALY, tenant), answer())
     (mine,) = await admin.scopes("chat", {f"tenant:{tenant}"})
     sizes = f"{mine.scope.prefix}:sizes".encode()
-    await store.ask([Command((b"HSET", sizes, b"junk", b"x y")), Command((b"HSET", TABLE.encode(), b"j", b"{"))])
+    await store.ask([Command((b"HSET", sizes, b"junk", b"x y")), Command((b"HSET", LISTED.encode(), b"j", b"{"))])
     try:
         assert (await exact(cache, ITALY, tenant)).hit is not None
         assert any(one.scope.owner == f"tenant:{tenant}" for one in await admin.stats())
         assert await admin.find("a" * 12) is None
     finally:
-        await store.ask([Command((b"HDEL", TABLE.encode(), b"j"))])
+        await store.ask([Command((b"HDEL", LISTED.encode(), b"j"))])
 
 
 async def test_an_entry_written_again_is_counted_once(cache: ResponseCache, admin: Administration, tenant: str) -> None:
