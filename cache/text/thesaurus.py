@@ -10,9 +10,19 @@ would be mistaken for the other (`wood` for a forest), it is in no group. It is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from cache.text.words import word_set
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return each first element with all its second ones, in order and each once."""
+    grouped: dict[str, dict[str, None]] = {}
+    for word, group in pairs:
+        grouped.setdefault(word, {})[group] = None
+    return {word: list(groups) for word, groups in grouped.items()}
+
 
 _SYNONYMS = """
 buy purchase acquire; begin start commence initiate launch; end finish conclude terminate; fix repair mend
@@ -66,7 +76,9 @@ outbound; restrict limit; brief concise short; regularly routinely routine regul
 lawsuit litigation; gift present
 """
 GROUPS: Final = tuple(tuple(group.split()) for group in _SYNONYMS.split(";"))
-SYNONYM: Final = {word: tuple(group[0] for group in GROUPS if word in group) for words in GROUPS for word in words}
+SYNONYM: Final = {
+    word: tuple(heads) for word, heads in _grouped((w, group[0]) for group in GROUPS for w in group).items()
+}
 """Maps a word to the first word of each of its synonym groups. Words without a synonym are not in it."""
 
 _KINDS = {
@@ -127,8 +139,8 @@ _KINDS = {
     "degree": "bachelor master phd mba diploma certificate",
     "size": "small medium large",
 }
-_KINDS_OF = [(word, kind) for kind, line in _KINDS.items() for word in line.split()]
-KIND: Final = {word: frozenset(kind for same, kind in _KINDS_OF if same == word) for word, _ in _KINDS_OF}
+_KINDS_OF = _grouped((word, kind) for kind, line in _KINDS.items() for word in line.split())
+KIND: Final = {word: frozenset(kinds) for word, kinds in _KINDS_OF.items()}
 """Maps a word to its kinds (an orange: a colour and a food); two different words of one kind are never equivalent."""
 
 VAGUE: Final = word_set(
