@@ -1,0 +1,78 @@
+"""Print what `tierline cache` shows: scopes as a table, one entry as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] | None, console: Console) -> None:
+    """Print a table of the scopes and, if `running` holds a gateway's figures, its index and its lookups."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("surface", "owner", "policy", "models"):
+        table.add_column(name, overflow="fold")
+    for name in ("generation", "entries", "stored"):
+        table.add_column(name, justify="right")
+    for one in scopes:
+        owner = one.get("tenant") or f"team {one['team']}"
+        words = (one["surface"], owner, one["policy"], one["models"])
+        cells = (*words, str(one["generation"]), str(one["entries"]), size(one["bytes"]))
+        table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
+    console.print(table if scopes else "The cache is empty.")
+    if any(not one["current"] for one in scopes):
+        console.print("dim: purged; removed when it expires", style="dim")
+    if running is not None:
+        index = running["index"]
+        held = "" if index.get("entries") is None else f", {index['entries']} entries"
+        console.print(f"index     {index.get('kind') or 'none'}{held}")
+        for name, outcomes in sorted(running["lookups"].items()):
+            console.print(f"{name:<9} {_outcomes(outcomes)}")
+
+
+def draw_entry(shown: Mapping[str, Any], console: Console) -> None:
+    """Print one entry, a line for each field, its question and answer last."""
+    lines = {
+        "entry": shown["id"] + (f", a copy of {shown['copy_of']}" if shown["copy_of"] else ""),
+        "surface": f"{shown['surface']} ({shown['policy']}, generation {shown['generation']})",
+        "owner": shown.get("tenant") or f"team {shown['team']}",
+        "answered": f"by {shown['tier']} ({shown['backend']}, {shown['model']})",
+        "age": f"{span(shown['age_s'])}, {span(shown['ttl_left_s'])} left",
+        "stored": size(shown["bytes"]),
+        "tags": ", ".join(shown["tags"]) or "none",
+        "question": shown["question"] or "not kept",
+        "answer": shown["answer"],
+    }
+    for name, value in lines.items():
+        console.print(Text.assemble((f"{name:<9} ", "dim"), printable(value)))
+
+
+def size(count: int) -> str:
+    """Format a number of bytes with a binary unit, such as `1.5 MiB`."""
+    value, units = float(count), iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while value >= 1024 and unit != "GiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """Format a duration with its largest fitting unit, such as `2.5 h`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def printable(text: str) -> str:
+    """Replace line breaks and control characters in untrusted text by spaces, so that it cannot steer a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _outcomes(outcomes: Mapping[str, int]) -> str:
+    total = sum(outcomes.values())
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items(), key=lambda item: -item[1]))
+    return f"{counts} ({outcomes.get('hit', 0) / total:.1%} hits)" if total else "no lookups yet"
