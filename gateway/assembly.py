@@ -18,8 +18,7 @@ from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.accounting.finalize import Finalizer
-from gateway.accounting.hedge_budget import HedgeBudgets
+from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend

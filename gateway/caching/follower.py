@@ -15,7 +15,7 @@ import orjson
 
 from cache.entry import Hit
 from cache.flights.single_flight import AnswerHead, Landing, Subscription
-from gateway.accounting.charges import replayed, settle
+from gateway.accounting import replayed, settle
 from gateway.backends.base import Truncated
 from gateway.caching.replay import hit_attributes
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
@@ -99,7 +99,7 @@ class Follower:
         ledger = self._request.ledger
         ledger.path, ledger.tier, ledger.backend, ledger.model = head.path, head.tier, head.backend, head.model
         ledger.confidence, ledger.difficulty = head.confidence, head.difficulty
-        settle(self._request, None)
+        settle(self._request.ledger, None)
         if self._hop is not None:
             self._hop.attributes[names.FOLLOWED] = head.request_id
 
@@ -149,7 +149,7 @@ class Follower:
             body = flight.memo["body"] = _assembled(flight.events()) if head.stream else flight.events()[0]
         self.end = "done"
         self.close()
-        replayed(self._request, body)
+        replayed(self._request.ledger, body)
         return Reply(body=body, extra=_COALESCED)
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Follower:
             for event in subscription.take():
                 if is_usage(event):
                     if follows:
-                        replayed(self._request, event)
+                        replayed(self._request.ledger, event)
                     if not counted:
                         continue
                 self._sending = time.monotonic()
@@ -191,7 +191,7 @@ class Follower:
             yield stream_error("the deadline has passed", DeadlinePassed.error_type)
             return
         body = flight.events()[0]
-        replayed(request, body)
+        replayed(request.ledger, body)
         chunks: list[bytes] | None = flight.memo.get("chunks")
         if chunks is None:
             made = (b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks_of(orjson.loads(body)))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from cache.entry import CacheEntry, Hit
-from gateway.accounting.charges import replayed
+from gateway.accounting import replayed
 from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
 from gateway.request.context import RequestContext
 from gateway.request.reply import Header, Reply
@@ -37,7 +37,7 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
     ledger.confidence = entry.confidence
     ledger.similarity = hit.similarity
-    replayed(request, entry.body)
+    replayed(request.ledger, entry.body)
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))
     if not request.features.stream:
         return Reply(body=entry.body, extra=extra)

@@ -19,7 +19,7 @@ from cache.entry import StoredAnswer, WriteOutcome
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.response_cache import ResponseCache
 from cache.write import CacheWrite, PendingWrite
-from gateway.accounting.finalize import Finalizer
+from gateway.accounting import Finalizer
 from gateway.cascade.runner import Served
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.evidence import evidence_of

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from gateway.accounting.charges import charge
+from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
 from gateway.chat.stream_state import StreamState

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cache.planning.plan import CachePlan
-from gateway.accounting.charges import settle
-from gateway.accounting.hedge_budget import HedgeBudgets
+from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, JsonAnswer, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
@@ -130,7 +129,7 @@ class CascadeRun:
             try:
                 await self.aclose()
             finally:
-                settle(self._request, self._served.attempt.number if self._served is not None else None)
+                settle(self._request.ledger, self._served.attempt.number if self._served is not None else None)
 
     async def _race(self) -> AttemptResult:
         """Make attempts until one is to be served. Raises ApiError when none is."""

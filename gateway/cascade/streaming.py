@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from gateway.accounting.charges import settle
+from gateway.accounting import settle
 from gateway.backends.base import BackendError, BackendRequest, Degenerate, Event, InvalidReply, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Broken, GoOn
@@ -179,7 +179,7 @@ class LiveStream:
         if continued is None:
             self.end = broken.error_type
             return None
-        settle(request, continued.number)
+        settle(request.ledger, continued.number)
         request.ledger.path = "fallback"
         self._first_call, self._continued_by = call, continued.tier
         self._call, self._state = continued.call, continued.call.state

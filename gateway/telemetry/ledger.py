@@ -1,6 +1,6 @@
 """The ledger: one flat record per request of its cost, tier, times and outcome, stored with its trace.
 
-The pipeline fills it in as the request proceeds. After the reply `gateway.accounting.finalize` adds what is computed
+The pipeline fills it in as the request proceeds. After the reply `gateway.accounting` adds what is computed
 from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met. `encode` then
 makes the record that the store keeps, one JSON object:
 

@@ -5,37 +5,82 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.accounting.charges import charge, replayed, settle
-from gateway.accounting.finalize import Finalizer
-from gateway.accounting.hedge_budget import HedgeBudgets
+from gateway.accounting import Finalizer, HedgeBudgets, charge, cost, replayed, settle
 from gateway.chat.completions import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import Price
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, Trace
 from gateway.tiers import Tier
 from policies.model import Policy
 
+PRICE = Price(input=2.5, output=10)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger("req-1")
+
+
+def test_a_price_is_per_million_tokens() -> None:
+    """Input and output each at their own."""
+    assert cost(PRICE, Usage(1_000_000, 100_000)) == pytest.approx(3.5)
+
+
+def test_a_charge_is_booked_twice(ledger: Ledger) -> None:
+    """Once for the request, which adds its calls up, and once on the call's own hop."""
+    trace = Trace(names.REQUEST)
+    first, second = trace.begin(names.ATTEMPT), trace.begin(names.ATTEMPT)
+    charge(ledger, first, PRICE, Usage(100, 5, estimated=True))
+    dollars = charge(ledger, second, PRICE, Usage(0, 7))
+    assert dollars == pytest.approx(70e-6)
+    assert (ledger.tokens_in, ledger.tokens_out, ledger.usage_estimated) == (100, 12, True)
+    assert ledger.cost_usd == pytest.approx(370e-6)
+    assert (first.attributes[names.GEN_AI_TOKENS_IN], first.attributes[names.GEN_AI_TOKENS_OUT]) == (100, 5)
+    assert first.attributes[names.COST] == pytest.approx(300e-6)
+    assert first.attributes[names.USAGE_ESTIMATED] is True
+    assert second.attributes[names.COST] == dollars
+    assert names.USAGE_ESTIMATED not in second.attributes
+
+
+def test_who_was_served_adds_up(ledger: Ledger) -> None:
+    """Each attempt is served once, several after one another; and nobody served is not the same as nothing known."""
+    assert ledger.served is None
+    settle(ledger, None)
+    assert ledger.served == ()
+    for number in (1, 1, 2):
+        settle(ledger, number)
+    settle(ledger, None)
+    assert ledger.served == (1, 2)
+
+
+def test_a_hit_serves_no_attempt(ledger: Ledger) -> None:
+    """One that had begun while the cache was still asked was for nothing; the tokens are the stored answer's."""
+    replayed(
+        ledger, b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4,"details":{"reasoning_tokens":0}}}'
+    )
+    assert ledger.served == ()
+    assert (ledger.answer_tokens_in, ledger.answer_tokens_out) == (9, 4)
+
+
 LARGE = Price(input=2.5, output=10)
 FREE = Price()
 
 
-class Request:
+class Finished:
     """One request on its way, as `charge` and `settle` see it, and its books closed at the end."""
 
     def __init__(self, **ledger: Any) -> None:
         self.trace = Trace(names.REQUEST)
         self.ledger = Ledger("req-1", surface="chat", policy="chat@1111111", status=200, **ledger)
-        self.ctx = cast(RequestContext, SimpleNamespace(ledger=self.ledger))
 
     def attempt(self, tier: str, *, price: Price = FREE, usage: Usage | None = None, **said: Any) -> Hop:
         number = sum(hop.name == names.ATTEMPT for hop in self.trace.hops) + 1
         hop = self.trace.begin(names.ATTEMPT, {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.BACKEND: tier})
         hop.attributes.update({getattr(names, name): value for name, value in said.items()})
         if usage is not None:
-            charge(self.ctx.ledger, hop, price, usage)
+            charge(self.ledger, hop, price, usage)
         hop.end()
         return hop
 
@@ -74,10 +119,10 @@ def _books(
 
 def test_every_call_has_its_account() -> None:
     """An escalated request has two: what each read, wrote, cost, waited and took, and which of them was for nothing."""
-    request = Request(stream=True)
+    request = Finished(stream=True)
     request.attempt("local", usage=Usage(100, 24, estimated=True), OUTCOME="low_confidence", QUEUE=3.0, TTFT=40.0)
     request.attempt("hosted", price=LARGE, usage=Usage(110, 50), OUTCOME="accepted", CONFIDENCE_HEAD="feedbeef0000")
-    settle(request.ctx, 2)
+    settle(request.ledger, 2)
     ledger = request.closed(_books())
     local, hosted = ledger.calls
     assert (local.attempt, local.tier, local.outcome) == (1, "local", "low_confidence")
@@ -91,11 +136,11 @@ def test_every_call_has_its_account() -> None:
 
 def test_calls_add_up_to_the_request() -> None:
     """Tokens and dollars of the calls, samples included, are those of the request."""
-    request = Request()
+    request = Finished()
     request.attempt("hosted", price=LARGE, usage=Usage(10, 12))
     sample = request.trace.begin(names.SAMPLE, {names.BACKEND: "hosted"})
-    charge(request.ctx.ledger, sample, LARGE, Usage(10, 6))
-    settle(request.ctx, 1)
+    charge(request.ledger, sample, LARGE, Usage(10, 6))
+    settle(request.ledger, 1)
     ledger = request.closed(_books())
     assert sum(call.tokens_in for call in ledger.calls) == ledger.tokens_in == 20
     assert sum(call.tokens_out for call in ledger.calls) == ledger.tokens_out == 18
@@ -108,19 +153,19 @@ def test_calls_add_up_to_the_request() -> None:
 
 def test_a_free_draft_wastes_tokens_and_no_money() -> None:
     """What a local model wrote for nobody is counted, though it cost nothing."""
-    request = Request()
+    request = Finished()
     request.attempt("local", usage=Usage(100, 24))
     request.attempt("hosted", price=LARGE, usage=Usage(100, 50))
-    settle(request.ctx, 2)
+    settle(request.ledger, 2)
     ledger = request.closed(_books())
     assert (ledger.wasted_tokens, ledger.wasted_usd) == (124, 0)
 
 
 def test_nothing_served_is_all_wasted() -> None:
     """A request that ends in an error has wasted what it spent, and has no answer to compare prices by."""
-    request = Request()
+    request = Finished()
     request.attempt("hosted", price=LARGE, usage=Usage(100, 50))
-    settle(request.ctx, None)
+    settle(request.ledger, None)
     ledger = request.closed(_books())
     assert ledger.wasted_usd == pytest.approx(ledger.cost_usd) and ledger.wasted_usd > 0
     assert ledger.wasted_tokens == 150
@@ -129,20 +174,20 @@ def test_nothing_served_is_all_wasted() -> None:
 
 def test_an_answer_two_attempts_made_is_wasted_by_neither() -> None:
     """Where one attempt goes on with another's text, the answer is the text of both, and its prompt is read once."""
-    request = Request()
+    request = Finished()
     request.attempt("local", usage=Usage(100, 30))
     request.attempt("hosted", price=LARGE, usage=Usage(130, 20), CONTINUES=1)
-    settle(request.ctx, 1)
-    settle(request.ctx, 2)
+    settle(request.ledger, 1)
+    settle(request.ledger, 2)
     ledger = request.closed(_books())
     assert (ledger.wasted_tokens, ledger.answer_tokens_in, ledger.answer_tokens_out) == (0, 100, 50)
 
 
 def test_the_counterfactual_is_the_strongest_tiers_price_for_the_answer() -> None:
     """A free answer would have cost the first configured strong backend's price, and that is what was saved."""
-    request = Request()
+    request = Finished()
     request.attempt("local", usage=Usage(100, 50))
-    settle(request.ctx, 1)
+    settle(request.ledger, 1)
     ledger = request.closed(_books(None, LARGE, Price(input=99)))
     assert ledger.counterfactual_usd == pytest.approx((100 * 2.5 + 50 * 10) / 1e6)
     assert not ledger.answer_estimated
@@ -151,34 +196,34 @@ def test_the_counterfactual_is_the_strongest_tiers_price_for_the_answer() -> Non
 def test_no_price_is_no_counterfactual() -> None:
     """Where no strong backend is configured, or the policy has changed since, what it would have cost is not known."""
     for books in (_books(None), _books(LARGE, version="2222222")):
-        request = Request()
+        request = Finished()
         request.attempt("local", usage=Usage(100, 50))
-        settle(request.ctx, 1)
+        settle(request.ledger, 1)
         assert request.closed(books).counterfactual_usd is None
 
 
 def test_the_strongest_tier_is_the_last_of_the_ladder() -> None:
     """Of the tiers that are configured; where none is, nobody knows what it would have cost."""
     for ladder, dollars in ((("local",), (100 * 0.5 + 50 * 1) / 1e6), ((), None)):
-        request = Request()
+        request = Finished()
         request.attempt("local", usage=Usage(100, 50))
-        settle(request.ctx, 1)
+        settle(request.ledger, 1)
         assert request.closed(_books(ladder=ladder)).counterfactual_usd == pytest.approx(dollars)
 
 
 def test_terms_outlive_a_reload() -> None:
     """A request that ends after its policy was replaced is still held against the version it had, once that was met."""
     books = _books()
-    Request().closed(books)
+    Finished().closed(books)
     renewed = _books(version="2222222")
     books._policies = renewed._policies
-    assert Request().closed(books).slo == {"deadline": True}
+    assert Finished().closed(books).slo == {"deadline": True}
 
 
 def test_a_hit_saves_what_its_tokens_would_have_cost() -> None:
     """A stored answer costs nothing; the usage it was stored with says what it saved."""
-    request = Request(path="cache-exact")
-    replayed(request.ctx, b'{"choices":[],"usage":{"prompt_tokens":200,"completion_tokens":10,"total_tokens":210}}')
+    request = Finished(path="cache-exact")
+    replayed(request.ledger, b'{"choices":[],"usage":{"prompt_tokens":200,"completion_tokens":10,"total_tokens":210}}')
     ledger = request.closed(_books())
     assert (ledger.cost_usd, ledger.answer_tokens_in) == (0, 200)
     assert ledger.counterfactual_usd == pytest.approx((200 * 2.5 + 10 * 10) / 1e6)
@@ -195,17 +240,17 @@ def test_a_hit_saves_what_its_tokens_would_have_cost() -> None:
 )
 def test_a_hit_without_usage_has_saved_nobody_knows_what(body: bytes) -> None:
     """No usage, a nonsensical one, or an answer that speaks of usage: the counterfactual stays unknown."""
-    request = Request(path="cache-exact")
-    replayed(request.ctx, body)
+    request = Finished(path="cache-exact")
+    replayed(request.ledger, body)
     assert request.closed(_books()).counterfactual_usd is None
 
 
 def test_the_pace_is_a_streams() -> None:
     """A stream's time after its first token is shared among the tokens that followed; JSON has no pace."""
     for stream, pace in ((True, 20.0), (False, None)):
-        request = Request(stream=stream, ttft_ms=100.0, total_ms=1100.0)
+        request = Finished(stream=stream, ttft_ms=100.0, total_ms=1100.0)
         request.attempt("hosted", price=LARGE, usage=Usage(10, 51))
-        settle(request.ctx, 1)
+        settle(request.ledger, 1)
         assert request.closed(_books()).tpot_ms == pace
 
 
@@ -220,20 +265,20 @@ def test_the_pace_is_a_streams() -> None:
 )
 def test_a_request_is_held_against_its_objectives(ledger: dict[str, Any], met: dict[str, bool]) -> None:
     """Each objective is met or not, a first token's by streams alone, and a broken answer meets none."""
-    assert Request(**ledger).closed(_books(slo={"ttft": {"p95": "400ms"}})).slo == met
+    assert Finished(**ledger).closed(_books(slo={"ttft": {"p95": "400ms"}})).slo == met
 
 
 @pytest.mark.parametrize(("status", "held"), [(400, False), (499, False), (503, True), (429, True)])
 def test_a_callers_mistake_is_held_against_nobody(status: int, held: bool) -> None:
     """A bad request, or a client that left, says nothing of the objectives; a refusal of ours misses them."""
-    request = Request()
+    request = Finished()
     request.ledger.status = status
     assert request.closed(_books()).slo == ({"deadline": False} if held else None)
 
 
 def test_races_and_draws_are_told() -> None:
     """Hedges, speculation, the holdout and the versions are read off the hops; a rival's queue adds nothing."""
-    request = Request()
+    request = Finished()
     request.trace.begin(names.EMBED, {names.GEN_AI_REQUEST_MODEL: "wordllama-256"}).end()
     request.trace.begin(names.ROUTE, {names.CLASSIFIER: "0fe444b29605", names.HOLDOUT: False}).end()
     request.attempt("local", SPECULATIVE=True, QUEUE=5.0)

@@ -1,26 +1,132 @@
-"""Complete the ledger of one request after its reply: the account of each call, wasted cost, and objectives met.
+"""Compute what requests cost: the charge of each call, the budget for hedges, and the final figures of a request.
 
-The trace's hops hold the cost and duration of every call; they are read here once, in the order they began. Objectives
-come from the surface's policy (`slo`): the limit of a quantile is checked for each request, and over many requests the
-share that meets it should reach the quantile.
+While a request is under way, each of its calls is charged once, to the ledger and to the call's hop, from the usage
+that the backend reported or, marked as estimated, from our own count; the attempts whose text was served are noted.
+When the reply is out, `Finalizer` reads the trace's hops and completes the ledger: the account of each call, wasted
+cost, and the objectives met. These come from the surface's policy (`slo`): the limit of a quantile is checked for each
+request, and over many requests the share that meets it should reach the quantile.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gateway.accounting.charges import cost
-from gateway.accounting.hedge_budget import HedgeBudgets
 from gateway.chat.completions import Usage
-from gateway.config.policy_reload import PolicyReloader
-from gateway.config.schema import Price
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
-from gateway.telemetry.trace import Hop, Trace
-from gateway.tiers import Tier
-from policies.model import Policy, Slo
+from routing.load.budgets import SpendBudget
+
+if TYPE_CHECKING:
+    from gateway.config.policy_reload import PolicyReloader
+    from gateway.config.schema import Price
+    from gateway.telemetry.trace import Hop, Trace
+    from gateway.tiers import Tier
+    from policies.model import Policy, Slo
+
+_PER = 1e-6
+_STORED_USAGE: Final = re.compile(rb'"(prompt|completion)_tokens":(\d{1,15})')
+_USAGE_BYTES: Final = 1024
+
+
+def cost(price: Price, usage: Usage) -> float:
+    """Return the cost of one call in US dollars."""
+    return (usage.tokens_in * price.input + usage.tokens_out * price.output) * _PER
+
+
+def charge(ledger: Ledger, hop: Hop, price: Price, usage: Usage) -> float:
+    """Book one call in the ledger and on its hop, and return its cost in US dollars.
+
+    What of it was wasted is known when the request is over. Called by `gateway.cascade.call.BackendCall` alone.
+    """
+    dollars = cost(price, usage)
+    ledger.cost_usd += dollars
+    ledger.tokens_in += usage.tokens_in
+    ledger.tokens_out += usage.tokens_out
+    attributes = hop.attributes
+    attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
+    attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
+    attributes[names.COST] = dollars
+    if usage.estimated:
+        ledger.usage_estimated = True
+        attributes[names.USAGE_ESTIMATED] = True
+    return dollars
+
+
+def settle(ledger: Ledger, served: int | None) -> None:
+    """Note by its number which attempt's text the client gets; None when it gets none. All other calls are wasted.
+
+    Called once the cascade is over, and once more for every attempt that goes on with the text of another.
+    """
+    before = ledger.served or ()
+    ledger.served = before if served is None or served in before else (*before, served)
+
+
+def replayed(ledger: Ledger, body: bytes) -> None:
+    """Note the tokens of a stored answer, a completion as JSON: what the hit has saved is priced by them.
+
+    A call that had begun meanwhile is wasted. Only the end of the body is read, where the usage stands: it may be
+    large, and a hit takes a tenth of a millisecond. No string in JSON can hold the bytes looked for, since its quotes
+    would be escaped.
+    """
+    settle(ledger, None)
+    start = body.rfind(b'"usage":{')
+    if start < 0:
+        return
+    counts = {kind: int(count) for kind, count in _STORED_USAGE.findall(body, start, start + _USAGE_BYTES)}
+    if len(counts) == 2:
+        ledger.answer_tokens_in = counts[b"prompt"]
+        ledger.answer_tokens_out = counts[b"completion"]
+
+
+class HedgeBudgets:
+    """Limit the cost of hedging to a share of what each surface's served answers cost.
+
+    Every answer adds to the surface's budget, which is made on first use; every hedge is charged to it: the cost of the
+    losing attempt, and the amount by which the winner cost more than the first attempt would have. Each worker has its
+    own budgets; as each stays under the share, all of them together do.
+    """
+
+    def __init__(self, tiers: Mapping[str, Tier]) -> None:
+        self._tiers = tiers
+        self._budgets: dict[str, tuple[float, SpendBudget]] = {}
+
+    def may_hedge(self, policy: Policy) -> bool:
+        """Return whether the budget of the policy's surface allows one more hedge; False without a hedge section."""
+        hedge = policy.escalate.hedge
+        return hedge is not None and self._of(policy.surface, hedge.max_extra_spend).may_spend()
+
+    def book(self, ledger: Ledger) -> None:
+        """Add a finished request's cost to its surface's budget and charge its hedge; `ledger.calls` must be set.
+
+        Requests of surfaces that do not hedge change nothing.
+        """
+        entry = self._budgets.get(ledger.surface)
+        if entry is None:
+            return
+        budget = entry[1]
+        budget.earn(ledger.cost_usd - ledger.wasted_usd)
+        if ledger.hedged:
+            budget.spend(ledger.wasted_usd + self._dearer(ledger.calls or ()))
+
+    def _of(self, surface: str, share: float) -> SpendBudget:
+        entry = self._budgets.get(surface)
+        if entry is None or entry[0] != share:
+            entry = self._budgets[surface] = (share, SpendBudget(share))
+        return entry[1]
+
+    def _dearer(self, calls: Sequence[CallAccount]) -> float:
+        """Return by how many US dollars the served calls cost more than the same tokens at the first call's tier."""
+        if not calls or not calls[0].wasted:
+            return 0.0
+        price = self._tiers[calls[0].tier].price
+        served = [call for call in calls if not call.wasted]
+        spent = sum(call.cost_usd for call in served)
+        same = sum(cost(price, Usage(call.tokens_in, call.tokens_out)) for call in served)
+        return max(0.0, spent - same)
+
 
 _OK: Final = 200
 _TOO_MANY: Final = 429
@@ -53,7 +159,7 @@ class Finalizer:
         """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
         ledger.calls = calls = _read(trace, ledger)
         if calls:
-            _settle(ledger, calls)
+            _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
         terms = self._terms.get(ledger.policy) or self._terms_of(ledger)
         if terms is None:
@@ -128,7 +234,7 @@ def _account(hop: Hop, served: Sequence[int] | None, end_ns: int) -> CallAccount
     )
 
 
-def _settle(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
+def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
     """Set the ledger's wasted cost and tokens, the answer's tokens, and its time per token."""
     if ledger.served is None:
         return
