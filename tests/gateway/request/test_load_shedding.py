@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import httpx2
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.request.load_shedding import MOST_LAG_S, LoadShedder
+from gateway.request.load_shedding import MOST_LAG_S, LoadShedder, used_share
 from tests.support.gateway import Gateway, serve
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
@@ -75,3 +76,75 @@ def test_o1_a_full_worker_says_so_at_once(tmp_path: Path, upstream: Upstream) ->
         assert refused.headers["x-request-id"]
         upstream.default = Reply()
         until(lambda: _ask(gateway).status_code == 200, 5, "room again")
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A machine of 8 GiB, 1 GiB of it to be had; this process holds a third of a GiB."""
+    folder = tmp_path / "proc"
+    (folder / "self").mkdir(parents=True)
+    (folder / "meminfo").write_text("MemTotal: 8388608 kB\nMemFree: 100 kB\nMemAvailable: 1048576 kB\n")
+    (folder / "self/statm").write_text(f"1 {1024 * MIB // 3 // os.sysconf('SC_PAGE_SIZE')} 1 1 0 1 0\n")
+    (folder / "self/cgroup").write_text("0::/\n")
+    return folder
+
+
+def group(folder: Path, limit: object, used: int, idle: int, *, old: bool = False) -> None:
+    """A control group as the kernel shows it; sizes in MiB, and `limit` in bytes or a word."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if old else ("memory.max", "memory.current")
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used * MIB}\n")
+    stat = "inactive_file 1\ntotal_inactive_file" if old else "anon 1\ninactive_file"
+    (folder / "memory.stat").write_text(f"{stat} {idle * MIB}\n")
+
+
+def test_without_a_limit_only_what_it_holds_counts(proc: Path, tmp_path: Path) -> None:
+    """Of what it holds and what there is yet to be had; what others hold is not its fault."""
+    assert used_share(proc, tmp_path / "none")() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["v2", "v1"])
+def test_the_groups_working_set_over_its_limit(proc: Path, tmp_path: Path, old: bool) -> None:
+    """Cached files that the kernel may take back do not count."""
+    groups = tmp_path / "groups"
+    (proc / "self/cgroup").write_text("7:cpu:/x\n4:memory:/pod/box\n" if old else "0::/pod/box\n")
+    folder = groups / "memory/pod/box" if old else groups / "pod/box"
+    group(folder, 1024 * MIB, used=900, idle=132, old=old)
+    share = used_share(proc, groups)
+    assert share() == 0.75
+    group(folder, 1024 * MIB, used=1024, idle=0, old=old)
+    assert share() == 1.0
+
+
+def test_a_parents_limit_counts_too(proc: Path, tmp_path: Path) -> None:
+    """The group that is nearest to its limit decides."""
+    groups = tmp_path / "groups"
+    (proc / "self/cgroup").write_text("0::/pod/box\n")
+    group(groups / "pod/box", 1024 * MIB, used=512, idle=0)
+    group(groups / "pod", 1000 * MIB, used=900, idle=0)
+    assert used_share(proc, groups)() == 0.9
+
+
+def test_in_a_container_its_own_folder_is_the_root(proc: Path, tmp_path: Path) -> None:
+    """Where the path that the process is told is the host's, and not to be found."""
+    groups = tmp_path / "groups"
+    (proc / "self/cgroup").write_text("0::/../pods/box\n")
+    group(groups, 1024 * MIB, used=256, idle=0)
+    assert used_share(proc, groups)() == 0.25
+
+
+@pytest.mark.parametrize("limit", ["max", 9223372036854771712])
+def test_a_limit_beyond_the_machine_is_none(proc: Path, tmp_path: Path, limit: object) -> None:
+    """Then the machine is what there is."""
+    groups = tmp_path / "groups"
+    group(groups, limit, used=4000, idle=0)
+    assert used_share(proc, groups)() == pytest.approx(0.25, abs=0.01)
+
+
+def test_where_nothing_can_be_told_nothing_is_short(tmp_path: Path) -> None:
+    """A kernel that shows none of this is not one to turn requests away for."""
+    assert used_share(tmp_path / "none", tmp_path / "none")() == 0.0
