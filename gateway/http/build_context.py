@@ -1,20 +1,24 @@
-"""Build the context of one request (step 3): its policy from the surface, its deadline from headers and policy."""
+"""Build the context of one request (step 3): its policy from the surface, its deadline from headers and policy.
+
+Of the client's body only the output limits (tokens, stop strings) and the key of the prompt cache are changed.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final
 
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import RequestContext
 from gateway.request.disconnect import Client
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
-from gateway.request.output_limits import effective_body, namespaced
 from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
-from policies.model import Policy
+from policies.model import Output, Policy
 from routing.decide import Clamp
 from routing.features import features_of
 
@@ -117,3 +121,36 @@ def _deadline_s(policy: Policy, options: RequestOptions) -> float:
 def _ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float | None:
     limits = [limit for limit in (policy.slo.ttft.p99, options.ttft_s) if limit is not None]
     return came + min(limits) if limits else None
+
+
+_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+"""OpenAI's API uses the first; many other servers know only the second."""
+
+
+def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
+    """Return the body to send, and whether its token limit is the client's own rather than the policy's."""
+    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None}
+    cap = output.max_tokens
+    # Backends differ in which of two limits they use, so both are capped; the smaller is taken as the client's.
+    own_limit = bool(given) and (cap is None or min(given.values()) <= cap)
+    changes: dict[str, Any] = {}
+    if cap is not None:
+        changes = {key: cap for key, limit in given.items() if limit > cap} if given else {_TOKEN_LIMITS[0]: cap}
+    if output.stop:
+        changes["stop"] = [*_listed(body.get("stop")), *output.stop]
+    return ({**body, **changes} if changes else body), own_limit
+
+
+def _listed(stop: object) -> list[Any]:
+    if stop is None:
+        return []
+    return list(stop) if isinstance(stop, list) else [stop]
+
+
+def namespaced(body: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
+    """Return the body with its `prompt_cache_key` hashed with the tenant, so that tenants share no prompt cache."""
+    key = body["prompt_cache_key"]
+    if not isinstance(key, str):
+        return body
+    named = sha256(b"%d:%s%s" % (len(tenant), tenant.encode(), key.encode("utf-8", "surrogatepass"))).hexdigest()
+    return {**body, "prompt_cache_key": f"tl-{named[:32]}"}

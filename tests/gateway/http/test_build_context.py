@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.request.output_limits import effective_body, namespaced
+from gateway.http.build_context import effective_body, namespaced
 from policies.model import Output
 
 
