@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.backends.base import BackendError, TimedOut
-from gateway.request.disconnect import Client
+from gateway.request.context import Client
 from gateway.tiers.fault import DeadlinePassed
 
 _LEAST_S: Final = 0.01

@@ -11,8 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
-from gateway.request.context import RequestContext
-from gateway.request.disconnect import Client
+from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.steps import Steps
 from gateway.telemetry import names

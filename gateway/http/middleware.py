@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
-from gateway.request.disconnect import ClientGone
+from gateway.request.context import ClientGone
 from gateway.request.options import known_headers, valid_request_id
 
 # Ids must be unique but not secret; see telemetry.trace.

@@ -33,7 +33,7 @@ from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
 from gateway.http.middleware import read_body
 from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
-from gateway.request.disconnect import ClientGone
+from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown

@@ -25,7 +25,7 @@ from gateway.http.responses import (
 )
 from gateway.pipeline import answer
 from gateway.request.body import ChatBodies
-from gateway.request.disconnect import Client, ClientGone
+from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import Header, Reply
 from gateway.steps import Steps

@@ -24,7 +24,7 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.errors import InvalidRequest, NotFound, Overloaded
 from gateway.http.middleware import read_body
 from gateway.request.body import parse_json
-from gateway.request.disconnect import ClientGone
+from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 from gateway.telemetry import names, reader

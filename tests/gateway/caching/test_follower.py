@@ -9,8 +9,7 @@ import orjson
 
 from cache.flights.single_flight import AnswerHead, Flight, Landing
 from gateway.caching.follower import Follower
-from gateway.request.context import RequestContext
-from gateway.request.disconnect import Client
+from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

@@ -17,8 +17,7 @@ from gateway.cascade.attempt import backend_request_for
 from gateway.cascade.call import BackendCall
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
 from gateway.config.schema import BackendConfig
-from gateway.request.context import RequestContext
-from gateway.request.disconnect import Client
+from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
