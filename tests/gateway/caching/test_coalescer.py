@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.caching.recent import RecentKeys
+from gateway.caching.coalescer import RecentKeys
 
 
 def test_a_key_is_known_until_a_lookup_misses_it() -> None:
