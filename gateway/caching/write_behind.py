@@ -22,7 +22,7 @@ from cache.write import CacheWrite, PendingWrite
 from gateway.accounting import Finalizer
 from gateway.cascade.runner import Served
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.evidence import evidence_of
+from gateway.chat.completions import evidence_of
 from gateway.request.context import RequestContext
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names

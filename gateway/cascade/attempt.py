@@ -22,8 +22,7 @@ from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
 from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.schema_check import held_against_schemas
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
-from gateway.chat.completions import strip_logprobs
-from gateway.chat.evidence import evidence_of
+from gateway.chat.completions import evidence_of, strip_logprobs
 from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
 from gateway.telemetry import names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.chat.evidence import says_more_than_text
+from gateway.chat.completions import says_more_than_text
 
 _LONGEST: Final = 80
 _LEAST: Final = 12

@@ -13,8 +13,16 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.chat.completions import NUMBER, Assembler, Usage, new_completion_id, top_logprobs, usage_of
-from gateway.chat.evidence import function_pieces, says_more_than_text
+from gateway.chat.completions import (
+    NUMBER,
+    Assembler,
+    Usage,
+    function_pieces,
+    new_completion_id,
+    says_more_than_text,
+    top_logprobs,
+    usage_of,
+)
 from routing.confidence.judge import Evidence, is_loop
 
 LOOP_CHECK_TOKENS: Final = 32

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.completions import chunks_of
-from gateway.chat.evidence import evidence_of
+from gateway.chat.completions import chunks_of, evidence_of
 from gateway.chat.stream_state import StreamState
 from policies.model import Escalate
 from routing.confidence.judge import Evidence, assess
