@@ -18,9 +18,8 @@ from gateway.backends.base import BackendError, BackendRequest, BadStatus, Conte
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
 from gateway.cascade.early_reject import read_draft
-from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
+from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
 from gateway.cascade.sampling import Samples, samples_for
-from gateway.cascade.schema_check import held_against_schemas
 from gateway.cascade.streaming import LiveStream, Rejected, open_stream
 from gateway.chat.completions import evidence_of, strip_logprobs
 from gateway.off_loop import off_loop
@@ -199,7 +198,7 @@ async def _judge(
         own_limit=request.own_limit,
         alternatives=alternatives_for(endpoint),
     )
-    evidence = await held_against_schemas(evidence, request, hop)
+    evidence = await check_schemas(evidence, request, hop)
     if samples is not None and not structural_fault(evidence, request.policy.escalate):
         evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())

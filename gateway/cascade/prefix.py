@@ -6,8 +6,7 @@ import asyncio
 
 from gateway.backends.base import BackendRequest, Event, Truncated
 from gateway.cascade.call import BackendCall
-from gateway.cascade.judge import UNJUDGED, alternatives_for, judge
-from gateway.cascade.schema_check import held_against_schemas
+from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
 from gateway.chat.stream_state import StreamState
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
@@ -70,5 +69,5 @@ class PrefixBuffer:
             wants_json=self._request.features.wants_json, own_limit=self._request.own_limit, complete=state.finished
         )
         if evidence.complete:
-            evidence = await held_against_schemas(evidence, self._request, hop)
+            evidence = await check_schemas(evidence, self._request, hop)
         return judge(self._request, self._attempt, self._call.slot.endpoint, hop, evidence)

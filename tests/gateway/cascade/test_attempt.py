@@ -36,7 +36,7 @@ async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
         judging.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("gateway.cascade.attempt.held_against_schemas", never)
+    monkeypatch.setattr("gateway.cascade.attempt.check_schemas", never)
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
     task = asyncio.create_task(try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, Alone()))
@@ -55,7 +55,7 @@ async def test_a_fault_of_our_own_gives_the_place_back(upstream: Upstream, monke
     async def broken(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("gateway.cascade.attempt.held_against_schemas", broken)
+    monkeypatch.setattr("gateway.cascade.attempt.check_schemas", broken)
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
     with pytest.raises(RuntimeError, match="a fault of ours"):
