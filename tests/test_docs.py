@@ -29,7 +29,7 @@ from policies.model import ROUTE_VALUES, Rules
 from policies.values import Section
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gateway", "routing", "cache", "policies")
+PACKAGES = ("gateway", "offline", "routing", "cache", "policies")
 DOCUMENTS = sorted(
     file
     for file in ROOT.rglob("*.md")

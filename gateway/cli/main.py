@@ -24,7 +24,7 @@ from gateway.cli.commands import CommandError
 from gateway.exit_codes import HELP, Exit
 from policies.errors import ConfigError
 
-_OURS = ("gateway", "routing", "cache", "policies")
+_OURS = ("gateway", "offline", "routing", "cache", "policies")
 _WIDTH = 100
 """Longest line, in characters, of a description in a help text."""
 

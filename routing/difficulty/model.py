@@ -8,7 +8,7 @@ outside, and the policy's default decides. Its probabilities then come from the 
 do not transfer (trained on MMLU they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
-numbers' SHA-256). Reading one needs numpy and safetensors only; `routing.offline.training.difficulty` writes it.
+numbers' SHA-256). Reading one needs numpy and safetensors only; `offline.training.difficulty` writes it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ from typing import Any, get_args
 import httpx2
 import numpy as np
 
-from cache.offline.evaluation.figures import Figure, share
 from cache.risk.comparison import ALIKE, contradict
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
@@ -42,6 +41,7 @@ from gateway.cli.commands._collect_model import local_model
 from gateway.cli.commands.eval._cache_rows import read_rows
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
+from offline.evaluation.served import Figure, share
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
 

@@ -7,11 +7,11 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "routing", "cache", "policies")
+PACKAGES = ("gateway", "offline", "routing", "cache", "policies")
 
 
 def missing_from(wheel: Path) -> list[str]:
-    """Files of the four packages, and the default config, that the wheel does not have."""
+    """Files of our packages, and the default config, that the wheel does not have."""
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
     wanted = [

@@ -26,7 +26,7 @@ from gateway.backends.base import (
 )
 from gateway.chat.completions import token_logprobs, top_logprobs, usage_of
 from gateway.cli.commands._collect_rows import CollectTask, Json
-from routing.offline.grading import grade
+from offline.grading import grade
 
 _CALL_S = 300.0
 _TRIES = 6

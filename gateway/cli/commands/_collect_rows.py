@@ -2,7 +2,7 @@
 
     {"id", "dataset", "group", "prompt", "answers": [...], "grade": "choice" | "number" | "text" | "yes_no"}
 
-`dataset` defaults to the file's name and `group` to the data set. Rows of labelled prompts (routing.offline.dataset)
+`dataset` defaults to the file's name and `group` to the data set. Rows of labelled prompts (offline.datasets)
 are accepted too, and keep their `models`. The accepted answers may be in a file of their own, as {"id", "answers",
 "grade"}.
 
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from routing.offline.dataset import DataError, json_lines, unwrapped
-from routing.offline.grading import RULES
+from offline.datasets import DataError, json_lines, unwrapped
+from offline.grading import RULES
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routing.offline.dataset import DataError, Example, choose_ladder, label, read_rows
+from offline.datasets import DataError, Example, choose_ladder, label, read_rows
 
 
 @dataclass(frozen=True, slots=True)

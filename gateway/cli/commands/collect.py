@@ -23,11 +23,11 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Json, Labels, read_tasks
 from gateway.cli.commands._output import console_of_stdout
-from gateway.cli.commands._progress import progress
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
 from gateway.exit_codes import Exit
-from routing.offline.dataset import DataError
+from offline.datasets import DataError
+from offline.progress import progress
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20

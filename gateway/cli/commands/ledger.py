@@ -18,11 +18,11 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.commands._ledger_view import show
-from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
+from offline.progress import OnProgress, progress
 
 _EXAMPLES = """examples:
   tierline ledger                                 all recorded requests (the store keeps 10,000 by default)

@@ -17,11 +17,11 @@ from gateway.cli.commands import CommandError, train_cache, train_confidence
 from gateway.cli.commands._flags import seed_number, share_number
 from gateway.cli.commands._labelled import read_labelled
 from gateway.cli.commands._output import console_of_stdout
-from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
+from offline.datasets import DataError
+from offline.progress import progress
+from offline.training.difficulty import Recipe, TrainingUnavailable, save, train
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
-from routing.offline.dataset import DataError
-from routing.offline.training.difficulty import Recipe, TrainingUnavailable, save, train
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]

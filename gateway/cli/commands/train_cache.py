@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from cache.offline.training.pairs import PairError, prepared, read_pairs
-from cache.offline.training.perturb import PerturbedPair
-from cache.offline.training.verifier import CacheTrainingUnavailable, Fitted, fit, save, save_words, tabulated
 from cache.semantic.verifier import WORDS, Verifier, VerifierError, VerifierWords
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._output import console_of_stdout
-from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
+from offline.progress import progress
+from offline.training.pairs import PairError, prepared, read_pairs
+from offline.training.perturb import PerturbedPair
+from offline.training.verifier import CacheTrainingUnavailable, Fitted, fit, save, save_words, tabulated
 from routing.embedding.embedder import Embedder, EmbedderUnavailable, load_embedder
 from routing.embedding.static import StaticEmbedder
 

@@ -19,10 +19,10 @@ from rich.table import Table
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._output import console_of_stdout
-from gateway.cli.commands._progress import progress
 from gateway.exit_codes import Exit
-from routing.offline.dataset import DataError, LabelledAnswer, read_rows
-from routing.offline.training.difficulty import TrainingUnavailable
+from offline.datasets import DataError, LabelledAnswer, read_rows
+from offline.progress import progress
+from offline.training.difficulty import TrainingUnavailable
 
 _EXAMPLES = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
@@ -72,7 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Fit the head, write the artefact and print its quality."""
-    from routing.offline.training.answer_heads import fit_head, save_head
+    from offline.training.answer_heads import fit_head, save_head
 
     try:
         sources, answers = _read(args.data, args.model)

@@ -15,8 +15,8 @@ import pytest
 
 from gateway.cli.commands import _collect_model
 from gateway.cli.main import main
-from routing.offline.dataset import read_rows
-from routing.offline.grading import grade
+from offline.datasets import read_rows
+from offline.grading import grade
 from tests.support.processes import ignoring
 from tests.support.upstream import Fault, Reply, Upstream, error_reply
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gateway.cli.main import main
+from offline.datasets import DataError, Example, choose_ladder, label, read_rows
+from offline.evaluation.metrics import measure
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.embedding.embedder import load_embedder
 from routing.features import Features
-from routing.offline.dataset import DataError, Example, choose_ladder, label, read_rows
-from routing.offline.evaluation.metrics import measure
 from tests.support.extras import needs
 
 pytestmark = needs("sklearn", "the train extra is not installed")

@@ -9,7 +9,6 @@ from pathlib import Path
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_config_flags, launch_of, share_number
 from gateway.cli.commands._output import print_json
-from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.calibrate import view
 from gateway.cli.commands.calibrate.change import Change, change_to
 from gateway.cli.commands.calibrate.from_data import Scorers, from_data, sheet_of
@@ -17,15 +16,16 @@ from gateway.cli.commands.calibrate.from_ledger import from_ledger
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, find_surface
 from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
+from offline.calibration.cases import Cases
+from offline.calibration.check import Check, check
+from offline.calibration.choose import Choice, Target, choose
+from offline.datasets import DataError
+from offline.progress import OnProgress, progress
 from policies.loader import SHIPPED
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
-from routing.offline.calibration.cases import Cases
-from routing.offline.calibration.check import Check, check
-from routing.offline.calibration.choose import Choice, Target, choose
-from routing.offline.dataset import DataError
 
 _EXAMPLES = """examples:
   tierline calibrate --surface chat --target quality=0.97 --data mine.jsonl --small llama-8b --large gpt-4o

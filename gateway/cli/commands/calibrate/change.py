@@ -10,12 +10,12 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands.calibrate.labelled import LabelledSurface
+from offline.calibration.choose import Setting
+from offline.calibration.start import with_threshold
 from policies.edit import CannotEdit, source_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
 from routing.confidence.judge import Basis
-from routing.offline.calibration.choose import Setting
-from routing.offline.calibration.start import with_threshold
 
 _WHEN = ("escalate", "when")
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._progress import OnProgress
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from offline.calibration.cases import Cases
+from offline.datasets import DataError, Example, LabelledAnswer, label, read_rows
+from offline.progress import OnProgress
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.embedding.embedder import Embedder
 from routing.features import features_of_text
-from routing.offline.calibration.cases import Cases
-from routing.offline.dataset import DataError, Example, LabelledAnswer, label, read_rows
 
 _BATCH = 64
 

@@ -18,9 +18,9 @@ import numpy as np
 from gateway.cli.commands import CommandError
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from gateway.telemetry import names
+from offline.calibration.cases import Cases, known_starts
+from offline.datasets import DataError, json_lines
 from routing.confidence.judge import Basis
-from routing.offline.calibration.cases import Cases, known_starts
-from routing.offline.dataset import DataError, json_lines
 
 Attributes = Mapping[str, Any]
 # Reasons that begin otherwise are structural faults, for which an answer is rejected whatever its confidence.

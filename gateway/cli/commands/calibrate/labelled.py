@@ -10,13 +10,13 @@ import numpy as np
 
 from gateway.cli.commands import CommandError
 from gateway.config.schema import BackendConfig, Deployment
+from offline.calibration.cases import Cases, CostUnit
+from offline.calibration.risk import Flags, Floats
+from offline.calibration.start import StartRules
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
 from policies.model import Policy
 from routing.confidence.judge import Basis
-from routing.offline.calibration.cases import Cases, CostUnit
-from routing.offline.calibration.risk import Flags, Floats
-from routing.offline.calibration.start import StartRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.cli.commands import CommandError
-from routing.offline.calibration.choose import Choice
+from offline.calibration.choose import Choice
 
 
 def plot(choice: Choice, file: Path) -> None:

@@ -11,8 +11,8 @@ from rich.table import Table
 from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands.calibrate.change import Change, key_for
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic
-from routing.offline.calibration.check import Check
-from routing.offline.calibration.choose import Choice, Point, Setting, Target
+from offline.calibration.check import Check
+from offline.calibration.choose import Choice, Point, Setting, Target
 
 BOUND = (
     "betting (Waudby-Smith and Ramdas 2024; exact binomial for 0/1 losses), fixed-sequence Learn then Test "

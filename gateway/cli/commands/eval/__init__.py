@@ -40,9 +40,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen evaluation; return the exit code. Raises CommandError."""
+    from offline.datasets import DataError
     from routing.difficulty.model import ArtefactError
     from routing.embedding.embedder import EmbedderUnavailable
-    from routing.offline.dataset import DataError
 
     try:
         return int(args.evaluate(args))

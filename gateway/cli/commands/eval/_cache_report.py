@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from cache.offline.evaluation.figures import Figure, ServedPairs
-from cache.offline.evaluation.stream import Rates
 from gateway.cli.commands._output import console_of_stdout, print_json
 from gateway.cli.commands.eval import _report
+from offline.evaluation.served import Figure, ServedPairs
+from offline.evaluation.stream import Rates
 
 _DIGITS = 6
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import orjson
 
-from cache.offline.evaluation.pairs import Asked
 from cache.planning.plan import Planner
 from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
 from gateway.request.body import ChatBodies
+from offline.datasets import DataError, json_lines
+from offline.evaluation.pairs import Asked
 from policies.model import Policy
 from routing.embedding.embedder import Embedder
 from routing.features import features_of
-from routing.offline.dataset import DataError, json_lines
 
 _SHOWN = 80
 _BODIES = ChatBodies(Limits())

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._labelled import Labelled, read_labelled
-from routing.offline.dataset import DataError
+from offline.datasets import DataError
 
 ROWS = """A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
 "confidence"?, "cost_usd"?}}}.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gateway.cli.commands._progress import OnProgress
+from offline.progress import OnProgress
 from routing.embedding.embedder import Embedder, Vectors
 
 _BATCH = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from routing.offline.dataset import DataError, json_lines
+from offline.datasets import DataError, json_lines
 
 
 @dataclass(frozen=True, slots=True)

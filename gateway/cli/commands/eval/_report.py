@@ -17,8 +17,7 @@ from rich.table import Table
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._labelled import Labelled
 from gateway.cli.commands._output import console_of_stdout, print_json
-from gateway.cli.commands._progress import OnProgress
-from routing.offline.evaluation.figures import (
+from offline.evaluation.figures import (
     ALWAYS_LARGE,
     ALWAYS_SMALL,
     Draw,
@@ -28,6 +27,7 @@ from routing.offline.evaluation.figures import (
     Outcomes,
     figures,
 )
+from offline.progress import OnProgress
 
 _ALWAYS_THERE = ("apgr", "cpt50", "cpt80", "calls95", "calls99", "ece")
 _METHODS = ("random", ALWAYS_SMALL, ALWAYS_LARGE, "groups", "length", "raw_logprob", "ours", "oracle")

@@ -12,29 +12,29 @@ from typing import get_args
 
 import numpy as np
 
-from cache.offline.evaluation.figures import Flags, Floats, best_within, served_of
-from cache.offline.evaluation.neighbours import near_neighbours
-from cache.offline.evaluation.pairs import Asked, score_pairs
-from cache.offline.evaluation.stream import Rates, Stream, StreamGate, halves, rates
-from cache.offline.evaluation.truth import Truth
 from cache.risk.control import RiskControl, calibrated
 from cache.semantic.decision import Decide, decide_by, default_threshold
 from cache.semantic.verifier import Verifier, VerifierError, shipped_verifier
 from cache.text.normalized_question import gist
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import seed_number, share_number
-from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.eval import _cache_report as report
 from gateway.cli.commands.eval._cache_rows import CacheRow, Requests, read_rows
 from gateway.cli.commands.eval._cross_encoder import add_cross_encoder_flag, with_cross_encoder
 from gateway.cli.commands.eval._data import whole
 from gateway.cli.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
+from offline.datasets import DataError
+from offline.evaluation.neighbours import near_neighbours
+from offline.evaluation.pairs import Asked, score_pairs
+from offline.evaluation.served import Flags, Floats, best_within, served_of
+from offline.evaluation.stream import Rates, Stream, StreamGate, halves, rates
+from offline.evaluation.truth import Truth
+from offline.progress import OnProgress, progress
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
 from routing.embedding.embedder import EmbedderKind, load_embedder
-from routing.offline.dataset import DataError
 
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01

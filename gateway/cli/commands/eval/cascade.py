@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from gateway.cli.commands._labelled import Labelled, read_labelled
-from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.eval import _report
 from gateway.cli.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.cli.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
+from offline.datasets import DataError, Example
+from offline.evaluation import parts
+from offline.evaluation.baselines import bounds, by_length, by_table
+from offline.evaluation.figures import Draw, Method, Outcomes
+from offline.evaluation.parts import Round
+from offline.evaluation.picture import draw_picture
+from offline.evaluation.prefix import PREFIXES, after
+from offline.progress import OnProgress, progress
 from routing.embedding.embedder import EmbedderKind, Vectors, load_embedder
-from routing.offline.dataset import DataError, Example
-from routing.offline.evaluation import parts
-from routing.offline.evaluation.baselines import bounds, by_length, by_table
-from routing.offline.evaluation.figures import Draw, Method, Outcomes
-from routing.offline.evaluation.parts import Round
-from routing.offline.evaluation.picture import draw_picture
-from routing.offline.evaluation.prefix import PREFIXES, after
 
 if TYPE_CHECKING:
-    from routing.offline.training.confidence import JudgedPair
+    from offline.training.confidence import JudgedPair
 
 DRAWS = 5
 
@@ -134,7 +134,7 @@ def _check_confidence(data: Labelled) -> None:
 
 def _draws(args: argparse.Namespace, data: _Table, others: _Table, on_progress: OnProgress) -> Iterator[Draw]:
     """Yield what was tested together: all prompts, or for each draw of calibration labels all the other prompts."""
-    from routing.offline.training.confidence import cross_validate, fit_and_judge
+    from offline.training.confidence import cross_validate, fit_and_judge
 
     n = len(data.examples)
     if not args.fit and not args.calibration:

@@ -13,21 +13,21 @@ from rich.table import Table
 
 from gateway.cli.commands._flags import seed_number
 from gateway.cli.commands._output import console_of_stdout, print_json
-from gateway.cli.commands._progress import progress
 from gateway.cli.commands.eval import _report
 from gateway.cli.commands.eval._artefact import ServedArtefact
 from gateway.cli.commands.eval._data import whole
 from gateway.cli.commands.eval._pairs import QuestionPair, read_pairs
 from gateway.exit_codes import Exit
+from offline.datasets import DataError
+from offline.evaluation.figures import Interval, share
+from offline.evaluation.stability import Assessed, Cut, agreement, best, cuts
+from offline.progress import progress
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.decide import rule_values
 from routing.difficulty.model import Difficulty
 from routing.embedding.embedder import EmbedderKind
 from routing.features import features_of_text
-from routing.offline.dataset import DataError
-from routing.offline.evaluation.figures import Interval, share
-from routing.offline.evaluation.stability import Assessed, Cut, agreement, best, cuts
 
 _EXAMPLES = """examples:
   tierline eval robustness --pairs paraphrases.jsonl.gz

@@ -12,21 +12,21 @@ from typing import Any, get_args
 import numpy as np
 
 from gateway.cli.commands._labelled import Labelled, read_labelled
-from gateway.cli.commands._progress import OnProgress, progress
 from gateway.cli.commands.eval import _report
 from gateway.cli.commands.eval._artefact import ServedArtefact
 from gateway.cli.commands.eval._data import ROWS, add_data_flags, read_others, whole
 from gateway.cli.commands.eval._embedding import Remembered
 from gateway.exit_codes import Exit
+from offline.datasets import DataError, Example
+from offline.evaluation import parts
+from offline.evaluation.baselines import bounds, by_length, by_table
+from offline.evaluation.curves import Floats
+from offline.evaluation.figures import Draw, Method, Outcomes, share
+from offline.evaluation.parts import Round
+from offline.evaluation.picture import draw_picture
+from offline.progress import OnProgress, progress
 from routing.difficulty.model import SHEET_FILE, gain_of
 from routing.embedding.embedder import EmbedderKind, load_embedder
-from routing.offline.dataset import DataError, Example
-from routing.offline.evaluation import parts
-from routing.offline.evaluation.baselines import bounds, by_length, by_table
-from routing.offline.evaluation.curves import Floats
-from routing.offline.evaluation.figures import Draw, Method, Outcomes, share
-from routing.offline.evaluation.parts import Round
-from routing.offline.evaluation.picture import draw_picture
 
 _EXAMPLES = f"""examples:
   tierline eval route --data mmlu.jsonl.gz                        5-fold, for the file's worst and best model
@@ -167,7 +167,7 @@ def _cross_validated(
     examples: Sequence[Example], rounds: Sequence[Round], embedder: Remembered, seed: int, on_progress: OnProgress
 ) -> tuple[Floats, Floats]:
     """The table of groups, and P(right) of the small and the large model: both (examples, 2), for what is held out."""
-    from routing.offline.training.difficulty import Recipe, cross_validate
+    from offline.training.difficulty import Recipe, cross_validate
 
     table, probabilities = np.zeros((len(examples), 2)), np.zeros((len(examples), 2))
     for number, one in enumerate(rounds):

@@ -1,1 +1,0 @@
-"""Train and evaluate what the semantic cache uses. No request ever runs this code."""

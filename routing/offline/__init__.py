@@ -1,1 +1,0 @@
-"""Train, calibrate and evaluate the routing models. Serving never runs this code."""
