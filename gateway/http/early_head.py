@@ -45,19 +45,19 @@ _LATE: Final = frozenset(
 class EarlyHead:
     """Send the early head of one stream: call `begin`, then `stopped` before sending anything else, or `abandon`."""
 
-    def __init__(self, ctx: RequestContext, send: Any) -> None:
-        self._ctx = ctx
+    def __init__(self, request: RequestContext, send: Any) -> None:
+        self._request = request
         self._send = send
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._named: dict[str, Any] = {}
-        if ctx.policy.escalate.stream.alive == "role":
+        if request.policy.escalate.stream.alive == "role":
             self._named = {
                 "id": new_completion_id(),
                 "object": "chat.completion.chunk",
                 "created": int(time.time()),
-                "model": ctx.policy.surface,
+                "model": request.policy.surface,
             }
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class EarlyHead:
 
     async def fail(self, error: ApiError) -> None:
         """Send the error as the last event, after a comment with the late headers, and end the response."""
-        ledger = self._ctx.ledger
+        ledger = self._request.ledger
         costs = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
         data = self._late_comment() + costs.encode() + b"data: " + error.body() + b"\n\n"
         await self._send({"type": "http.response.body", "body": data})
@@ -118,18 +118,18 @@ class EarlyHead:
                 continue
 
     def _headers(self) -> list[Header]:
-        return explain(self._ctx.trace, self._ctx.ledger)
+        return explain(self._request.trace, self._request.ledger)
 
     def _late_comment(self, extra: Sequence[Header] = ()) -> bytes:
         late = (header for header in (*self._headers(), *extra) if header[0] in _LATE)
         return b":" + b"".join(b" %b=%b" % header for header in late)
 
     def _role(self) -> bytes:
-        count = self._ctx.body.get("n") or 1
+        count = self._request.body.get("n") or 1
         delta = {"role": "assistant", "content": ""}
         choices = [{"index": index, "delta": delta, "finish_reason": None} for index in range(count)]
         chunk = {**self._named, "choices": choices}
-        if wants_usage(self._ctx.body):
+        if wants_usage(self._request.body):
             chunk["usage"] = None
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
 

@@ -125,11 +125,11 @@ class _Exchange:
         body, large = await self._bodies.read(raw)
         self.ledger.requested_model = body["model"]
         self._counted = wants_usage(body)
-        ctx = build_context(steps, headers, body, self.trace, self.ledger, self._client, large=large)
-        if ctx.features.stream and ctx.policy.escalate.stream.alive != "none":
-            self._alive = EarlyHead(ctx, self._send)
+        request = build_context(steps, headers, body, self.trace, self.ledger, self._client, large=large)
+        if request.features.stream and request.policy.escalate.stream.alive != "none":
+            self._alive = EarlyHead(request, self._send)
             self._alive.begin()
-        reply = await answer(ctx, steps)
+        reply = await answer(request, steps)
         if self._client.absent:  # it was made for others who wait for it
             self._reply = reply
             if reply.stream is not None:
