@@ -3,6 +3,8 @@
     BackendError
     ├── Unreachable         refused, no such host, TLS, reset before an answer       retryable
     ├── TimedOut            no connection, or no first byte, in time                  retryable
+    │   ├── BudgetSpent     the time that the request gave this call ran out          retryable
+    │   └── DeadlinePassed  the request's own deadline passed during its stream
     ├── Saturated           every endpoint of the tier carries all it may             retryable
     ├── RetriesSpent        too many retries have failed lately                       retryable
     ├── BadStatus           an HTTP status that is not 200
@@ -60,6 +62,20 @@ class TimedOut(BackendError):
     """Nothing came in time."""
 
     error_type = "upstream_timeout"
+
+
+class BudgetSpent(TimedOut):
+    """The time that the request could give this call ran out, `waited_s` seconds after it began."""
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__("no answer within the call's time limit")
+        self.waited_s = waited_s
+
+
+class DeadlinePassed(TimedOut):
+    """The request's own deadline passed while its stream went on."""
+
+    error_type = "deadline_exceeded"
 
 
 class Saturated(BackendError):

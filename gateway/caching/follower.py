@@ -16,7 +16,7 @@ import orjson
 from cache.entry import Hit
 from cache.flights.single_flight import AnswerHead, Landing, Subscription
 from gateway.accounting import replayed, settle
-from gateway.backends.base import Truncated
+from gateway.backends.base import DeadlinePassed, Truncated
 from gateway.caching.replay import hit_attributes
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
@@ -24,7 +24,6 @@ from gateway.request.context import RequestContext
 from gateway.request.reply import Reply, is_error
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
-from gateway.tiers.fault import DeadlinePassed
 
 _COALESCED: Final = ((b"x-tierline-coalesced", b"1"),)
 _LAST: Final = b": x-tierline-"

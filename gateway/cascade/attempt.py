@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from cache.store.deadline import Deadline
-from gateway.backends.base import BackendError, BackendRequest, BadStatus, ContextExceeded, RetriesSpent
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, ContextExceeded, RetriesSpent
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
 from gateway.cascade.early_reject import read_draft
@@ -27,7 +27,6 @@ from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
-from gateway.tiers.fault import BudgetSpent
 from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
 from routing.confidence.agreement import Cosine
 from routing.confidence.judge import Assessment, structural_fault

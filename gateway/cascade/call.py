@@ -7,14 +7,13 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from gateway.accounting import charge
-from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, Event, EventStream
+from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Slot
-from gateway.tiers.fault import BudgetSpent
 
 CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
 """How a call ended.
@@ -24,7 +23,7 @@ rejected      as much of it was read as it took to turn it down
 lost          another call of the same request was quicker
 cancelled     nobody waits for it any more
 fault         the gateway itself failed; the endpoint is not to blame
-BackendError  it gave no whole answer; `gateway.tiers.fault` decides whether the endpoint is to blame
+BackendError  it gave no whole answer; `gateway.tiers.slot` decides whether the endpoint is to blame
 """
 
 

@@ -21,7 +21,9 @@ from typing import Any, Final, Literal
 from gateway.backends.base import (
     BackendError,
     BackendRequest,
+    BudgetSpent,
     ContextExceeded,
+    DeadlinePassed,
     Degenerate,
     Event,
     Saturated,
@@ -35,7 +37,6 @@ from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
-from gateway.tiers.fault import BudgetSpent, DeadlinePassed
 from routing.decide import needs
 from routing.tokens import room_needed
 

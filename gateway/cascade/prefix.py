@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.backends.base import BackendRequest, Event, Truncated
+from gateway.backends.base import BackendRequest, BudgetSpent, Event, Truncated
 from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
 from gateway.chat.stream_state import StreamState
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.tiers.fault import BudgetSpent
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
 

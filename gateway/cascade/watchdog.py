@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gateway.backends.base import BackendError, TimedOut
+from gateway.backends.base import BackendError, DeadlinePassed, TimedOut
 from gateway.request.context import Client
-from gateway.tiers.fault import DeadlinePassed
 
 _LEAST_S: Final = 0.01
 

@@ -3,9 +3,9 @@
 tier       choose an endpoint for each request        slot          one call in flight and its outcome
 endpoint   one backend and its live state             queue         requests that wait for a slot, and their order
 breaker    eject an endpoint and admit it again       reserve       slots that batch calls leave to interactive ones
-fault      whether a failed call counts against it    baseline      latency without congestion
-forecasts  expected latency of the next call          gossip        exchange endpoint state with sibling workers
-keep_warm  call idle backends before they grow cold   gossip_state  the exchanged state, without I/O
+forecasts  expected latency of the next call          baseline      latency without congestion
+keep_warm  call idle backends before they grow cold   gossip        exchange endpoint state with sibling workers
+                                                      gossip_state  the exchanged state, without I/O
 """
 
 from gateway.tiers.endpoint import Endpoint

@@ -1,11 +1,31 @@
-"""One call's place among those that an endpoint carries at a time."""
+"""Hold one call's place among those that an endpoint carries at a time, and judge how the call went.
+
+Only a failure that is the endpoint's own fault may eject it, because that affects all requests:
+
+never called (every endpoint was full)                    no
+a 4xx that the caller caused                              no
+a prompt longer than the model's context                  no
+a text that repeats itself                                no: the model wrote it
+the request's deadline passed while tokens still arrived  no
+the time that the request gave the call ran out           yes, if the backend was silent for its config's `patience`;
+                                                          else no: short timeouts of one client or surface must not
+                                                          eject a backend for all others
+anything else                                             yes
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.backends.base import BackendError, BadStatus
-from gateway.tiers.fault import BudgetSpent, is_endpoints_fault
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    BudgetSpent,
+    ContextExceeded,
+    DeadlinePassed,
+    Degenerate,
+    Saturated,
+)
 from gateway.tiers.queue import SlotRequest
 
 if TYPE_CHECKING:
@@ -59,13 +79,13 @@ class Slot:
         self._end(now)
 
     def failed(self, error: BackendError) -> None:
-        """End it without a whole answer. `gateway.tiers.fault` decides whether the endpoint is to blame."""
+        """End it without a whole answer. Whether the endpoint is to blame: see the module's docstring."""
         if self._over:
             return
         now = self.endpoint.now()
         if self.ask.stream and self._first_at is None and isinstance(error, BudgetSpent):
             self._observe_silence(now)  # whoever is to blame: it would have taken longer
-        if is_endpoints_fault(error, self.endpoint.config.patience):
+        if _is_endpoints_fault(error, self.endpoint.config.patience):
             self.endpoint.failed(error, self.called_at, now, retry=self._retry)
         elif isinstance(error, BadStatus):
             self.endpoint.well_again(self.called_at, now, retry=self._retry)
@@ -91,3 +111,14 @@ class Slot:
     def _end(self, now: float) -> None:
         self._over = True
         self.endpoint.leave(self.called_at, now, batch=self.ask.priority == "batch", probe=self._probe)
+
+
+def _is_endpoints_fault(error: BackendError, patience_s: float) -> bool:
+    """Return whether `error` counts against its endpoint, by the table in the module's docstring."""
+    if isinstance(error, Saturated | DeadlinePassed | Degenerate | ContextExceeded):
+        return False
+    if isinstance(error, BadStatus):
+        return not error.callers_fault
+    if isinstance(error, BudgetSpent):
+        return error.waited_s >= patience_s
+    return True

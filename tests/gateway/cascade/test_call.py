@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from gateway.backends.base import BackendError, BadStatus, Truncated
+from gateway.backends.base import BackendError, BadStatus, BudgetSpent, Truncated
 from gateway.cascade.call import BackendCall, CallOutcome
 from gateway.chat.stream_state import StreamState
 from gateway.config.schema import BackendConfig
@@ -16,7 +16,6 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, SlotRequest
-from gateway.tiers.fault import BudgetSpent
 
 PROMPT = 10
 

@@ -9,9 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.backends.base import BackendError, BadStatus, Saturated, TimedOut, Truncated, Unreachable
+from gateway.backends.base import (
+    BackendError,
+    BadStatus,
+    BudgetSpent,
+    DeadlinePassed,
+    Saturated,
+    TimedOut,
+    Truncated,
+    Unreachable,
+)
 from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
-from gateway.tiers.fault import BudgetSpent, DeadlinePassed
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock, endpoint_of, fail, held
 
 

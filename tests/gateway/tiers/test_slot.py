@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.backends.base import Unreachable
+from gateway.backends.base import BudgetSpent, Unreachable
 from gateway.tiers import Endpoint, SlotRequest
-from gateway.tiers.fault import BudgetSpent
 from tests.gateway.tiers.endpoints import CHAT, Clock
 
 
