@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from routing.embedding import static
 from routing.embedding.embedder import MAX_CHARS, Embedder, EmbedderUnavailable, bounded, load_embedder, package_file
 from routing.embedding.static import StaticEmbedder
 
@@ -18,6 +19,9 @@ TEXTS = [
     "  two  spaces,\n\na new line and\ttabs ",
     "Was ist die Hauptstadt von Frankreich? ¿Y de España? 日本の首都は? 🗼",
     "def f(x):\n    return x ** 2",
+    "Name the capital city of Spain ",
+    "Name the<s>capital city </s> of <unk> or < of",
+    "▁Name▁▁the capital ▁",
 ]
 
 
@@ -33,7 +37,7 @@ def test_a_vector_is_the_normalised_mean_of_the_whole_texts_token_vectors(embedd
 
     tokenizer = Tokenizer.from_file(str(package_file("wordllama", "tokenizers", "l2_supercat_tokenizer_config.json")))
     matrix = load_file(package_file("wordllama", "weights", "l2_supercat_256.safetensors"))["embedding.weight"]
-    for text in TEXTS:
+    for text in (*TEXTS, *TEXTS):  # the second time, the tokens of the words are known
         mean = matrix[tokenizer.encode(text, add_special_tokens=False).ids].astype(np.float64).mean(axis=0)
         assert np.allclose(embedder.embed([text])[0], mean / np.linalg.norm(mean), atol=1e-5)
 
@@ -68,6 +72,14 @@ def test_threads_may_embed_at_once(embedder: Embedder) -> None:
     with ThreadPoolExecutor(4) as pool:
         for vectors in pool.map(lambda _: embedder.embed(TEXTS), range(40)):
             assert np.array_equal(vectors, alone)
+
+
+def test_a_full_table_of_words_begins_anew(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words whose tokens are not kept any more are read again, and give the same vectors."""
+    alone = embedder.embed(TEXTS)
+    monkeypatch.setattr(static, "_MOST_WORDS", 4)
+    for _ in range(2):
+        assert np.array_equal(embedder.embed(TEXTS), alone)
 
 
 def test_the_factory_opens_the_kind_it_is_asked_for(tmp_path: Path) -> None:
