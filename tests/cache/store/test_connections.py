@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from cache.store.connections import StoreBreaker
 
 
@@ -50,6 +52,28 @@ def test_one_probe_leaves_each_second() -> None:
     assert breaker.begin_probe()
     breaker.reset()
     assert breaker.closed
+
+
+def test_the_first_probe_comes_soon_and_those_of_a_store_that_fails_again_do_not() -> None:
+    """A short stall costs a twentieth of a second; a store that fails again within a second gets a second of rest."""
+    breaker, clock = make()
+    for _ in range(5):
+        breaker.failed()
+    assert breaker.wait_s() == pytest.approx(0.05)
+    clock.now += 0.06
+    assert breaker.begin_probe()
+    breaker.reset()
+    clock.now += 0.5
+    for _ in range(5):
+        breaker.failed()
+    assert breaker.wait_s() == pytest.approx(1.0)
+    clock.now += 1.0
+    assert breaker.begin_probe()
+    breaker.reset()
+    clock.now += 1.0
+    breaker.reset()  # a health check: it was closed all the time
+    breaker.trip()
+    assert breaker.wait_s() == pytest.approx(0.05)
 
 
 def test_a_late_success_does_not_close_it() -> None:
