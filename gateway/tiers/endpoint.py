@@ -23,9 +23,8 @@ from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
 from gateway.tiers.forecasts import Forecasts, queued
 from gateway.tiers.gossip_state import Peers, rest_of, rest_told
-from gateway.tiers.queue import SlotQueue, SlotRequest, Waiter
 from gateway.tiers.reserve import Grants, Reserve, floor_of
-from gateway.tiers.slot import Slot
+from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
 from routing.load.limits import AdaptiveLimit
@@ -76,7 +75,7 @@ class Endpoint:
         self.on_refusal: OnRefusal = _ignore_refusal
         self.latency = LatencyModel()
         self.breaker = Breaker()
-        self.line = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)
+        self.queue = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)
         self.siblings: tuple[Endpoint, ...] = ()
         self.retries = RetryBudget()
         self._backend = backend
@@ -114,7 +113,10 @@ class Endpoint:
     def unhindered(self) -> bool:
         """Whether a call can go out at once: not ejected, has room, empty queue, quota not tight. Cheap to read."""
         return (
-            self.breaker.rest is None and self.in_flight < self.capacity and not self.line.size and not self.quota.tight
+            self.breaker.rest is None
+            and self.in_flight < self.capacity
+            and not self.queue.size
+            and not self.quota.tight
         )
 
     @property
@@ -148,7 +150,7 @@ class Endpoint:
 
     def has_room(self, *, batch: bool, now: float) -> bool:
         """Return whether a new call may have a slot at once, with no queued request entitled to it first."""
-        if self.in_flight >= self.capacity or (self.line.size and self.line.ahead_of(batch=batch)):
+        if self.in_flight >= self.capacity or (self.queue.size and self.queue.ahead_of(batch=batch)):
             return False
         return not batch or self._admits_batch(now)
 
@@ -178,8 +180,8 @@ class Endpoint:
         ahead_s = predicted - self._turn_s(batch=ask.priority == "batch")
         if longest <= 0 or ahead_s > (longest * _BATCH_SURE if ask.priority == "batch" else longest):
             raise Saturated(f"{self.config.name} is full; the predicted wait is {ahead_s * 1000:.0f} ms", predicted)
-        waiter = self.line.join(ask, self.now(), predicted, retry=retry)
-        if self.line.batch == 1 and ask.priority == "batch":
+        waiter = self.queue.join(ask, self.now(), predicted, retry=retry)
+        if self.queue.batch == 1 and ask.priority == "batch":
             self._grants.begin(self._batch_per_second(), self.now())
         timer = asyncio.get_running_loop().call_later(longest, self._overdue, waiter)
         try:
@@ -191,14 +193,14 @@ class Endpoint:
             raise
         finally:
             timer.cancel()
-            self.line.leave(waiter)
+            self.queue.leave(waiter)
 
     def predicted_wait_s(self, *, batch: bool) -> float:
         """Return the seconds that a new request would wait for a slot; 0 if it would get one at once."""
         if self.has_room(batch=batch, now=self.now()):
             return 0.0
-        predicted = (self.line.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
-        return max(predicted, self._as_granted_s()) if batch and self.line.batch else predicted
+        predicted = (self.queue.ahead_of(batch=batch) + 1) * self._turn_s(batch=batch)
+        return max(predicted, self._as_granted_s()) if batch and self.queue.batch else predicted
 
     def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
         """Return the expected latency of the next call with a prompt of `tokens_in` tokens, its wait included."""
@@ -209,7 +211,7 @@ class Endpoint:
 
     async def aclose(self) -> None:
         """Reject all queued requests with Saturated and close the backend's connections."""
-        self.line.turn_all_away(Saturated("the gateway is shutting down"))
+        self.queue.turn_all_away(Saturated("the gateway is shutting down"))
         if self._backend is not None:
             await self._backend.aclose()
 
@@ -221,7 +223,7 @@ class Endpoint:
         self._share(now)
         return {
             "in_flight": self.in_flight,
-            "waiting": self.line.size,
+            "waiting": self.queue.size,
             "rest": rest_told(self.breaker.rest, now),
             "quota_s": self.quota.own_wait_s(now) if self.quota.tight else 0.0,
             "idle_s": self._forecasts.idle_s(now),
@@ -314,7 +316,7 @@ class Endpoint:
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
         self._reserve.calls_take(self._hold_s)
         self._grants.calls_take(self._hold_s)
-        if self.line.size:
+        if self.queue.size:
             self._admit(now)
 
     def _note_refusal(self, *, own: bool) -> None:
@@ -339,7 +341,7 @@ class Endpoint:
         if ratio is not None:
             self._limit.observe(ratio, self.in_flight, now, seconds)
             self._resize()
-            if self.line.size:
+            if self.queue.size:
                 self._admit(now)
 
     def _resize(self) -> None:
@@ -349,7 +351,7 @@ class Endpoint:
     def _share(self, now: float) -> None:
         self._peers.count(now)
         self._resize()
-        if self.line.size:
+        if self.queue.size:
             self._admit(now)
 
     def _rested(self, was_well: bool, now: float) -> None:
@@ -358,9 +360,9 @@ class Endpoint:
         An endpoint that is ejected only for failed calls may still be called when nothing else is available.
         """
         rest = self.breaker.rest
-        if rest is not None and self.line.size and (was_well or not self.breaker.failing(now)):
+        if rest is not None and self.queue.size and (was_well or not self.breaker.failing(now)):
             left = max(0.0, rest.until - now)
-            self.line.turn_all_away(Saturated(f"{self.config.name} is {rest.reason}", left))
+            self.queue.turn_all_away(Saturated(f"{self.config.name} is {rest.reason}", left))
 
     def _admits_batch(self, now: float) -> bool:
         batch = self.batch_in_flight
@@ -368,9 +370,9 @@ class Endpoint:
 
     def _admit(self, now: float) -> None:
         if self.quota.tight and (wait_s := self.quota.wait_s(now)) > 0:
-            self.line.turn_all_away(Saturated(f"{self.config.name} is out of quota", wait_s))
-        while self.line.size and self.in_flight < self.capacity:
-            waiter = self.line.next(batch_may=self._admits_batch(now))
+            self.queue.turn_all_away(Saturated(f"{self.config.name} is out of quota", wait_s))
+        while self.queue.size and self.in_flight < self.capacity:
+            waiter = self.queue.next(batch_may=self._admits_batch(now))
             if waiter is None:
                 return
             if waiter.ask.priority == "batch":
@@ -379,12 +381,12 @@ class Endpoint:
 
     def _overdue(self, waiter: Waiter) -> None:
         predicted = self.predicted_wait_s(batch=waiter.ask.priority == "batch")
-        self.line.turn_away(waiter, Saturated(f"{self.config.name} had no free slot within the wait", predicted))
+        self.queue.turn_away(waiter, Saturated(f"{self.config.name} had no free slot within the wait", predicted))
 
     def _as_granted_s(self) -> float:
         """Return the seconds that a new batch request would wait at the rate at which batch requests get slots now."""
         least = floor_of(self.capacity) / self._hold_s if self._hold_s else math.inf
-        return (self.line.batch + 1) / max(self._grants.per_second(self.now()), least)
+        return (self.queue.batch + 1) / max(self._grants.per_second(self.now()), least)
 
     def _batch_per_second(self) -> float:
         """Return how many slots a second should become free for batch requests, from the mean length of a call."""
@@ -397,7 +399,7 @@ class Endpoint:
         Batch requests alone in the queue share only the slots that are neither interactive nor reserved.
         """
         places = self.capacity
-        if batch and not self.line.interactive:
+        if batch and not self.queue.interactive:
             interactive = self.in_flight - self.batch_in_flight
             reserved = self._reserve.kept(interactive, self.now())
             places = max(floor_of(places), places - interactive - reserved)

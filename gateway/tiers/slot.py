@@ -1,6 +1,13 @@
-"""Hold one call's place among those that an endpoint carries at a time, and judge how the call went.
+"""Slots: the places of the calls that an endpoint carries at a time, and the queue of requests that wait for one.
 
-Only a failure that is the endpoint's own fault may eject it, because that affects all requests:
+Interactive requests go ahead of batch ones, first come first served within each class. A batch request gets at least
+every twentieth free slot, unless batch calls already hold their share of the slots (see `capacity`). Each surface's
+policy limits how many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A backend's
+`queue` in the config, if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request
+replaces the youngest batch request, except that one queue position in twenty stays for batch.
+
+A slot is also told how its call went. Only a failure that is the endpoint's own fault may eject it, because that affects
+all requests:
 
 never called (every endpoint was full)                    no
 a 4xx that the caller caused                              no
@@ -15,7 +22,11 @@ anything else                                             yes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import sys
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from gateway.backends.base import (
     BackendError,
@@ -26,17 +37,140 @@ from gateway.backends.base import (
     Degenerate,
     Saturated,
 )
-from gateway.tiers.queue import SlotRequest
 
 if TYPE_CHECKING:
     from gateway.tiers.endpoint import Endpoint
+
+EVERY = 20
+"""While interactive requests wait too, one in this many free slots goes to a batch request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """Ask a tier for one slot, for one call.
+
+    `wait_s` is the longest wait in seconds; `max_waiting` is how many requests of its surface may wait in this worker;
+    `tokens_in` is the length of the prompt. `affinity` is the key for sticky selection, a hash of the tenant and the
+    beginning of the conversation; 0 for none.
+    """
+
+    surface: str = ""
+    priority: Literal["interactive", "batch"] = "interactive"
+    wait_s: float = 0.0
+    max_waiting: int = 0
+    tokens_in: int = 0
+    affinity: int = 0
+    stream: bool = False
+
+
+class Waiter:
+    """One queued request. Its future gets the slot, or a Saturated error. `since` is when it joined."""
+
+    __slots__ = ("ask", "future", "retry", "since")
+
+    def __init__(self, ask: SlotRequest, since: float, future: asyncio.Future[Slot], *, retry: bool) -> None:
+        self.ask = ask
+        self.since = since
+        self.retry = retry
+        self.future = future
+
+
+class SlotQueue:
+    """Hold the queued requests of one endpoint, at most `length` of them (None: no cap).
+
+    `surfaces` counts each surface's queued requests over all queues of the worker.
+    """
+
+    __slots__ = ("_batch", "_interactive", "_kept", "_length", "_passed_over", "_surfaces", "size")
+
+    def __init__(self, length: int | None, surfaces: Counter[str]) -> None:
+        self._length = sys.maxsize if length is None else length
+        self._kept = self._length // EVERY
+        self._surfaces = surfaces
+        self._interactive: OrderedDict[Waiter, None] = OrderedDict()
+        self._batch: OrderedDict[Waiter, None] = OrderedDict()
+        self._passed_over = 0
+        self.size = 0
+        """The number of queued requests."""
+
+    @property
+    def interactive(self) -> int:
+        """The number of queued interactive requests."""
+        return len(self._interactive)
+
+    @property
+    def batch(self) -> int:
+        """The number of queued batch requests."""
+        return len(self._batch)
+
+    def ahead_of(self, *, batch: bool) -> int:
+        """Return how many slots must become free before the one that a new request would get, as the queue is now."""
+        if not batch:
+            return len(self._interactive)
+        return min(len(self._interactive) + len(self._batch), (len(self._batch) + 1) * EVERY - 1)
+
+    def join(self, ask: SlotRequest, now: float, retry_after_s: float, *, retry: bool = False) -> Waiter:
+        """Queue a request. Raises Saturated, with `retry_after_s` as its hint, when the queue has no room for it."""
+        if self._surfaces[ask.surface] >= ask.max_waiting:
+            raise Saturated(f"{ask.max_waiting} requests of {ask.surface} wait already", retry_after_s)
+        batch = ask.priority == "batch"
+        if self.size >= self._length - (0 if batch else max(0, self._kept - len(self._batch))):
+            if batch or len(self._batch) <= self._kept:
+                raise Saturated(f"{self.size} requests wait already", retry_after_s)
+            youngest = next(reversed(self._batch))
+            self.turn_away(youngest, Saturated("an interactive request took its place in the queue", retry_after_s))
+        waiter = Waiter(ask, now, asyncio.get_running_loop().create_future(), retry=retry)
+        (self._batch if batch else self._interactive)[waiter] = None
+        self.size += 1
+        self._surfaces[ask.surface] += 1
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove a request from the queue; do nothing if it has left already."""
+        waiting = self._batch if waiter.ask.priority == "batch" else self._interactive
+        if waiting.pop(waiter, waiter) is None:
+            self.size -= 1
+            surface = waiter.ask.surface
+            self._surfaces[surface] -= 1
+            if not self._surfaces[surface]:
+                del self._surfaces[surface]
+
+    def turn_away(self, waiter: Waiter, error: Saturated) -> None:
+        """Remove a request from the queue and fail it with `error`."""
+        self.leave(waiter)
+        if not waiter.future.done():
+            waiter.future.set_exception(error)
+
+    def turn_all_away(self, error: Saturated) -> None:
+        """Remove all requests from the queue and fail each with `error`."""
+        for waiter in [*self._interactive, *self._batch]:
+            self.turn_away(waiter, error)
+
+    def next(self, *, batch_may: bool) -> Waiter | None:
+        """Remove and return the request that gets the next free slot.
+
+        None if only batch requests wait and `batch_may` says that none of them may have it.
+        """
+        for waiting in (self._interactive, self._batch):
+            while waiting and (first := next(iter(waiting))).future.done():
+                self.leave(first)  # cancelled, but its task has not run since to leave the queue itself
+        if self._batch and batch_may and (self._passed_over >= EVERY - 1 or not self._interactive):
+            self._passed_over = 0
+            return self._first_of(self._batch)
+        self._passed_over += bool(self._batch)
+        return self._first_of(self._interactive) if self._interactive else None
+
+    def _first_of(self, waiting: OrderedDict[Waiter, None]) -> Waiter:
+        first = next(iter(waiting))
+        self.leave(first)
+        return first
 
 
 class Slot:
     """Hold a place for one call, and tell the endpoint how the call went.
 
     The verdict is `gateway.cascade.call.BackendCall`'s to give: `succeeded`, `failed`, `lost` or `free`. The first one
-    ends the slot; later ones change nothing. `queued_s` is how long the request waited in line for the slot. Latencies
+    ends the slot; later ones change nothing. `queued_s` is how long the request waited for the slot. Latencies
     are counted from `called_at`, after that.
     """
 

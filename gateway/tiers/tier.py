@@ -15,8 +15,7 @@ from dataclasses import replace
 
 from gateway.backends.base import Saturated
 from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.queue import SlotRequest
-from gateway.tiers.slot import Slot
+from gateway.tiers.slot import Slot, SlotRequest
 from routing.decide import TierHealth
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast
@@ -164,7 +163,7 @@ class Tier:
         candidates = []
         for endpoint in among:
             candidate = by_endpoint[endpoint]
-            candidate.load = (endpoint.in_flight + endpoint.line.size) / endpoint.capacity
+            candidate.load = (endpoint.in_flight + endpoint.queue.size) / endpoint.capacity
             candidates.append(candidate)
         return among[self._selection.choose(candidates, ask.affinity, ask.tokens_in)]
 

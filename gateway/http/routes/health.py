@@ -131,7 +131,7 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "model": endpoint.config.model,
         "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
         "in_flight": endpoint.in_flight,
-        "waiting": endpoint.line.size,
+        "waiting": endpoint.queue.size,
         "limit": endpoint.capacity,
         "breaker": endpoint.breaker.state(now),
         "ttft_ms": {name: None if s is None else round(s * 1000, 1) for name, s in quantiles.items()},

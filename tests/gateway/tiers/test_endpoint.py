@@ -305,7 +305,7 @@ async def test_a_hopeless_wait_is_refused_at_once(clock: Clock, endpoint: Endpoi
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert (endpoint.line.size, endpoint.in_flight) == (0, 2)
+    assert (endpoint.queue.size, endpoint.in_flight) == (0, 2)
 
 
 async def test_a_wait_is_bounded_by_the_backends_own_queue(endpoint: Endpoint) -> None:
@@ -317,7 +317,7 @@ async def test_a_wait_is_bounded_by_the_backends_own_queue(endpoint: Endpoint) -
     assert (endpoint.config.queue.wait, endpoint.config.queue.length) == (None, None)
     waiters = [asyncio.create_task(endpoint.wait(CHAT)) for _ in range(CHAT.max_waiting)]
     await asyncio.sleep(0)
-    assert endpoint.line.size == CHAT.max_waiting, "without a cap the surface's own bound is the only one"
+    assert endpoint.queue.size == CHAT.max_waiting, "without a cap the surface's own bound is the only one"
     with pytest.raises(Saturated, match="1000 requests of chat wait already"):
         await endpoint.wait(CHAT)
     for waiter in waiters:
@@ -360,7 +360,7 @@ async def test_a_rest_turns_those_in_line_away(endpoint: Endpoint) -> None:
     with pytest.raises(Saturated, match="asking for a pause") as caught:
         await waiting
     assert caught.value.retry_after_s == pytest.approx(7)
-    assert (endpoint.line.size, endpoint.in_flight) == (0, 1)
+    assert (endpoint.queue.size, endpoint.in_flight) == (0, 1)
 
 
 async def test_no_place_is_lost_to_those_who_leave() -> None:
@@ -393,7 +393,7 @@ async def test_no_place_is_lost_to_those_who_leave() -> None:
             chance.choice(tasks[-20:]).cancel()
     await asyncio.wait(tasks)
     assert most == 4
-    assert (endpoint.in_flight, endpoint.batch_in_flight, endpoint.line.size, +waiting) == (0, 0, 0, Counter())
+    assert (endpoint.in_flight, endpoint.batch_in_flight, endpoint.queue.size, +waiting) == (0, 0, 0, Counter())
     assert endpoint.has_room(batch=True, now=endpoint.now())
 
 

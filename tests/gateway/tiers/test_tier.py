@@ -86,7 +86,7 @@ async def test_waits_where_the_wait_is_shortest(clock: Clock) -> None:
         slots[endpoint] = endpoint.take(CHAT)
     waiting = asyncio.create_task(tier.acquire(CHAT))
     await asyncio.sleep(0)
-    assert (a.line.size, b.line.size) == (0, 1)
+    assert (a.queue.size, b.queue.size) == (0, 1)
     slots[b].free()
     assert (await waiting).endpoint is b
 
