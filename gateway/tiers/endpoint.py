@@ -19,15 +19,13 @@ from typing import Any
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
 from gateway.config.schema import BackendConfig
-from gateway.tiers.baseline import Baseline
 from gateway.tiers.breaker import Breaker
+from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
-from gateway.tiers.gossip_state import Peers, rest_of, rest_told
-from gateway.tiers.reserve import Grants, Reserve, floor_of
+from gateway.tiers.gossip_state import rest_of, rest_told
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
-from routing.load.limits import AdaptiveLimit
 
 _MAX_REST_S = 60.0
 _REFUSED_REST_S = 30.0
@@ -79,11 +77,9 @@ class Endpoint:
         self.siblings: tuple[Endpoint, ...] = ()
         self.retries = RetryBudget()
         self._backend = backend
-        self._limit = AdaptiveLimit(config.max_in_flight) if config.adaptive else None
-        self._ttft, self._whole = Baseline(), Baseline()
+        self._limit = CallLimit(config.max_in_flight, adaptive=config.adaptive)
         self._reserve = Reserve()
         self._grants = Grants()
-        self._peers = Peers(config.max_in_flight)
         self._forecasts = Forecasts(config.warm, self.latency)
         self._hold_s = 0.0
         self._pauses = 0
@@ -232,7 +228,9 @@ class Endpoint:
 
     def heard(self, worker: str, state: Mapping[str, Any], now: float) -> None:
         """Take in a sibling worker's report (see `state`) on the same backend."""
-        self._peers.heard(worker, state, now)
+        in_flight = state.get("in_flight")
+        if isinstance(in_flight, int) and in_flight >= 0:
+            self._limit.heard(worker, in_flight, now)
         rest = rest_of(state, now)
         if rest is not None or self.breaker.rest is not None:
             before = self.breaker.rest
@@ -260,12 +258,16 @@ class Endpoint:
         if self.refused:
             self._note_refusal(own=True)
         self.latency.observe_ttft(tokens_in, now - called_at, now)
-        self._observe(self._ttft, tokens_in, now - called_at, now)
+        self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=False)
+        if self.queue.size:
+            self._admit(now)
 
     def answered(self, called_at: float, tokens_in: int, now: float) -> None:
         """Record the latency of an answer that arrived whole; `well_again` must follow."""
         self.latency.observe_whole(tokens_in, now - called_at, now)
-        self._observe(self._whole, tokens_in, now - called_at, now)
+        self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=True)
+        if self.queue.size:
+            self._admit(now)
 
     def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
         """Record that a call ended and that the endpoint was not at fault, whatever the answer."""
@@ -286,9 +288,8 @@ class Endpoint:
         closed = self.breaker.rest is None
         status = error.status if isinstance(error, BadStatus) else None
         retry_after_s = error.retry_after_s if isinstance(error, BadStatus) else None
-        if self._limit is not None and (status in _PAUSES or isinstance(error, TimedOut)):
-            self._limit.overloaded(now)
-            self._resize()
+        if status in _PAUSES or isinstance(error, TimedOut):
+            self.capacity = self._limit.overloaded(now)
         if status in (503, 529):
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
         if isinstance(error, BadStatus) and error.refusal:
@@ -334,23 +335,8 @@ class Endpoint:
             self._pauses += 1
         return min(2.0 ** max(0, self._pauses - 1), _MAX_BACKOFF_S) * random.uniform(0.8, 1.2)  # noqa: S311
 
-    def _observe(self, baseline: Baseline, tokens_in: int, seconds: float, now: float) -> None:
-        if self._limit is None:
-            return
-        ratio = baseline.ratio(tokens_in, seconds, now)
-        if ratio is not None:
-            self._limit.observe(ratio, self.in_flight, now, seconds)
-            self._resize()
-            if self.queue.size:
-                self._admit(now)
-
-    def _resize(self) -> None:
-        most = self._peers.share
-        self.capacity = most if self._limit is None else max(1, min(self._limit.limit, most))
-
     def _share(self, now: float) -> None:
-        self._peers.count(now)
-        self._resize()
+        self.capacity = self._limit.share(now)
         if self.queue.size:
             self._admit(now)
 

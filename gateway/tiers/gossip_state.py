@@ -12,33 +12,8 @@ from typing import Any, get_args
 
 from gateway.tiers.breaker import Cause, Ejection
 
-_ALIVE_S = 3.0
 _LONGEST_REST_S = 300.0
 _CAUSES: Mapping[object, Cause] = {cause: cause for cause in get_args(Cause)}
-
-
-class Peers:
-    """Track the sibling workers' calls in flight at one backend, and this worker's share of the `most` allowed."""
-
-    __slots__ = ("_heard", "_most", "share")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._heard: dict[str, tuple[float, int]] = {}
-        self.share = most
-        """The number of calls that this worker may have in flight."""
-
-    def heard(self, worker: str, state: Mapping[str, Any], now: float) -> None:
-        """Record a sibling's report; `state["in_flight"]` is its number of calls in flight."""
-        in_flight = state.get("in_flight")
-        if isinstance(in_flight, int) and in_flight >= 0:
-            self._heard[worker] = (now, in_flight)
-
-    def count(self, now: float) -> None:
-        """Recompute `share`, ignoring workers that have not reported for three seconds."""
-        self._heard = {name: (at, n) for name, (at, n) in self._heard.items() if now - at <= _ALIVE_S}
-        part = -(-self._most // (len(self._heard) + 1))
-        self.share = max(part, self._most - sum(n for _, n in self._heard.values()))
 
 
 def rest_told(rest: Ejection | None, now: float) -> dict[str, Any] | None:

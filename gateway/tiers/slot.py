@@ -6,8 +6,8 @@ policy limits how many of its requests wait and for how long: `load.max_waiting`
 `queue` in the config, if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request
 replaces the youngest batch request, except that one queue position in twenty stays for batch.
 
-A slot is also told how its call went. Only a failure that is the endpoint's own fault may eject it, because that affects
-all requests:
+A slot is also told how its call went. Only a failure that is the endpoint's own fault may eject it, because that
+affects all requests:
 
 never called (every endpoint was full)                    no
 a 4xx that the caller caused                              no

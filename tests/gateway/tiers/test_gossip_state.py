@@ -3,22 +3,7 @@
 from __future__ import annotations
 
 from gateway.tiers.breaker import Ejection
-from gateway.tiers.gossip_state import Peers, rest_of, rest_told
-
-
-def test_a_share_is_what_the_others_leave() -> None:
-    """An equal part of the limit at least, all that is unused at most, and everything when the others are gone."""
-    peers = Peers(10)
-    assert peers.share == 10
-    for in_flight, share in ((0, 10), (3, 7), (9, 5)):
-        peers.heard("w2", {"in_flight": in_flight}, 0.0)
-        peers.count(0.0)
-        assert peers.share == share
-    peers.heard("w3", {"in_flight": 9}, 2.0)
-    peers.count(2.0)
-    assert peers.share == 4
-    peers.count(6.0)
-    assert peers.share == 10
+from gateway.tiers.gossip_state import rest_of, rest_told
 
 
 def test_a_rest_is_told_as_time_left() -> None:

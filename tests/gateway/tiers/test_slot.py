@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from gateway.backends.base import BudgetSpent, Saturated, Unreachable
-from gateway.tiers import Endpoint, SlotRequest
+from gateway.tiers import Endpoint
 from gateway.tiers.slot import SlotQueue, SlotRequest, Waiter
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock
 
