@@ -1,15 +1,15 @@
 """One attempt: acquire a slot, call its endpoint, judge what comes back, and return how it went.
 
 A failed call ends here: the cascade sees an AttemptOutcome, never an exception. The beginning of a stream is held and
-judged in `gateway.cascade.prefix`, then committed in `gateway.cascade.streaming`.
+judged in `gateway.cascade.prefix`, then streamed by `gateway.cascade.streaming`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -17,10 +17,10 @@ from cache.store.deadline import Deadline
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, ContextExceeded, RetriesSpent
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
-from gateway.cascade.early_reject import read_draft
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
+from gateway.cascade.prefix import PrefixBuffer, Rejected, read_draft
 from gateway.cascade.sampling import Samples, samples_for
-from gateway.cascade.streaming import LiveStream, Rejected, open_stream
+from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of, strip_logprobs
 from gateway.off_loop import off_loop
 from gateway.request.context import RequestContext
@@ -40,7 +40,8 @@ class JsonAnswer:
 
     body: bytes
     value: dict[str, Any]
-    sound: bool = True
+    verdict: Assessment
+    sound: bool
 
 
 @dataclass(slots=True)
@@ -54,26 +55,25 @@ class AttemptResult:
     error: BackendError | None = None
 
 
-class Standings(Protocol):
+@dataclass(slots=True)
+class Standing:
     """Relate an attempt that is under way to the other attempts of its request."""
 
-    lost: bool
+    rivals: Callable[[], list[Endpoint]]
+    """Return the endpoints at which other attempts of the request are under way."""
+    takes_over: Callable[[], bool]
+    """Return whether a stronger tier would take over if this attempt's draft were rejected now."""
+    lost: bool = False
     """Whether another answer was served; the attempt is then cancelled though the client has not left."""
-    slot: Slot | None
+    slot: Slot | None = None
     """Its slot, once it has one."""
-
-    def rivals(self) -> list[Endpoint]:
-        """Return the endpoints at which other attempts of the request are under way."""
-
-    def takes_over(self) -> bool:
-        """Whether a stronger tier would take over if this attempt's draft were rejected now."""
 
 
 async def try_attempt(
     request: RequestContext,
     tiers: Mapping[str, Tier],
     attempt: Attempt,
-    standing: Standings,
+    standing: Standing,
     before: Sequence[AttemptResult] = (),
     cosine: Cosine | None = None,
 ) -> AttemptResult:
@@ -107,12 +107,16 @@ async def try_attempt(
             hop.attributes.update(names.of_call(endpoint.config.name, endpoint.config.kind, endpoint.config.model))
             request.ledger.attempts += 1
             backend_request = backend_request_for(request, attempt, endpoint, hop)
-            samples = samples_for(request, attempt, endpoint, cosine)
+            if request.policy.escalate.agreement is not None:
+                samples = samples_for(request, attempt, endpoint, cosine)
             try:
+                answer: JsonAnswer | LiveStream | Rejected
                 if request.features.stream:
-                    result = await _stream(request, tiers, attempt, standing, call, backend_request)
+                    successor = Successor(request, tiers)
+                    answer = await open_stream(request, attempt, call, backend_request, standing.takes_over, successor)
                 else:
-                    result = await _complete(request, attempt, standing, call, backend_request, samples)
+                    answer = await _complete(request, attempt, standing, call, backend_request, samples)
+                result = _result_of(attempt, endpoint, answer)
             except BackendError as error:
                 call.close(error)
                 result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
@@ -130,11 +134,11 @@ async def try_attempt(
 async def _complete(
     request: RequestContext,
     attempt: Attempt,
-    standing: Standings,
+    standing: Standing,
     call: BackendCall,
     backend_request: BackendRequest,
     samples: Samples | None,
-) -> AttemptResult:
+) -> JsonAnswer | Rejected:
     """Get a whole answer and judge it. Raises BackendError."""
     endpoint = call.slot.endpoint
     try:
@@ -147,7 +151,7 @@ async def _complete(
         raise BudgetSpent(attempt.timeout_s) from None
     if isinstance(answer, Rejected):
         call.close("rejected")
-        return AttemptResult(attempt, AttemptOutcome("low_confidence", answer.reason, answer.confidence), endpoint)
+        return answer
     # The call is booked by now: the client may leave while samples are waited for.
     value, body = answer.value, answer.raw
     verdict = await _judge(request, attempt, endpoint, value, call.hop, samples)
@@ -155,27 +159,32 @@ async def _complete(
         strip_logprobs(value)
     if backend_request.ask_logprobs or not body:
         body = orjson.dumps(value)
-    kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
-    outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
-    return AttemptResult(attempt, outcome, endpoint, JsonAnswer(body, value, answer.sound))
+    return JsonAnswer(body, value, verdict, answer.sound)
 
 
-async def _stream(
+async def open_stream(
     request: RequestContext,
-    tiers: Mapping[str, Tier],
     attempt: Attempt,
-    standing: Standings,
     call: BackendCall,
     backend_request: BackendRequest,
-) -> AttemptResult:
-    """Open a stream and judge its beginning. Raises BackendError."""
-    endpoint = call.slot.endpoint
-    opened = await open_stream(request, attempt, call, backend_request, standing.takes_over, Successor(request, tiers))
-    if isinstance(opened, Rejected):
-        return AttemptResult(attempt, AttemptOutcome("low_confidence", opened.reason, opened.confidence), endpoint)
-    kind: OutcomeKind = "accepted" if opened.verdict.accepted else "low_confidence"
-    outcome = AttemptOutcome(kind, opened.verdict.reason, opened.verdict.confidence, kept=True)
-    return AttemptResult(attempt, outcome, endpoint, opened)
+    takes_over: Callable[[], bool],
+    successor: Successor | None,
+) -> LiveStream | Rejected:
+    """Open, hold and judge one stream. Raises BackendError while nothing is committed.
+
+    A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. The
+    `successor` finds another call to go on with the stream should it break; without it a break ends the stream.
+    """
+    prefix = PrefixBuffer(request, attempt, call)
+    await prefix.fill(backend_request)
+    verdict = await prefix.judge()
+    if verdict.accepted or attempt.final or not takes_over():
+        call.keep_open()
+        return LiveStream(
+            request, attempt, call, prefix.events, verdict, strip=backend_request.ask_logprobs, successor=successor
+        )
+    call.close("rejected")
+    return Rejected(verdict.reason, verdict.confidence)
 
 
 async def _judge(
@@ -262,7 +271,7 @@ def _describe_outcome(hop: Hop, outcome: AttemptOutcome) -> None:
         hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
 
 
-def _end_cancelled(hop: Hop, standing: Standings) -> None:
+def _end_cancelled(hop: Hop, standing: Standing) -> None:
     hop.attributes[names.OUTCOME] = names.LOST if standing.lost else "caller_gone"
     hop.end(None if standing.lost else "client_gone")
 
@@ -271,6 +280,14 @@ def _without_frames(error: BackendError) -> BackendError:
     """Return the error without its traceback: the frames and the error would keep each other until collected."""
     error.__traceback__ = error.__context__ = None
     return error
+
+
+def _result_of(attempt: Attempt, endpoint: Endpoint, answer: JsonAnswer | LiveStream | Rejected) -> AttemptResult:
+    if isinstance(answer, Rejected):
+        return AttemptResult(attempt, AttemptOutcome("low_confidence", answer.reason, answer.confidence), endpoint)
+    verdict = answer.verdict
+    kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
+    return AttemptResult(attempt, AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True), endpoint, answer)
 
 
 def _outcome_of(error: BackendError) -> AttemptOutcome:

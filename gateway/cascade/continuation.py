@@ -13,7 +13,7 @@ another endpoint too, and one whose context is full holds no more there, so afte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -37,6 +37,7 @@ from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
 from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
+from routing.cascade import Attempt
 from routing.decide import needs
 from routing.tokens import room_needed
 
@@ -68,20 +69,19 @@ class Continued:
     events: list[Event]
 
 
-GoOn = Callable[[Broken], Awaitable[Continued | None]]
-"""Opens a call that goes on with a broken stream; returns None when none can."""
-
-
 class Successor:
-    """Open the call that goes on with one request's stream, once; see the module's docstring. A `GoOn`."""
+    """Open the call that goes on with one request's broken stream."""
 
     def __init__(self, request: RequestContext, tiers: Mapping[str, Tier]) -> None:
         self._request = request
         self._tiers = tiers
 
-    async def __call__(self, broken: Broken) -> Continued | None:
-        """Return the call that goes on, or None. Cancelled with its request, at any moment, it leaves nothing open."""
-        request = self._request
+    async def take_over(self, error: BackendError, attempt: Attempt, call: BackendCall) -> Continued | None:
+        """Return a call that goes on with the stream of `call`, which `error` broke; None when none can.
+
+        Cancelled with its request, at any moment, it leaves nothing open.
+        """
+        request, broken = self._request, Broken(error, attempt.tier, call.slot.endpoint, attempt.number, call.state)
         if not _may_go_on(request, broken):
             return None
         avoid: set[Endpoint] = {broken.endpoint}

@@ -16,13 +16,13 @@ from typing import Final
 from cache.planning.plan import CachePlan
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
-from gateway.cascade.attempt import AttemptResult, JsonAnswer, try_attempt
+from gateway.cascade.attempt import AttemptResult, JsonAnswer, Standing, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from gateway.request.context import RequestContext
-from gateway.tiers import Endpoint, Slot, Tier
+from gateway.tiers import Endpoint, Tier
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
 from routing.confidence.agreement import Cosine
 from routing.decide import NoTierError
@@ -33,30 +33,6 @@ _STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
 """Answers that came about as the policy wanted; only these are stored for other requests."""
 _LOSERS_S = 0.05
 """How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
-
-
-@dataclass(slots=True)
-class AttemptStanding:
-    """How one attempt stands among the others, while it is under way."""
-
-    run: CascadeRun
-    lost: bool = False
-    """Another answer has gone out: the cancellation that comes with it is not the client's."""
-    slot: Slot | None = None
-
-    def rivals(self) -> list[Endpoint]:
-        """Where the other attempts of the request are now."""
-        return self.run.endpoints()
-
-    def takes_over(self) -> bool:
-        """Whether a stronger tier would take over, were the draft turned down now."""
-        return self.run.takes_over()
-
-
-@dataclass(slots=True)
-class _Running:
-    attempt: Attempt
-    standing: AttemptStanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +87,7 @@ class CascadeRun:
             decision, request.policy, routed.health, stream=request.features.stream, priors=routed.priors, racing=racing
         )
         self._tried: dict[int, AttemptResult] = {}
-        self._running: dict[asyncio.Task[AttemptResult], _Running] = {}
+        self._running: dict[asyncio.Task[AttemptResult], Standing] = {}
         self._began = 0.0
         self._served: AttemptResult | None = None
 
@@ -139,7 +115,7 @@ class CascadeRun:
                 cascade.began()
             step = cascade.next(request.left(), time.monotonic() - self._began)
             if isinstance(step, Attempt) and step.alone:
-                self._ended(await self._try(step, AttemptStanding(self)))
+                self._ended(await self._try(step, Standing(self.endpoints, self.takes_over)))
             elif isinstance(step, Attempt):
                 self._start(step)
             elif isinstance(step, Wait):
@@ -157,13 +133,13 @@ class CascadeRun:
 
     def endpoints(self) -> list[Endpoint]:
         """Where attempts are under way."""
-        return [one.standing.slot.endpoint for one in self._running.values() if one.standing.slot is not None]
+        return [one.slot.endpoint for one in self._running.values() if one.slot is not None]
 
     async def aclose(self) -> None:
         """Ends what is under way, closes the streams that nobody gets, and books them."""
         losers = tuple(self._running)
         for task in losers:
-            self._running[task].standing.lost = not self._request.client.gone
+            self._running[task].lost = not self._request.client.gone
             task.cancel()
         try:
             if losers:
@@ -174,27 +150,27 @@ class CascadeRun:
         finally:
             for task in losers:
                 if task.done() and not task.cancelled() and task.exception() is None:
-                    self._tried[self._running[task].attempt.number] = task.result()
+                    self._tried[task.result().attempt.number] = task.result()
             for one in self._tried.values():
                 if one is not self._served and isinstance(one.answer, LiveStream):
                     one.answer.lose()
             self._running.clear()
 
-    async def _try(self, attempt: Attempt, standing: AttemptStanding) -> AttemptResult:
+    async def _try(self, attempt: Attempt, standing: Standing) -> AttemptResult:
         before = tuple(self._tried.values())
         runner = self._runner
         return await try_attempt(self._request, runner.tiers, attempt, standing, before, runner.cosine)
 
     def _start(self, attempt: Attempt) -> None:
-        standing = AttemptStanding(self)
+        standing = Standing(self.endpoints, self.takes_over)
         task = asyncio.create_task(self._try(attempt, standing), name="tierline.attempt")
-        self._running[task] = _Running(attempt, standing)
+        self._running[task] = standing
         if not attempt.role:
             self._began = time.monotonic()
 
     def _has_begun(self) -> bool:
         """Whether a first token is here, though it is held yet: its backend is slow no longer."""
-        return any(one.standing.slot is not None and one.standing.slot.has_begun for one in self._running.values())
+        return any(one.slot is not None and one.slot.has_begun for one in self._running.values())
 
     async def _wait(self, for_s: float | None) -> None:
         done, _ = await asyncio.wait(self._running, timeout=for_s, return_when=asyncio.FIRST_COMPLETED)

@@ -10,17 +10,14 @@ end       the finish and [DONE]; or, when no call goes on, an error event and no
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from gateway.accounting import settle
-from gateway.backends.base import BackendError, BackendRequest, Degenerate, Event, InvalidReply, Truncated
+from gateway.backends.base import BackendError, Degenerate, Event, InvalidReply, Truncated
 from gateway.cascade.call import BackendCall
-from gateway.cascade.continuation import Broken, GoOn
-from gateway.cascade.prefix import PrefixBuffer
 from gateway.cascade.watchdog import Watchdog
 from gateway.chat.completions import DONE_EVENT, Usage, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
@@ -30,36 +27,8 @@ from gateway.telemetry import names
 from routing.cascade import Attempt
 from routing.confidence.judge import Assessment
 
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Say why a draft was not good enough; its call is cancelled."""
-
-    reason: str
-    confidence: float | None
-
-
-async def open_stream(
-    request: RequestContext,
-    attempt: Attempt,
-    call: BackendCall,
-    backend_request: BackendRequest,
-    takes_over: Callable[[], bool],
-    go_on: GoOn | None = None,
-) -> LiveStream | Rejected:
-    """Open, hold and judge one stream. Raises BackendError while nothing is committed.
-
-    A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. `go_on`
-    finds another call that goes on with the stream should it break; without it a break ends the stream.
-    """
-    prefix = PrefixBuffer(request, attempt, call)
-    await prefix.fill(backend_request)
-    verdict = await prefix.judge()
-    if verdict.accepted or attempt.final or not takes_over():
-        call.keep_open()
-        return LiveStream(request, attempt, call, prefix, verdict, strip=backend_request.ask_logprobs, go_on=go_on)
-    call.close("rejected")
-    return Rejected(verdict.reason, verdict.confidence)
+if TYPE_CHECKING:
+    from gateway.cascade.continuation import Successor
 
 
 class LiveStream:
@@ -73,19 +42,19 @@ class LiveStream:
         request: RequestContext,
         attempt: Attempt,
         call: BackendCall,
-        prefix: PrefixBuffer,
+        held: list[Event],
         verdict: Assessment,
         *,
         strip: bool,
-        go_on: GoOn | None = None,
+        successor: Successor | None,
     ) -> None:
-        """`strip`: the log-probabilities were asked for by the gateway, and are not the client's to see."""
+        """`held` are the events read so far. `strip`: the gateway asked for the log-probabilities, not the client."""
         self._request = request
         self._attempt = attempt
         self._call = call
-        self._state = prefix.state
-        self._held = prefix.events
-        self._go_on = go_on
+        self._state = call.state
+        self._held = held
+        self._successor = successor
         self._include_usage = wants_usage(request.body)
         self._first_call: BackendCall | None = None
         self._continued_by = ""
@@ -173,9 +142,8 @@ class LiveStream:
         self._broken = broken
         call.close(broken, broken.error_type)
         continued = None
-        if self._go_on is not None and self._first_call is None and not state.finished:
-            tier, number = self._attempt.tier, self._attempt.number
-            continued = await self._go_on(Broken(broken, tier, call.slot.endpoint, number, state))
+        if self._successor is not None and self._first_call is None and not state.finished:
+            continued = await self._successor.take_over(broken, self._attempt, call)
         if continued is None:
             self.end = broken.error_type
             return None

@@ -6,24 +6,16 @@ import asyncio
 
 import pytest
 
-from gateway.cascade.attempt import try_attempt
-from gateway.tiers import Endpoint, Slot, Tier
+from gateway.cascade.attempt import Standing, try_attempt
+from gateway.tiers import Tier
 from routing.cascade import Attempt
 from tests.gateway.cascade.test_streaming import Run
 from tests.support.upstream import Upstream
 
 
-class Alone:
+def alone() -> Standing:
     """The standing of an attempt that nothing runs beside, and that a stronger tier would take over from."""
-
-    lost = False
-    slot: Slot | None = None
-
-    def rivals(self) -> list[Endpoint]:
-        return []
-
-    def takes_over(self) -> bool:
-        return True
+    return Standing(rivals=list, takes_over=lambda: True)
 
 
 async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
@@ -39,7 +31,7 @@ async def test_an_answer_is_booked_though_the_client_leaves_before_its_verdict(
     monkeypatch.setattr("gateway.cascade.attempt.check_schemas", never)
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
-    task = asyncio.create_task(try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, Alone()))
+    task = asyncio.create_task(try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, alone()))
     await asyncio.wait_for(judging.wait(), 5)
     task.cancel()
     await asyncio.wait([task])
@@ -59,6 +51,6 @@ async def test_a_fault_of_our_own_gives_the_place_back(upstream: Upstream, monke
     run = Run(upstream.url, {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}, 10.0, "5s")
     attempt = Attempt(1, "local", 5.0, 5.0, judged=True, final=False)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, Alone())
+        await try_attempt(run.request, {"local": Tier("local", [run.endpoint])}, attempt, alone())
     assert run.endpoint.in_flight == 0
     await run.endpoint.aclose()

@@ -13,9 +13,10 @@ import pytest
 from gateway.backends.base import TimedOut, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.cascade.attempt import backend_request_for
+from gateway.cascade.attempt import backend_request_for, open_stream
 from gateway.cascade.call import BackendCall
-from gateway.cascade.streaming import LiveStream, Rejected, open_stream
+from gateway.cascade.prefix import Rejected
+from gateway.cascade.streaming import LiveStream
 from gateway.config.schema import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
@@ -81,7 +82,7 @@ class Run:
         slot = self.endpoint.take(SlotRequest(stream=True))
         with BackendCall(self.request.ledger, slot, self.hop, self.request.features.approx_tokens) as call:
             backend_request = backend_request_for(self.request, attempt, self.endpoint, self.hop)
-            return await open_stream(self.request, attempt, call, backend_request, lambda: True)
+            return await open_stream(self.request, attempt, call, backend_request, lambda: True, None)
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
