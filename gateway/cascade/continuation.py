@@ -1,7 +1,7 @@
 """Find another call to go on with a committed stream that broke, before the client notices the break.
 
 What the policy wants (`escalate.stream.on_break`):
-    continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.handover`)
+    continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.continued_text`)
     correct    a stronger tier answers afresh, after a mark that says so
     error      no other call is made
 A stream of which the client has no text yet (its role, at most) is simply requested once more, from any backend.
@@ -30,8 +30,7 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.call import BackendCall
-from gateway.cascade.handover import Way, handed_over, without_loop
-from gateway.cascade.overlap import Overlap, mend
+from gateway.cascade.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
 from gateway.chat.stream_state import StreamState
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
@@ -177,7 +176,7 @@ class Successor:
                 raise
             call.note_first_token()
             # Its chunks are fitted to the text before them.
-            call.state.follow(broken.state, partial(mend, overlap=overlap))
+            call.state.follow(broken.state, partial(fit_to_text, overlap=overlap))
             call.keep_open()
         hop.attributes[names.OUTCOME] = "accepted"
         hop.attributes[names.REASON] = f"attempt {broken.number} broke off ({broken.error.error_type}); {how}"
@@ -226,8 +225,8 @@ def _backend_request(
             0,
         )
     text, tokens = broken.state.text, broken.state.text_tokens
-    handed = without_loop(text) if isinstance(broken.error, Degenerate) else text
-    body = handed_over(request.body, handed, tokens, how)
+    beginning = without_loop(text) if isinstance(broken.error, Degenerate) else text
+    body = continuing_body(request.body, beginning, tokens, how)
     return BackendRequest(body, ask_logprobs=False, traceparent=traceparent, large=request.large), Overlap(text), tokens
 
 

@@ -33,8 +33,8 @@ _TAIL_BLOCKS: Final = 8
 _TAIL_CHARACTERS: Final = 2048
 _LOOKS: Final = 3
 
-Mend = Callable[[dict[str, Any]], bool]
-"""Fits a chunk of a second backend to the text before it, in place; False when nothing of it is left."""
+FitChunk = Callable[[dict[str, Any]], bool]
+"""Fit a chunk of a second backend to the text before it, in place; return False when nothing of it is left."""
 
 
 class StreamState:
@@ -47,6 +47,7 @@ class StreamState:
         "_created",
         "_done",
         "_fingerprint",
+        "_fit",
         "_functions",
         "_id",
         "_joined",
@@ -54,7 +55,6 @@ class StreamState:
         "_logprobs",
         "_looks",
         "_looks_for_loops",
-        "_mend",
         "_model",
         "_odd_content",
         "_open",
@@ -112,7 +112,7 @@ class StreamState:
         self._model: str | None = None
         self._created: int | None = None
         self._fingerprint: str | None = None
-        self._mend: Mend | None = None
+        self._fit: FitChunk | None = None
         self._answer: Assembler | None = None
 
     def add(self, chunk: dict[str, Any]) -> None:
@@ -253,12 +253,12 @@ class StreamState:
         self._strip = strip_logprobs
         self._drop_evidence()
 
-    def follow(self, broken: StreamState, mend: Mend) -> None:
-        """Go on with a broken stream: its id, model, time and fingerprint stay, and `mend` fits each chunk to it."""
+    def follow(self, broken: StreamState, fit: FitChunk) -> None:
+        """Go on with a broken stream: its id, model, time and fingerprint stay; `fit` adapts each chunk to its text."""
         self._id, self._model, self._created = broken._id, broken._model, broken._created
         self._fingerprint = broken._fingerprint
         self.last = broken.last
-        self._mend = mend
+        self._fit = fit
         self._drop_evidence()
 
     def outgoing(self, chunk: dict[str, Any], data: bytes) -> bytes:
@@ -289,12 +289,12 @@ class StreamState:
                 if "logprobs" in choice:
                     del choice["logprobs"]
                     changed = True
-        if self._mend is not None:
+        if self._fit is not None:
             chunk.pop("system_fingerprint", None)
             if self._fingerprint is not None:
                 chunk["system_fingerprint"] = self._fingerprint
             changed = True
-            if not self._mend(chunk):
+            if not self._fit(chunk):
                 return b""
         self.last = chunk
         if self._answer is not None:

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from gateway.cascade.continuation import CORRECTED
-from gateway.cascade.handover import GO_ON
+from gateway.cascade.continued_text import GO_ON
 from tests.integration.test_path import traced
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cascade.handover import GO_ON, Way, handed_over, without_loop
-from gateway.cascade.overlap import Overlap, mend
+from gateway.cascade.continued_text import GO_ON, Overlap, Way, continuing_body, fit_to_text, without_loop
 
 USER = {"role": "user", "content": "Tell me of the sea."}
 SAID = "The sea is wide, and the sea is deep, and it is"
@@ -20,7 +19,7 @@ def body(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("way", ["prefill", "continue_final_message"])
 def test_the_text_is_the_models_own_beginning(way: Way) -> None:
     """The assistant's message comes last, without the white space at its end; vLLM is told what that means."""
-    found = handed_over(body(top_k=3), SAID + " \n", 12, way)
+    found = continuing_body(body(top_k=3), SAID + " \n", 12, way)
     assert found["messages"] == [USER, {"role": "assistant", "content": SAID}]
     assert found["top_k"] == 3
     flags = {name: found[name] for name in ("add_generation_prompt", "continue_final_message") if name in found}
@@ -31,29 +30,29 @@ def test_the_text_is_the_models_own_beginning(way: Way) -> None:
 
 def test_the_rest_is_asked_for_in_words() -> None:
     """A backend that takes no beginning gets the text as it is, and a user message that asks for the rest."""
-    found = handed_over(body(), SAID, 12, "prompt")
+    found = continuing_body(body(), SAID, 12, "prompt")
     assert found["messages"] == [USER, {"role": "assistant", "content": SAID}, {"role": "user", "content": GO_ON}]
 
 
 def test_a_beginning_of_the_clients_own_is_joined() -> None:
     """Where the client began the answer itself, its beginning and what was said are one message."""
     messages = [USER, {"role": "assistant", "content": "Once upon a time"}]
-    found = handed_over(body(messages=messages), " there was", 2, "prefill")
+    found = continuing_body(body(messages=messages), " there was", 2, "prefill")
     assert found["messages"] == [USER, {"role": "assistant", "content": "Once upon a time there was"}]
     assert messages[1]["content"] == "Once upon a time"
 
 
 def test_the_token_limits_shrink() -> None:
     """What was said counts against the limits, and one token is always left."""
-    found = handed_over(body(max_tokens=100, max_completion_tokens=5), SAID, 12, "prefill")
+    found = continuing_body(body(max_tokens=100, max_completion_tokens=5), SAID, 12, "prefill")
     assert (found["max_tokens"], found["max_completion_tokens"]) == (88, 1)
-    assert "max_tokens" not in handed_over(body(), SAID, 12, "prefill")
+    assert "max_tokens" not in continuing_body(body(), SAID, 12, "prefill")
 
 
 @pytest.mark.parametrize(("way", "kept"), [("prefill", True), ("continue_final_message", False)])
 def test_a_grammar_does_not_begin_anew(way: Way, kept: bool) -> None:
     """llama.cpp leads its grammar through the beginning; vLLM's would ask for the first bracket once more."""
-    found = handed_over(body(response_format={"type": "json_object"}), '{"a": ', 3, way)
+    found = continuing_body(body(response_format={"type": "json_object"}), '{"a": ', 3, way)
     assert ("response_format" in found) is kept
 
 
@@ -135,18 +134,18 @@ def chunk(finish: str | None = None, **delta: Any) -> dict[str, Any]:
 def test_a_second_beginning_is_no_chunk() -> None:
     """The second half has no role, no thoughts of its own, and no chunk that says nothing."""
     overlap = Overlap(SAID)
-    assert not mend(chunk(role="assistant", content=""), overlap)
-    assert not mend(chunk(reasoning_content="They want more."), overlap)
+    assert not fit_to_text(chunk(role="assistant", content=""), overlap)
+    assert not fit_to_text(chunk(reasoning_content="They want more."), overlap)
     first = chunk(role="assistant", content=" full")
-    assert mend(first, overlap)
+    assert fit_to_text(first, overlap)
     assert first == chunk(content=" full")
-    assert not mend({"choices": []}, overlap)
+    assert not fit_to_text({"choices": []}, overlap)
 
 
 def test_what_is_held_goes_out_with_the_finish() -> None:
     """A second half that ends while it is held loses nothing."""
     overlap = Overlap(SAID)
-    assert not mend(chunk(content="the sea"), overlap)
+    assert not fit_to_text(chunk(content="the sea"), overlap)
     last = chunk(finish="stop")
-    assert mend(last, overlap)
+    assert fit_to_text(last, overlap)
     assert last == chunk(finish="stop", content="the sea")
