@@ -161,8 +161,10 @@ class Successor:
         how = self._how(broken, slot.endpoint)
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
         hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, slot.endpoint, broken, number, timeout_s))
-        backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
-        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens + given) as call:
+        with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
+            # Within the block, so that a fault of our own gives the slot back.
+            backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
+            call.tokens_in += given
             try:
                 events = await _first_events(request, call, backend_request, timeout_s)
             except BackendError as error:

@@ -1,24 +1,22 @@
-"""A stream on its way through: held, judged, committed, and then watched to its end.
+"""Pass a committed stream on to its client, and watch it to its end.
 
-hold      the first events are kept back until there are enough tokens, or long enough since the first one
-judge     the tokens so far are scored; a draft that is not good enough is cancelled, the client having seen nothing
-commit    what was held goes out, then every event as it comes, each in one write, all under one id, model and time
-break     the upstream fails, falls silent, or repeats itself: another call goes on if it can (`continuation`)
-end       the finish and [DONE]; or, when no call goes on, an error event and no [DONE]
+The beginning, which `gateway.cascade.prefix` held and judged, goes out first, then every event as it comes, each in one
+write, all under one id, model and time. Where the upstream fails, falls silent or repeats itself, another call goes on
+if it can (`gateway.cascade.continuation`). The stream ends with the finish and [DONE], or with an error event alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway.accounting import settle
-from gateway.backends.base import BackendError, Degenerate, Event, InvalidReply, Truncated
+from gateway.backends.base import BackendError, DeadlinePassed, Degenerate, Event, InvalidReply, TimedOut, Truncated
 from gateway.cascade.call import BackendCall
-from gateway.cascade.watchdog import Watchdog
 from gateway.chat.completions import DONE_EVENT, Usage, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.errors import stream_error
@@ -31,8 +29,11 @@ if TYPE_CHECKING:
     from gateway.cascade.continuation import Successor
 
 
+_LEAST_WATCH_S: Final = 0.01
+
+
 class LiveStream:
-    """Pass a committed stream on to its client.
+    """Hold a committed stream.
 
     `events()` is read once, by the reply; `close()` ends the stream however the reply went.
     """
@@ -171,8 +172,8 @@ class LiveStream:
         return [b"data: %b\n\n" % orjson.dumps(totals), ending]
 
     def _watch(self) -> Watchdog:
-        idle_s = self._call.slot.endpoint.config.idle_timeout
-        return Watchdog(self._request.deadline, idle_s, self._give_up, self._request.client)
+        request, idle_s = self._request, self._call.slot.endpoint.config.idle_timeout
+        return Watchdog(request.deadline, idle_s, request.client.stall_s, self._give_up, self._client_stalled)
 
     def _give_up(self, error: BackendError) -> None:
         """End the call now, for the watchdog: its slot is free however long the client takes to read what is here."""
@@ -181,6 +182,11 @@ class LiveStream:
             self._call.close("answered", "done")
         else:
             self._call.close(error, error.error_type)
+
+    def _client_stalled(self) -> None:
+        """Drop the client and end the call, which holds its slot though nobody reads."""
+        self._request.client.drop()
+        self.close()
 
     def _totals(self) -> dict[str, Any]:
         """Return the usage of the whole stream: the backend's own report, else our count, marked as estimated."""
@@ -207,3 +213,67 @@ def _added_up(*parts: Usage) -> dict[str, Any]:
     if any(part.estimated for part in parts):
         counted["estimated"] = True
     return counted
+
+
+class Watchdog:
+    """Watch a committed stream: end it where its backend is silent, its deadline passes, or its client does not read.
+
+    idle       the backend sends nothing while the stream waits for it: the call ends, and the backend is to blame
+    deadline   the request's time is over: the call ends, and nobody is to blame
+    stall      the client does not read what it was sent: it is dropped, and the call ends
+
+    The stream sets `reading` and `since` itself around each read, as a method call would double what the watch costs.
+    The watchdog looks at them only as often as one of its limits may have run out.
+    """
+
+    def __init__(
+        self,
+        deadline: float,
+        idle_s: float,
+        stall_s: float,
+        give_up: Callable[[BackendError], None],
+        on_stall: Callable[[], None],
+    ) -> None:
+        self._deadline = deadline
+        self._idle_s = idle_s
+        self._give_up = give_up
+        self._on_stall = on_stall
+        self._stall_s = stall_s
+        self._late = False
+        self.reading = False
+        """Whether the stream waits for its backend; else it waits for its client."""
+        self.since = monotonic()
+        """Since when it waits for the one or the other, in `time.monotonic()` seconds."""
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._wait(), self._check)
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._timer.cancel()
+        self._give_up = self._on_stall = _nobody  # the stream, which holds this, can go without the collector
+
+    def _wait(self) -> float:
+        # Waiting for the client may at any moment become waiting for the backend: the smaller limit says when to look.
+        limit = self.since + (self._idle_s if self.reading else min(self._idle_s, self._stall_s))
+        if not self._late:
+            limit = min(limit, self._deadline)
+        return max(_LEAST_WATCH_S, limit - monotonic())
+
+    def _check(self) -> None:
+        now = monotonic()
+        silent = now - self.since
+        if self.reading and silent >= self._idle_s:
+            self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
+            return
+        if not self.reading and silent >= self._stall_s:
+            self._on_stall()
+            return
+        if now >= self._deadline and not self._late:
+            # The client gets the error event after what it has yet to read.
+            self._late = True
+            self._give_up(DeadlinePassed("the deadline has passed"))
+        self._timer = self._loop.call_later(self._wait(), self._check)
+
+
+def _nobody(*_: object) -> None:
+    """Do nothing: the watch is over."""

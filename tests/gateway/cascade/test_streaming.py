@@ -459,3 +459,20 @@ async def test_an_unchanged_chunk_is_passed_byte_for_byte(begin: Begin) -> None:
     with raw_upstream(sse(odd, finish(0), "[DONE]")) as server:
         writes = await written(await begin(server.url).committed(judged=False))
     assert writes[0] == f"data: {odd}\n\n".encode()
+
+
+async def test_a_client_that_does_not_read_holds_no_slot(begin: Begin, upstream: Upstream) -> None:
+    """The call ends with the stall limit, whatever becomes of the task that sends the stream."""
+    upstream.default = Reply(text=LONG)
+    run = begin()
+    run.request.client.stall_s = 0.05
+    stream = await run.committed()
+    events = stream.events()
+    await anext(events)
+    async with asyncio.timeout(5):
+        while run.endpoint.in_flight:
+            await asyncio.sleep(0.01)
+    assert run.request.client.gone
+    assert run.hop.attributes[names.STREAM_END] == "client_cancel"
+    await events.aclose()
+    stream.close()
