@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from cache.text import embedded_text as payload
-from cache.text import words
+from cache.text.reading import FAINT, LISTS, word_set
 from cache.text.volatile import is_volatile
 from policies.caching import CachePolicy
 
@@ -34,6 +34,7 @@ _LEANS = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_POINTING_BACK = word_set(LISTS["pointing_back"])
 _VOLATILE = "volatile"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
@@ -130,10 +131,10 @@ def _why_not_asked(question: str, in_conversation: bool) -> str:
     """Return the reason as above; cached, because a request needs it before embedding, lookup and write."""
     tokens = _WORD.findall(question.lower())
     seen = frozenset(tokens)
-    own = len(seen - words.FAINT)
+    own = len(seen - FAINT)
     if _LEANS.match(question) or own == 0:
         return "follow_up"
-    if not seen.isdisjoint(words.POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
+    if not seen.isdisjoint(_POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
         return "follow_up"
     pairs = frozenset(pairwise(tokens))
     if is_volatile(question):

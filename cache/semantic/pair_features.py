@@ -15,7 +15,7 @@ from itertools import product
 from typing import Final, Protocol
 
 from cache.text.normalized_question import DIRECTIONS, OPPOSITES, NormalizedQuestion, Word, gist, grams_of
-from cache.text.words import word_set
+from cache.text.reading import word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import Final
 
-from cache.text.words import pair_set, word_set
+from cache.text.reading import LISTS, groups_of, word_set
 
 _SIGNS = re.compile(
     r"""["“”„«»‹›「」『』`{};]       # quotes and code; 5" matches too, at the cost of a miss
@@ -23,50 +23,14 @@ _SIGNS = re.compile(
     """,
     re.VERBOSE,
 )
-_POLITE: Final = word_set(
-    """a ahead and are be can could d do for go hello help hey hi i if just kindly let like ll me mind my need now ok
-    okay our please so the then to try us want we will would you your"""
-)
-"""What may come before the task: `could you please`, `I want you to`, `help me`."""
-_ASKS_LEAVE: Final = frozenset((may, who) for may in ("can", "could", "do", "would", "if") for who in ("i", "we")) | {
-    ("if", "you"),
-    ("in", "order"),
-}
-_TASKS: Final = word_set(
-    """add alphabetise alphabetize analyse analyze annotate calculate capitalise capitalize change check classify clean
-    complete compute condense continue convert copy correct count cut decipher decode decrypt delete divide echo edit
-    elaborate encode encrypt evaluate expand extract factor factorise factorize fill finish fix format improve insert
-    interpret join label lowercase make mark modify multiply order parse polish print proofread punctuate put read
-    reformat reformulate remove render repeat replace reverse review rewrite round say shorten simplify solve sort split
-    subtract summarise summarize tag tidy title transform translate transcribe trim truncate turn type uppercase verify
-    write"""
-)
-"""Verbs that, at the beginning of a request, name work on what follows. `How do I convert ...` is a question."""
-_DESCRIBING: Final = word_set(
-    """a all an any both each every her his how if its my our out some sure that the their these this those what whether
-    which why your"""
-)
-"""After one of these a task describes its object (`remove the staging environment`), which is not the text itself."""
-_ON_ITS_WORDS: Final = word_set(
-    """capitalise capitalize correct count decipher decode decrypt echo encode encrypt print proofread punctuate put
-    read repeat reverse say title type"""
-)
-"""Tasks that work on exactly the words that follow, whatever they are: `print the end`."""
-_OF_TEXT: Final = word_set(
-    """translate translated translates translating translation spell spelled spelling spelt misspelled pronounce
-    pronounced pronunciation rhyme rhymes rhyming anagram anagrams palindrome palindromes syllable syllables letter
-    letters vowel vowels consonant consonants uppercase lowercase capitalise capitalize rewrite
-    rephrase reword paraphrase proofread summarise summarize conjugate conjugation transliterate verbatim grammar
-    grammatical grammatically punctuation sentence sentences phrase phrases paragraph plural singular tense verb noun
-    adjective adverb prefix suffix synonym synonyms antonym antonyms homophone homophones etymology idiom regex regexp
-    übersetze übersetzen übersetz buchstabiere traduis traduisez traduire traduce traducir traduzca traduza
-    traduzir traduci"""
-)
-"""Words about language: the words around one are mentioned, not only used."""
-_PAIRS: Final = pair_set(
-    """the word; a word; word for; words for; words that; words with; you say; to say; we say; i say; one say;
-    in reverse; many words; many times; many digits; many characters; characters in"""
-)
+_LISTS: Final = LISTS["payload"]
+_POLITE: Final = word_set(_LISTS["polite"])
+_ASKS_LEAVE: Final = frozenset(groups_of(_LISTS["asks_leave"]))
+_TASKS: Final = word_set(_LISTS["tasks"])
+_DESCRIBING: Final = word_set(_LISTS["describing"])
+_ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
+_OF_TEXT: Final = word_set(_LISTS["of_text"])
+_PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 
 
 def carried(question: str, words: Sequence[str], seen: Set[str], pairs: Set[tuple[str, ...]]) -> bool:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Final
 
-from cache.text import thesaurus, words
-from cache.text.reading import QuestionReading, read
+from cache.text import thesaurus
+from cache.text.reading import FAINT, FOREIGN, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap, word_set
 
 
 def _phrases() -> dict[str, re.Pattern[str]]:
@@ -83,11 +83,9 @@ _FRAMES: Final = (
     ),
     (re.compile(r"^\s*(?:how|where)\s+to\s+go\s+about\s+|^\s*howto\s+go\s+about\s+", re.IGNORECASE), "howto "),
 )
-_SOFT_NEGATIONS: Final = words.word_set(
-    "stop avoid refuse fail lack lacks lacking hardly barely rarely seldom minus non"
-)
-_SOFT_TIMES: Final = words.word_set("already still yet again always often sometimes ago day days future")
-_FUNCTION_VALUES: Final = frozenset(words.FUNCTION.values()) | (words.FAINT - thesaurus.VAGUE) | thesaurus.FILLERS
+_SOFT_NEGATIONS: Final = word_set("stop avoid refuse fail lack lacks lacking hardly barely rarely seldom minus non")
+_SOFT_TIMES: Final = word_set("already still yet again always often sometimes ago day days future")
+_FUNCTION_VALUES: Final = frozenset(FUNCTION.values()) | (FAINT - thesaurus.VAGUE) | thesaurus.FILLERS
 _SILENT: Final = thesaurus.FILLERS - {"be", "am", "else"}
 _MARKS: Final = frozenset("()[]{}\\/|&*~`_")
 """Symbols that rarely belong to a calculation; the others ($, %, +, =) do."""
@@ -158,7 +156,7 @@ def rephrased(text: str) -> str:
             text = phrases.sub(_instead, text)
     if ":00" in text:
         text = _FULL_HOUR.sub(r"\1", text)
-    text = words.unwrap(text)
+    text = unwrap(text)
     for pattern, instead in _FRAMES:
         text = pattern.sub(instead, text, count=1)
     return text
@@ -198,8 +196,8 @@ def senses_of(word: str, root: str) -> tuple[str, ...]:
 def _table() -> dict[str, tuple[str, ...]]:
     table = {}
     for word, heads in thesaurus.SYNONYM.items():
-        groups = tuple(root_of(words.stem(head)) for head in heads)
-        for form in (word, words.stem(word)):
+        groups = tuple(root_of(stem(head)) for head in heads)
+        for form in (word, stem(word)):
             table[form] = groups if len(groups) == 1 else (root_of(form), *groups)
     return table
 
@@ -212,8 +210,8 @@ for _form in sorted(_SENSES, key=len):
 
 def _listed(word: str) -> tuple[str, ...]:
     """Return the senses meant where a table below lists a word: its own, and the first of its groups'."""
-    stem = words.stem(word)
-    return senses_of(stem, root_of(stem))[:2]
+    form = stem(word)
+    return senses_of(form, root_of(form))[:2]
 
 
 OPPOSITES: Final = frozenset(
@@ -224,7 +222,7 @@ DIRECTIONS: Final = {
     _listed(word)[0]: way for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY)) for word in sorted(group)
 }
 """A sense with a direction -> 1 (more, on, yes) or -1 (less, off, no)."""
-_KINDS: Final = {words.stem(word): kinds for word, kinds in thesaurus.KIND.items()}
+_KINDS: Final = {stem(word): kinds for word, kinds in thesaurus.KIND.items()}
 _NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
@@ -238,7 +236,7 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
             persons.append(token)
         elif token in ("he", "she"):
             others.append(token)
-        elif token in words.LINKS:
+        elif token in LINKS:
             function.add(token)
             link = token
         elif token in _FUNCTION_VALUES or token in ("#", "@"):
@@ -247,7 +245,7 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
         elif not token[-1].isalnum():
             if token not in _MARKS:
                 symbols.append(token)
-        elif token not in words.NEGATIONS or token in _SOFT_NEGATIONS:
+        elif token not in NEGATIONS or token in _SOFT_NEGATIONS:
             _place(content, _word(token, link, token in names))
             link = ""
     return NormalizedQuestion(
@@ -273,8 +271,8 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
 def _is_foreign(text: str) -> bool:
     """Return whether at least two of its words are foreign function words, and more than are English ones."""
     seen = set(text.lower().split())
-    foreign = len(seen & words.FOREIGN)
-    return foreign > 1 and foreign > len(seen & words.FAINT)
+    foreign = len(seen & FOREIGN)
+    return foreign > 1 and foreign > len(seen & FAINT)
 
 
 @lru_cache(maxsize=16_384)
@@ -285,7 +283,7 @@ def _word(token: str, link: str, name: bool) -> Word:
     return Word(token, root, senses[0], senses, _KINDS.get(token, _NO_KINDS), token in _VAGUE, name, link)
 
 
-_VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, words.stem(word)))
+_VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, stem(word)))
 
 
 @lru_cache(maxsize=1_024)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cache.text.normalized_question import gist
+from cache.text.reading import FAINT, NUMBERS
 from cache.text.thesaurus import FILLERS, SYNONYM, VAGUE
-from cache.text.words import FAINT, NUMBERS
 
 OURS = "perturbed"
 """Name of the generated data set."""

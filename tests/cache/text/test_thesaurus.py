@@ -7,8 +7,8 @@ import pytest
 from cache.semantic.pair_features import early_veto, leftover, veto
 from cache.semantic.verifier import ALL_GUARDS, Verifier, shipped_verifier
 from cache.text.normalized_question import gist, root_of, senses_of
+from cache.text.reading import stem
 from cache.text.thesaurus import GROUPS, KIND, SYNONYM
-from cache.text.words import stem
 
 
 def same_words(one: str, other: str) -> bool:
