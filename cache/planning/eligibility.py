@@ -3,7 +3,7 @@
 exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
            by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
-           the second one?`); nothing volatile (`cache.text.volatile`: today, latest, price); no text to work on
+           the second one?`); nothing volatile (`volatile.txt`: today, latest, price); no text to work on
            (`translate ...`, quotes, code); not too long.
 
 `cache.answers` decides which answers may be stored.
@@ -12,15 +12,16 @@ semantic   the same, and the request must be one question that is complete in it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cache.text import embedded_text as payload
-from cache.text.reading import FAINT, LISTS, word_set
-from cache.text.volatile import is_volatile
-from policies.caching import CachePolicy
+from cache.text.reading import FAINT, LISTS, groups_of, word_set
+
+if TYPE_CHECKING:
+    from policies.caching import CachePolicy
 
 LONGEST_QUESTION = 2_000
 """Maximum characters: longer texts are documents, not questions that somebody else asks too."""
@@ -139,4 +140,86 @@ def _why_not_asked(question: str, in_conversation: bool) -> str:
     pairs = frozenset(pairwise(tokens))
     if is_volatile(question):
         return "volatile"
-    return "payload" if payload.carried(question, tokens, seen, pairs) else ""
+    return "payload" if _works_on_text(question, tokens, seen, pairs) else ""
+
+
+_END: Final = 500
+"""Characters read of each end of a text that is longer than a question: a document with a question at one end."""
+_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+"""Letters of Chinese, Japanese and Korean, whose words are not separated by spaces or carry joined endings."""
+
+
+def _volatile_list(text: str) -> tuple[frozenset[str], frozenset[tuple[str, ...]], tuple[str, ...]]:
+    """Return the list's words, its pairs of words, and the substrings to search for. Raises ValueError."""
+    words, pairs, parts = set(), set(), set()
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        for entry in filter(None, map(str.strip, line.split(","))):
+            tokens = tuple(_WORD.findall(entry))
+            if entry != entry.lower() or " ".join(tokens) != entry or len(tokens) > 2:
+                raise ValueError(f"volatile.txt: {entry!r} must be one word or two, in lower case")
+            if _UNSPACED.search(entry):
+                parts.add(entry)
+            elif len(tokens) == 1:
+                words.add(entry)
+            else:
+                pairs.add(tokens)
+    return frozenset(words), frozenset(pairs), tuple(sorted(parts))
+
+
+_VOLATILE_WORDS, _VOLATILE_PAIRS, _VOLATILE_PARTS = _volatile_list(
+    Path(__file__).with_name("volatile.txt").read_text("utf-8")
+)
+
+
+@lru_cache(maxsize=1_024)
+def is_volatile(text: str) -> bool:
+    """Return whether the answer may be different tomorrow. Takes a few microseconds; results are cached."""
+    if len(text) > LONGEST_QUESTION:
+        text = f"{text[:_END]} {text[-_END:]}"
+    text = text.lower()
+    tokens = _WORD.findall(text)
+    if not _VOLATILE_WORDS.isdisjoint(tokens) or not _VOLATILE_PAIRS.isdisjoint(pairwise(tokens)):
+        return True
+    return not text.isascii() and any(part in text for part in _VOLATILE_PARTS)
+
+
+_SIGNS = re.compile(
+    r"""["“”„«»‹›「」『』`{};]       # quotes and code; 5" matches too, at the cost of a miss
+    | (?<!\w)['‘](?=\w)           # an opening quote, not an apostrophe
+    | :(?!\d)\s*\S                # `French: good morning`; 10:30 is a time
+    | \n\s*\S                     # several lines
+    | \w\(|=[=>]|[-=]>|::|</|/>   # code
+    """,
+    re.VERBOSE,
+)
+_LISTS: Final = LISTS["payload"]
+_POLITE: Final = word_set(_LISTS["polite"])
+_ASKS_LEAVE: Final = frozenset(groups_of(_LISTS["asks_leave"]))
+_TASKS: Final = word_set(_LISTS["tasks"])
+_DESCRIBING: Final = word_set(_LISTS["describing"])
+_ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
+_OF_TEXT: Final = word_set(_LISTS["of_text"])
+_PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
+
+
+def _works_on_text(question: str, words: Sequence[str], seen: Set[str], pairs: Set[tuple[str, ...]]) -> bool:
+    """Return whether a question contains a text to work on.
+
+    Every letter of it may matter then, so no neighbour may answer: `translate: the dog is in the house`, `how many
+    letters are in having`. It errs on the side of too many: such a question still has the exact cache. `words` are its
+    words in lower case, `seen` their set, `pairs` the pairs of neighbours.
+    """
+    if not seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(pairs) or _SIGNS.search(question):
+        return True
+    # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
+    if tuple(words[:2]) in _ASKS_LEAVE:
+        return False
+    at = next((at for at, word in enumerate(words) if word not in _POLITE), None)
+    return at is not None and words[at] in _TASKS and not _describes(words[at : at + 2])
+
+
+def _describes(begin: Sequence[str]) -> bool:
+    """Return whether a task's first two words show that it only describes its object."""
+    return len(begin) > 1 and begin[0] not in _ON_ITS_WORDS and begin[1] in _DESCRIBING

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.text.volatile import _read, is_volatile
+from cache.planning.eligibility import _volatile_list, is_volatile
 
 
 @pytest.mark.parametrize(
@@ -47,4 +47,4 @@ def test_of_a_long_text_the_ends_are_looked_at() -> None:
 def test_an_entry_that_could_never_be_found_is_refused(entry: str) -> None:
     """Texts are looked at in lower case, word by word, and in pairs of words at most."""
     with pytest.raises(ValueError, match=entry):
-        _read(f"# A comment.\ntoday, {entry}\n")
+        _volatile_list(f"# A comment.\ntoday, {entry}\n")
