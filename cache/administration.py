@@ -18,8 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cache.codec import CorruptEntry, decode
-from cache.entry import CacheEntry
+from cache.entry import CacheEntry, CorruptEntry, decode
 from cache.scopes import shelf, tags
 from cache.scopes.scope import (
     SEEN_S,

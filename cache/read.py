@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from typing import Any, Final
 
-from cache.codec import CorruptEntry, decode
-from cache.entry import CacheEntry, Lookup, Outcome
+from cache.entry import CacheEntry, CorruptEntry, Lookup, Outcome, decode
 from cache.pending import Pending
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.scopes import tags

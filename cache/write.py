@@ -10,8 +10,7 @@ import numpy as np
 import orjson
 
 from cache import answers
-from cache.codec import IndexRecord, encode
-from cache.entry import CacheEntry, StoredAnswer
+from cache.entry import CacheEntry, IndexRecord, StoredAnswer, encode
 from cache.index import Vector
 from cache.planning.eligibility import LONGEST_QUESTION
 from cache.planning.plan import CachePlan

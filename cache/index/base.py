@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.codec import IndexRecord
+from cache.entry import IndexRecord
 from cache.store.base import IndexOperation
 
 Vector = NDArray[np.float32]

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from cache.codec import IndexRecord
+from cache.entry import IndexRecord
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
 from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex

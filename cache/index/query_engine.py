@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from hashlib import blake2b
 
-from cache.codec import IndexRecord
+from cache.entry import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector
 from cache.store.base import DocumentIndex, DocumentQuery, IndexDocument, Store
 from cache.store.resp import PARTITION, VECTOR

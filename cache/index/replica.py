@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cache.codec import CorruptEntry, IndexRecord, decode_record, encode_record
+from cache.entry import CorruptEntry, IndexRecord, decode_record, encode_record
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.index.rows import Rows
 from cache.store.base import Append, Store, StoreUnavailable

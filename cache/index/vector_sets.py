@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from cache.codec import IndexRecord
+from cache.entry import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.store.base import Store, VectorAdd, VectorDrop, VectorQuery
 

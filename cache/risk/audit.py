@@ -30,7 +30,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cache.codec import CorruptEntry, decode
+from cache.entry import CorruptEntry, decode
 from cache.risk.comparison import ALIKE, Judge, contradict, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
 from cache.scopes.scope import SCHEMA

@@ -39,7 +39,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from cache.codec import CorruptEntry
+from cache.entry import CorruptEntry
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cache.codec import IndexRecord
+from cache.entry import IndexRecord
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore

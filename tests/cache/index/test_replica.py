@@ -5,7 +5,7 @@ import secrets
 
 import numpy as np
 
-from cache.codec import IndexRecord, encode_record
+from cache.entry import IndexRecord, encode_record
 from cache.index import ReplicaIndex, Vector
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore

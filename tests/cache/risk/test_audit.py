@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
 
-from cache.codec import CorruptEntry, encode
-from cache.entry import CacheEntry
+from cache.entry import CacheEntry, CorruptEntry, encode
 from cache.response_cache import ResponseCache
 from cache.risk.audit import AuditedSurface, Audits, Sample
 from cache.risk.control import LEAST_LABELS, Batch, Complaint, Label, decode_batch, encode_batch

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cache.codec import CorruptEntry, IndexRecord, decode, decode_record, encode, encode_record
-from cache.entry import CacheEntry
+from cache.entry import CacheEntry, CorruptEntry, IndexRecord, decode, decode_record, encode, encode_record
 
 ENTRY = CacheEntry(
     body=b'{"choices":[]}' * 20,
