@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from cache.entry import CacheEntry, CorruptEntry, decode
+from cache.entry import CacheEntry, CorruptEntry, decode, id_of
 from cache.scopes import shelf, tags
 from cache.scopes.scope import (
     SEEN_S,
@@ -35,7 +35,6 @@ from cache.scopes.scope import (
 from cache.scopes.shelf import ENTRY, Placed
 from cache.store.base import Command, Store
 
-ID_CHARS: Final = 12
 _LIMIT_S: Final = 2.0
 _AT_ONCE: Final = 500
 
@@ -200,11 +199,6 @@ class Administration:
 
     async def _ask(self, *commands: Command) -> list[Any]:
         return await self._store.ask(commands, _LIMIT_S) if commands else []
-
-
-def id_of(key: str) -> str:
-    """Return the id, in headers and traces, of the entry under a key."""
-    return key.rpartition(":")[2][:ID_CHARS]
 
 
 def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:

@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -106,6 +106,7 @@ class WriteOutcome:
     reason: str = ""
 
 
+ID_CHARS: Final = 12
 _HEAD = struct.Struct(">3sBII")
 _VERSION = 3
 _ENTRY = b"TLC"
@@ -131,6 +132,11 @@ class IndexRecord:
     question: str
     expires_at: float
     vector: bytes
+
+
+def id_of(key: str) -> str:
+    """Return the id, in headers and traces, of the entry under a key."""
+    return key.rpartition(":")[2][:ID_CHARS]
 
 
 def encode(key: str, entry: CacheEntry) -> bytes:

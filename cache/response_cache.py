@@ -25,8 +25,8 @@ from typing import Any
 import orjson
 
 from cache import answers
-from cache.administration import Administration, Found, id_of
-from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome
+from cache.administration import Administration, Found
+from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.pending import Pending
 from cache.planning import eligibility

@@ -11,8 +11,7 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from cache.administration import id_of
-from cache.entry import Lookup
+from cache.entry import Lookup, id_of
 from cache.index import ChosenIndex, Neighbour, Vector
 from cache.planning.fingerprint import Fingerprint
 from cache.planning.plan import CachePlan
