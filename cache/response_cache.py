@@ -1,7 +1,7 @@
 """Offer the cache to the gateway's pipeline: plan once, look up exactly, look up by meaning, write afterwards.
 
     plan      pure: may this request be answered from the cache, and under which keys?
-    exact     one GET, or none if the answer is pending (`cache.pending`). No embedding, no model.
+    exact     one GET, or none if the answer is pending (`cache.read`). No embedding, no model.
     semantic  the nearest stored questions of the same partition -> score -> guards -> one GET
     write     one round trip: the entry, and the index record that makes its question findable
 
@@ -24,14 +24,12 @@ from typing import Any
 
 import orjson
 
-from cache import answers
 from cache.administration import Administration, Found
 from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
-from cache.pending import Pending
 from cache.planning import eligibility
 from cache.planning.plan import NO_DEMANDS, CachePlan, Demands, Planner
-from cache.read import EntryReader, Read, unanswered
+from cache.read import EntryReader, Pending, Read, unanswered
 from cache.risk.audit import Audits
 from cache.risk.control import Complaint
 from cache.scopes.scope import SCHEMA, Generations
@@ -40,7 +38,7 @@ from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
 from cache.semantic.decision import PairScorer
 from cache.semantic.matcher import SemanticMatcher, beside, missed
 from cache.store.base import Store, StoreUnavailable
-from cache.write import CacheWrite, PlannedWrite, WritePlanner
+from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
 from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
@@ -65,7 +63,7 @@ class ResponseCache:
         index: Choice = "auto",
         teams: Mapping[str, str] = _NO_TEAMS,
         caps: Caps = _CAPS,
-        largest: int = answers.MAX_BODY_BYTES,
+        largest: int = MAX_BODY_BYTES,
         verifier: PairScorer | None = None,
         cross_encoder: TextPairScorer | None = None,
         audits: Audits | None = None,

@@ -6,7 +6,7 @@ semantic   the same, and the request must be one question that is complete in it
            the second one?`); nothing volatile (`volatile.txt`: today, latest, price); no text to work on
            (`translate ...`, quotes, code); not too long.
 
-`cache.answers` decides which answers may be stored.
+`cache.write` decides which answers may be stored.
 """
 
 from __future__ import annotations

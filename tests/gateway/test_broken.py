@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cache.answers import why_not_kept
+from cache.write import why_not_kept
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.backends.openai import OpenAIBackend
 from tests.support.broken import Answer, broken, good

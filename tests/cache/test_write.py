@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cache.answers import why_not_kept
+from cache.write import why_not_kept
 from tests.cache.samples import answer
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from cache.entry import Lookup, StoredAnswer
-from cache.pending import LONGEST_S, Pending
 from cache.planning.plan import CachePlan, Demands
+from cache.read import LONGEST_S, Pending
 from cache.response_cache import ResponseCache
 from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
