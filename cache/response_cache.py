@@ -28,7 +28,7 @@ from cache.administration import Administration, Found
 from cache.entry import CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
-from cache.planning.plan import NO_DEMANDS, CachePlan, Demands, Planner
+from cache.planning.plan import NO_DEMANDS, CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
 from cache.risk.audit import Audits
 from cache.risk.control import Complaint
@@ -83,6 +83,7 @@ class ResponseCache:
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
+        self.plan = self._planner.plan
         self.administration = Administration(store, clock)
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
@@ -112,27 +113,6 @@ class ResponseCache:
             self._opinion.close()
         await self.index.aclose()
         await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
-
-    def plan(
-        self,
-        body: Mapping[str, Any],
-        policy: Policy,
-        tenant: str,
-        facts: eligibility.RequestFacts,
-        *,
-        model: str | None = None,
-        read: bool = True,
-        write: bool = True,
-        demands: Demands = NO_DEMANDS,
-        tags: Sequence[str] = (),
-    ) -> CachePlan:
-        """Return what the cache may do for one checked request. `model`, if given, replaces the body's in the keys.
-
-        `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer.
-        """
-        return self._planner.plan(
-            body, policy, tenant, facts, model=model, read=read, write=write, demands=demands, tags=tags
-        )
 
     async def exact(self, plan: CachePlan, allowed_tiers: Set[str] | None = None, read: Read | None = None) -> Lookup:
         """Return the answer to exactly this request. One of a tier that is not in `allowed_tiers` is a miss.

@@ -11,11 +11,11 @@ from cache.planning import eligibility
 from cache.planning.fingerprint import Fingerprint, fingerprint
 from cache.scopes.scope import Scope, Scopes
 from cache.scopes.tags import Tags
-from policies.caching import CachePolicy
-from policies.model import Policy
 
 if TYPE_CHECKING:
     from cache.risk.audit import Sample
+    from policies.caching import CachePolicy
+    from policies.model import Policy
 
 _SECRET_BYTES = 64
 
@@ -114,7 +114,10 @@ class Planner:
         demands: Demands = NO_DEMANDS,
         tags: Sequence[str] = (),
     ) -> CachePlan:
-        """Return the plan of one request; see `ResponseCache.plan`."""
+        """Return what the cache may do for one checked request. `model`, if given, replaces the body's in the keys.
+
+        `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer.
+        """
         reason = eligibility.why_not_any(policy.cache, body, facts)
         if not reason and not read and not write:
             reason = "no-cache"
