@@ -1,16 +1,14 @@
 """Find the stored questions nearest to a new one within one partition; the interface is `cache.index.base`.
 
-vector_sets    Redis 8: one vector set per partition, in the store
-query_engine   Redis with the query engine: one index of all partitions, by tag, in the store
-replica        any server: the vectors in each worker, fed by a stream in the store
-probe          chooses one of them by what the server supports
+in_store   Redis 8: one vector set per partition. Redis with the query engine: one index of all partitions, by tag
+replica    any server: the vectors in each worker, fed by a stream in the store
+probe      chooses one of them by what the server supports
 """
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
+from cache.index.in_store import QueryEngineIndex, VectorSetIndex
 from cache.index.probe import ChosenIndex, carried
-from cache.index.query_engine import QueryEngineIndex
 from cache.index.replica import ReplicaIndex
-from cache.index.vector_sets import VectorSetIndex
 
 __all__ = [
     "Choice",

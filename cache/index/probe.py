@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 from cache.entry import IndexRecord
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.query_engine import QueryEngineIndex
+from cache.index.in_store import QueryEngineIndex, VectorSetIndex
 from cache.index.replica import ReplicaIndex
-from cache.index.vector_sets import VectorSetIndex
 from cache.store.base import IndexOperation, Store, StoreUnavailable
 
 _NEEDS: tuple[tuple[IndexKind, str], ...] = (("vector_sets", "VADD"), ("query_engine", "FT.SEARCH"))

@@ -121,7 +121,7 @@ more, it then finds the nearest for 99.8% in a set of 20,000, and for 98.6% in o
 """
 
 QUANTISATION = b"Q8"
-"""Quantisation of vector sets; a set that has elements accepts no other. See `cache.index.vector_sets`."""
+"""Quantisation of vector sets; a set that has elements accepts no other. See `cache.index.in_store`."""
 
 DISTANCE = b"distance"
 """Name of the distance field in the query engine's reply."""
