@@ -2,8 +2,8 @@
 
 httptools accepts a request head of any size and any number of headers, and holds it in memory before the application
 sees the request; it also accepts repeated Host or Authorization headers, of which another proxy may read a different
-one. uvicorn answers a parse error in text/plain, and waits without limit for the rest of a request. All else is left to
-them.
+one. uvicorn answers a parse error in text/plain, waits without limit for the rest of a request, and writes the head and
+the body of a reply with a system call each. All else is left to them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import socket
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import envelope
 from gateway.http.middleware import request_id_of
@@ -30,6 +31,10 @@ _ONCE: Final = frozenset({b"host", b"authorization"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT: Final = b"2\r\n:\n\r\n"
 """An HTTP chunk with a comment line of an event stream, which clients skip."""
+_BODYLESS: Final = frozenset({204, 304})
+"""Statuses of replies that have no body."""
+_CONTROLS: Final = bytes({*range(32), 127} - {*b"\t\r\n"})
+"""Characters that no header may have; carriage returns and line feeds are counted instead."""
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
@@ -45,8 +50,96 @@ _CROWDED: Final[_Refusal] = (503, "server_is_overloaded", "This gateway is at it
 _SLOW: Final[_Refusal] = (408, "request_timeout", f"The request did not arrive within {SLOW_S:g} seconds.")
 
 
+class ReplyCycle(RequestResponseCycle):
+    """Send the reply to one request: its head in one write with the first piece of its body.
+
+    Header names must be in lower case, as ASGI has them.
+    """
+
+    _head = b""
+    """The head of the reply until it is written."""
+
+    async def send(self, message: Any) -> None:
+        """Send one ASGI message. Raises RuntimeError for one that does not fit what was sent before."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self._start(message["status"], [*self.default_headers, *message.get("headers", ())])
+            return
+        if not self.response_started or self.response_complete:
+            raise RuntimeError("a body before its head, or after its end")
+        data = message.get("body", b"")
+        more = message.get("more_body", False)
+        if self.chunked_encoding:
+            if data:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            if not more:
+                data += b"0\r\n\r\n"
+        else:
+            data = self._as_announced(data, more=more)
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            self.transport.write(data)
+        if not more:
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+
+    def _as_announced(self, data: bytes, *, more: bool) -> bytes:
+        """Return a piece of a body whose length the head gives; nothing of it in reply to HEAD."""
+        if self.scope["method"] == "HEAD":
+            return b""
+        self.expected_content_length -= len(data)
+        if self.expected_content_length < 0 or (not more and self.expected_content_length):
+            raise RuntimeError("the body is not as long as its content-length")
+        return data
+
+    def send_held_head(self) -> None:
+        """Write the head now, if it waits for the first piece of the body."""
+        if self._head and not self.transport.is_closing():
+            self.transport.write(self._head)
+        self._head = b""
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if self.response_started:
+            raise RuntimeError("a second head")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        fields = dict(headers)
+        length = fields.get(b"content-length")
+        if length is not None:
+            self.chunked_encoding = False
+            self.expected_content_length = int(length)
+        elif self.scope["method"] != "HEAD" and status not in _BODYLESS:
+            self.chunked_encoding = True
+            headers.append((b"transfer-encoding", b"chunked"))
+            # The first piece may take a while: that of a shared stream is another request's.
+            asyncio.get_running_loop().call_soon(self.send_held_head)
+        if b"close" in fields.get(b"connection", b""):
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        lines = b"\r\n".join(map(b": ".join, headers))
+        breaks = len(headers) - 1
+        if lines.count(b"\n") != breaks or lines.count(b"\r") != breaks or lines.translate(None, _CONTROLS) != lines:
+            self.response_started = False
+            raise RuntimeError("a header with control characters")
+        self._head = STATUS_LINE[status] + lines + b"\r\n\r\n"
+
+
+# uvicorn makes its cycles by this module global, so it is replaced.
+httptools_impl.RequestResponseCycle = ReplyCycle  # type: ignore[misc]
+
+
 class HttpProtocol(HttpToolsProtocol):
     """Handle one client connection; implements `connection_limits.Connection`."""
+
+    cycle: ReplyCycle
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,6 +195,7 @@ class HttpProtocol(HttpToolsProtocol):
         if not cycle.response_started and not self.pipeline:
             self.transport.write(_CONTINUE)
         elif cycle.chunked_encoding:  # only event streams are sent chunked
+            cycle.send_held_head()
             self.transport.write(_COMMENT)
         self._look_for_reset()
         return True
@@ -116,7 +210,15 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_later(_LOOKS_S, self._look_for_reset)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """Answer the next request of the connection, or let it rest. uvicorn would start a timer for each rest;
+        `connection_limits` closes idle connections.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
         if self.cycle.response_complete:
             self._connections.rests(self, self.loop.time())
 
@@ -186,13 +288,12 @@ class HttpProtocol(HttpToolsProtocol):
         """Return the refusal of what llhttp accepts and the gateway cannot read: headers given twice, other HTTP
         versions, other codings.
         """
-        seen: dict[bytes, bytes] = {}
-        for name, value in self.headers:
-            if name in seen:
-                if name in _ONCE:
-                    return _TWICE
-            else:
-                seen[name] = value
+        seen = dict(self.headers)
+        if len(seen) < len(self.headers):
+            names = [name for name, _ in self.headers]
+            if any(names.count(name) > 1 for name in _ONCE):
+                return _TWICE
+            seen = dict(reversed(self.headers))  # of equal names the first counts
         if self.parser.get_http_version() not in _VERSIONS:
             return _VERSION
         coding = seen.get(b"transfer-encoding")

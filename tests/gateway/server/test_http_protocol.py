@@ -1,0 +1,119 @@
+"""The replies of the HTTP protocol: how many writes they take, and what they refuse to send."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from gateway.server.http_protocol import ReplyCycle
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class _Written:
+    """Stands for a socket's transport, and keeps each write apart."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def _replied(*messages: Any, method: str = "POST", keep_alive: bool = True, pause: bool = False) -> _Written:
+    """What was written for these messages; with `pause` the loop turns after the first one."""
+    transport: Any = _Written()
+
+    async def reply() -> None:
+        cycle = ReplyCycle(
+            scope={"method": method},  # type: ignore[typeddict-item]
+            transport=transport,
+            flow=FlowControl(transport),
+            logger=logging.getLogger(),
+            access_logger=logging.getLogger(),
+            access_log=False,
+            default_headers=[(b"date", b"today")],
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=keep_alive,
+            on_response=lambda: None,
+        )
+        for message in messages:
+            await cycle.send(message)
+            if pause:
+                await asyncio.sleep(0)
+
+    asyncio.run(reply())
+    return transport  # type: ignore[no-any-return]
+
+
+def _start(headers: Headers, status: int = 200) -> Any:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _body(data: bytes, *, more: bool = False) -> Any:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def test_head_and_body_are_one_write() -> None:
+    transport = _replied(_start([(b"content-length", b"2")]), _body(b"ok"))
+    assert transport.writes == [b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-length: 2\r\n\r\nok"]
+    assert not transport.closed
+
+
+def test_the_head_of_a_stream_goes_out_with_its_first_chunk() -> None:
+    transport = _replied(_start([]), _body(b"one", more=True), _body(b"two", more=True), _body(b""))
+    head = b"HTTP/1.1 200 OK\r\ndate: today\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert transport.writes == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
+
+
+def test_the_head_of_a_stream_does_not_wait_for_a_late_chunk() -> None:
+    transport = _replied(_start([]), _body(b"one"), pause=True)
+    assert transport.writes[1:] == [b"3\r\none\r\n0\r\n\r\n"]
+
+
+@pytest.mark.parametrize("headers", [[(b"content-length", b"2")], []])
+def test_a_reply_to_head_has_no_body(headers: Headers) -> None:
+    transport = _replied(_start(headers), _body(b"ok"), method="HEAD")
+    assert len(transport.writes) == 1
+    assert transport.writes[0].endswith(b"\r\n\r\n")
+
+
+def test_the_last_reply_says_so_once() -> None:
+    length = (b"content-length", b"0")
+    told = _replied(_start([length, (b"connection", b"close")]), _body(b""))
+    untold = _replied(_start([length]), _body(b""), keep_alive=False)
+    for transport in (told, untold):
+        assert transport.closed
+        assert b"".join(transport.writes).count(b"connection: close") == 1
+
+
+@pytest.mark.parametrize("value", [b"a\r\nx-evil: 1", b"a\nb", b"a\rb", b"a\x00b", b"a\x7f"])
+def test_control_characters_in_headers_are_refused(value: bytes) -> None:
+    with pytest.raises(RuntimeError, match="control characters"):
+        _replied(_start([(b"x-name", value)]), _body(b""))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        lambda: (_start([(b"content-length", b"2")]), _body(b"longer")),
+        lambda: (_start([(b"content-length", b"9")]), _body(b"shorter")),
+        lambda: (_body(b"first"),),
+        lambda: (_start([]), _start([])),
+        lambda: (_start([]), _body(b""), _body(b"late")),
+    ],
+)
+def test_messages_that_do_not_fit_are_refused(messages: Callable[[], tuple[Any, ...]]) -> None:
+    with pytest.raises(RuntimeError):
+        _replied(*messages())
