@@ -40,7 +40,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
-    """No attempt could be made at all. A client is told what it would have been told by the call that began the rest.
+    """No attempt could be made at all. A client is told what the call that ejected the endpoint would have told it.
 
     As after attempts the last, strongest, tier decides.
     """
@@ -48,13 +48,13 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
         return InvalidRequest(f"{_sentence(str(error))}", code="unsupported_value", param="messages")
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
-    rests = [rest for tier in tiers for one in tier.endpoints if (rest := one.breaker.rest) is not None]
+    ejections = [out for tier in tiers for one in tier.endpoints if (out := one.breaker.ejection) is not None]
     if pauses:
-        asked = next((rest.status for rest in reversed(rests) if rest.cause == "pause"), 429)
+        asked = next((out.status for out in reversed(ejections) if out.cause == "pause"), 429)
         return _pause(min(pauses), overloaded=asked != 429)
-    for rest in reversed(rests):
-        if rest.refusal:
-            return _refused(rest.refusal, rest.status)
+    for out in reversed(ejections):
+        if out.refusal:
+            return _refused(out.refusal, out.status)
     return UpstreamFailed(_sentence(str(error)), code="upstream_unreachable", headers=_NO_RETRY)
 
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from gateway.backends.base import Refusal
 
 State = Literal["closed", "open", "half_open"]
 Cause = Literal["pause", "key", "quota", "failing"]
+_CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota"}
 
 _IN_A_ROW = 5
@@ -33,6 +34,8 @@ _WINDOW_S = 10
 _ENOUGH_CALLS = 10
 _ALONE_S, _ALONE_MOST_S = 1.0, 5.0
 _EJECTED_S, _EJECTED_MOST_S = 30.0, 300.0
+_LONGEST_HEARD_S = 300.0
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +58,64 @@ class Ejection:
         """What the endpoint refuses, `key` or `quota`; '' for an ejection of another cause."""
         return _REFUSALS.get(self.cause, "")
 
+    def report(self, now: float) -> dict[str, Any] | None:
+        """Return what sibling workers are told of it; None if it was learnt from one, which must not be echoed.
+
+        An ejection whose time is over is reported (`left_s` 0) until a call succeeds: siblings take a report without
+        an ejection to mean that the endpoint has recovered.
+        """
+        if self.heard_from:
+            return None
+        left_s = max(0.0, self.until - now)
+        return {"cause": self.cause, "reason": self.reason, "left_s": left_s, "status": self.status}
+
+    @classmethod
+    def from_report(cls, report: object, now: float) -> Ejection | None:
+        """Return the ejection in a sibling's report, at most 300 s long; None if it has no valid one."""
+        if not isinstance(report, Mapping):
+            return None
+        cause = next((one for one in _CAUSES if one == report.get("cause")), None)
+        reason, left_s, status = report.get("reason"), report.get("left_s"), report.get("status")
+        if cause is None or not isinstance(reason, str) or not isinstance(left_s, int | float) or not left_s >= 0:
+            return None
+        shown = "".join(filter(str.isprintable, reason[:_LONGEST_REASON]))
+        until = now + min(left_s, _LONGEST_HEARD_S)
+        return cls(cause, shown, now, until, status=status if type(status) is int else 0)
+
 
 class Breaker:
     """Hold the ejection state of one endpoint. All times are seconds of one monotonic clock.
 
-    `rest` is the ejection in force or waiting for its probe call; None while closed.
+    `ejection` is the one in force or waiting for its probe call; None while closed.
     """
 
-    __slots__ = ("_closed_at", "_ended", "_in_a_row", "_level", "_paused_until", "_probes", "_rested_s", "rest")
+    __slots__ = ("_closed_at", "_ejected_s", "_ended", "_in_a_row", "_level", "_paused_until", "_probes", "ejection")
 
     def __init__(self) -> None:
-        self.rest: Ejection | None = None
+        self.ejection: Ejection | None = None
         self._paused_until = 0.0
         self._probes = 0
         self._in_a_row = 0
         self._ended = _Ended()
         self._level = 0
-        self._rested_s = 0.0
+        self._ejected_s = 0.0
         self._closed_at = 0.0
 
     def state(self, now: float) -> State:
         """Return the state, as in the diagram in the module's docstring."""
-        if self.rest is None:
+        if self.ejection is None:
             return "closed"
-        return "open" if now < self.rest.until else "half_open"
+        return "open" if now < self.ejection.until else "half_open"
 
     def reason(self, now: float) -> str:
         """Return why no call may go out now; '' if one may."""
-        if self.rest is None or (now >= self.rest.until and not self._probes):
+        if self.ejection is None or (now >= self.ejection.until and not self._probes):
             return ""
-        return self.rest.reason
+        return self.ejection.reason
 
     def failing(self, now: float) -> bool:
         """Return whether it is ejected for failed calls and no requested pause is still running."""
-        return self.rest is not None and self.rest.cause == "failing" and now >= self._paused_until
+        return self.ejection is not None and self.ejection.cause == "failing" and now >= self._paused_until
 
     def pause_s(self, now: float) -> float | None:
         """Return the seconds left of a pause that the backend asked for; None if there is none."""
@@ -97,7 +124,7 @@ class Breaker:
 
     def enter(self) -> bool:
         """Record that a call goes out; return whether it is a probe of an ejected endpoint. `leave` must follow."""
-        probe = self.rest is not None
+        probe = self.ejection is not None
         self._probes += probe
         return probe
 
@@ -110,14 +137,14 @@ class Breaker:
 
         A call from before the ejection does not end it, and none ends a pause that is still running.
         """
-        if self.rest is not None and called_at >= self.rest.began and now >= self._paused_until:
+        if self.ejection is not None and called_at >= self.ejection.began and now >= self._paused_until:
             self._close(now)
 
     def succeeded(self, called_at: float, now: float) -> None:
         """Record that a call was answered to its end."""
         self._ended.add(now, failed=False)
         self.answered(called_at, now)
-        if self.rest is None:
+        if self.ejection is None:
             self._in_a_row = 0
 
     def failed(self, error: str, called_at: float, now: float, *, alone: bool) -> None:
@@ -130,8 +157,9 @@ class Breaker:
         self._ended.add(now, failed=True)
         self._in_a_row += 1
         ended, failed = self._ended.counts(now)
-        rest = self.rest
-        if self._in_a_row >= _IN_A_ROW or (rest and rest.cause == "failing" and called_at >= rest.began):
+        ejection = self.ejection
+        probed = ejection is not None and ejection.cause == "failing" and called_at >= ejection.began
+        if self._in_a_row >= _IN_A_ROW or probed:
             self._eject(f"failing ({error}, {self._in_a_row} in a row)", now, alone=alone)
         elif ended >= _ENOUGH_CALLS and 2 * failed >= ended:
             self._eject(f"failing ({error}, {failed} of {ended} calls)", now, alone=alone)
@@ -145,45 +173,45 @@ class Breaker:
         """Eject the endpoint because its backend refused our key, or our account as out of quota."""
         self._begin(what, seconds, reason, now, status)
 
-    def hear(self, worker: str, rest: Ejection | None, now: float) -> None:
+    def hear(self, worker: str, ejection: Ejection | None, now: float) -> None:
         """Adopt the ejection that a sibling worker reports; None ends one that came from the same worker."""
-        if rest is None:
-            if self.rest is not None and self.rest.heard_from == worker:
+        if ejection is None:
+            if self.ejection is not None and self.ejection.heard_from == worker:
                 self._paused_until = 0.0
                 self._close(now)
             return
-        if rest.until <= now or (self.rest is not None and self.rest.until >= rest.until):
+        if ejection.until <= now or (self.ejection is not None and self.ejection.until >= ejection.until):
             return  # it is over or shorter than ours; a report that is over does not mean that the endpoint is well
-        if rest.cause == "pause":
-            self._paused_until = max(self._paused_until, rest.until)
-        self.rest = replace(rest, heard_from=worker)
+        if ejection.cause == "pause":
+            self._paused_until = max(self._paused_until, ejection.until)
+        self.ejection = replace(ejection, heard_from=worker)
 
     def cut(self, until: float) -> None:
         """Shorten an ejection for failed calls to `until`: the tier has no other available endpoint left."""
-        if self.rest is not None and self.rest.cause == "failing" and self.rest.until > until:
-            self.rest = replace(self.rest, until=until)
+        if self.ejection is not None and self.ejection.cause == "failing" and self.ejection.until > until:
+            self.ejection = replace(self.ejection, until=until)
 
     def _close(self, now: float) -> None:
-        self.rest = None
+        self.ejection = None
         self._closed_at = now
         self._ended = _Ended()  # the failures that led to this ejection must not count towards the next one
 
     def _eject(self, reason: str, now: float, *, alone: bool) -> None:
-        if self.rest is None and self._rested_s:
-            self._level = max(0, self._level - int((now - self._closed_at) / self._rested_s))
+        if self.ejection is None and self._ejected_s:
+            self._level = max(0, self._level - int((now - self._closed_at) / self._ejected_s))
         first, most = (_ALONE_S, _ALONE_MOST_S) if alone else (_EJECTED_S, _EJECTED_MOST_S)
-        self._rested_s = min(most, first * 2.0**self._level)
+        self._ejected_s = min(most, first * 2.0**self._level)
         self._level = min(self._level + 1, 16)
-        self._begin("failing", self._rested_s, reason, now)
+        self._begin("failing", self._ejected_s, reason, now)
 
     def _begin(self, cause: Cause, seconds: float, reason: str, now: float, status: int = 0) -> None:
         """Begin an ejection. The longer of two prevails; `began` stays that of the one under way."""
-        rest = self.rest
-        if rest is not None and now + seconds <= rest.until:
+        ejection = self.ejection
+        if ejection is not None and now + seconds <= ejection.until:
             return
-        under_way = rest is not None and now < rest.until
-        began = rest.began if rest and under_way else now
-        self.rest = Ejection(cause, reason, began, now + seconds, status=status)
+        under_way = ejection is not None and now < ejection.until
+        began = ejection.began if ejection and under_way else now
+        self.ejection = Ejection(cause, reason, began, now + seconds, status=status)
 
 
 class _Ended:

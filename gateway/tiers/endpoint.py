@@ -19,16 +19,15 @@ from typing import Any
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
 from gateway.config.schema import BackendConfig
-from gateway.tiers.breaker import Breaker
+from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
-from gateway.tiers.gossip_state import rest_of, rest_told
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
 
-_MAX_REST_S = 60.0
-_REFUSED_REST_S = 30.0
+_LONGEST_PAUSE_S = 60.0
+_REFUSED_S = 30.0
 _MAX_BACKOFF_S = 30.0
 _PAUSES = frozenset({429, 503, 529})
 _LOWERED_S = 10.0
@@ -99,7 +98,7 @@ class Endpoint:
         """Return why it may not be called now with a prompt of `tokens_in` tokens; '' if it may."""
         if self._backend is None:
             return f"unconfigured: {self.config.unconfigured_reason}"
-        if self.breaker.rest is not None and (reason := self.breaker.reason(self.now())):
+        if self.breaker.ejection is not None and (reason := self.breaker.reason(self.now())):
             return reason
         if self.quota.tight and (wait_s := self.quota.wait_s(self.now(), tokens_in)) > 0:
             return f"out of quota for {max(1, round(wait_s))} s"
@@ -109,7 +108,7 @@ class Endpoint:
     def unhindered(self) -> bool:
         """Whether a call can go out at once: not ejected, has room, empty queue, quota not tight. Cheap to read."""
         return (
-            self.breaker.rest is None
+            self.breaker.ejection is None
             and self.in_flight < self.capacity
             and not self.queue.size
             and not self.quota.tight
@@ -217,10 +216,11 @@ class Endpoint:
         It holds the load, the ejection if this worker made it, and the latencies observed since the last report.
         """
         self._share(now)
+        ejection = self.breaker.ejection
         return {
             "in_flight": self.in_flight,
             "waiting": self.queue.size,
-            "rest": rest_told(self.breaker.rest, now),
+            "ejection": None if ejection is None else ejection.report(now),
             "quota_s": self.quota.own_wait_s(now) if self.quota.tight else 0.0,
             "idle_s": self._forecasts.idle_s(now),
             "latency": self.latency.report(now),
@@ -231,11 +231,11 @@ class Endpoint:
         in_flight = state.get("in_flight")
         if isinstance(in_flight, int) and in_flight >= 0:
             self._limit.heard(worker, in_flight, now)
-        rest = rest_of(state, now)
-        if rest is not None or self.breaker.rest is not None:
-            before = self.breaker.rest
-            self.breaker.hear(worker, rest, now)
-            self._rested(before is None, now)
+        ejection = Ejection.from_report(state.get("ejection"), now)
+        if ejection is not None or self.breaker.ejection is not None:
+            before = self.breaker.ejection
+            self.breaker.hear(worker, ejection, now)
+            self._reject_queued(before is None, now)
             self._note_refusal(own=False)
         idle_s = state.get("idle_s")
         if isinstance(idle_s, int | float):
@@ -285,7 +285,7 @@ class Endpoint:
         self.well = False
         if retry:
             self.retries.retry_failed(now)
-        closed = self.breaker.rest is None
+        closed = self.breaker.ejection is None
         status = error.status if isinstance(error, BadStatus) else None
         retry_after_s = error.retry_after_s if isinstance(error, BadStatus) else None
         if status in _PAUSES or isinstance(error, TimedOut):
@@ -295,18 +295,18 @@ class Endpoint:
         if isinstance(error, BadStatus) and error.refusal:
             what = "our key" if error.refusal == "key" else "our account, which is out of quota or credit"
             reason = f"refusing {what} (status {error.status})"
-            self.breaker.refuse(error.refusal, _REFUSED_REST_S, reason, now, error.status)
+            self.breaker.refuse(error.refusal, _REFUSED_S, reason, now, error.status)
         elif isinstance(error, BadStatus) and error.asks_for_pause:
             reason = f"asking for a pause (status {error.status})"
             self.breaker.pause(self._pause(retry_after_s, now), reason, now, error.status)
         else:
             alone = not any(not other.unavailable() for other in self.siblings)
             self.breaker.failed(error.error_type, called_at, now, alone=alone)
-            if alone and self.breaker.rest is not None:
+            if alone and self.breaker.ejection is not None:
                 for other in self.siblings:
-                    other.breaker.cut(self.breaker.rest.until)
+                    other.breaker.cut(self.breaker.ejection.until)
         self._note_refusal(own=True)
-        self._rested(closed, now)
+        self._reject_queued(closed, now)
 
     def leave(self, called_at: float, now: float, *, batch: bool, probe: bool) -> None:
         """Record that a call is over and give its slot to the next queued request."""
@@ -322,15 +322,15 @@ class Endpoint:
 
     def _note_refusal(self, *, own: bool) -> None:
         """Call `on_refusal` once when a refusal begins and once when it ends. Another kind of failure ends none."""
-        rest = self.breaker.rest
-        refused = "" if rest is None else rest.refusal or self.refused
+        ejection = self.breaker.ejection
+        refused = "" if ejection is None else ejection.refusal or self.refused
         if refused != self.refused:
             self.refused = refused
-            self.on_refusal(self.config, rest.reason if rest is not None else "", own)
+            self.on_refusal(self.config, ejection.reason if ejection is not None else "", own)
 
     def _pause(self, retry_after_s: float | None, now: float) -> float:
         if retry_after_s is not None:
-            return min(retry_after_s, _MAX_REST_S)
+            return min(retry_after_s, _LONGEST_PAUSE_S)
         if self.breaker.pause_s(now) is None:
             self._pauses += 1
         return min(2.0 ** max(0, self._pauses - 1), _MAX_BACKOFF_S) * random.uniform(0.8, 1.2)  # noqa: S311
@@ -340,15 +340,15 @@ class Endpoint:
         if self.queue.size:
             self._admit(now)
 
-    def _rested(self, was_well: bool, now: float) -> None:
+    def _reject_queued(self, was_well: bool, now: float) -> None:
         """Reject the queued requests after an ejection, unless it is for failed calls and had begun before.
 
         An endpoint that is ejected only for failed calls may still be called when nothing else is available.
         """
-        rest = self.breaker.rest
-        if rest is not None and self.queue.size and (was_well or not self.breaker.failing(now)):
-            left = max(0.0, rest.until - now)
-            self.queue.turn_all_away(Saturated(f"{self.config.name} is {rest.reason}", left))
+        ejection = self.breaker.ejection
+        if ejection is not None and self.queue.size and (was_well or not self.breaker.failing(now)):
+            left = max(0.0, ejection.until - now)
+            self.queue.turn_all_away(Saturated(f"{self.config.name} is {ejection.reason}", left))
 
     def _admits_batch(self, now: float) -> bool:
         batch = self.batch_in_flight

@@ -23,7 +23,7 @@ from gateway.config.schema import BackendConfig
 from gateway.tiers.endpoint import Endpoint
 
 STREAM = "tierline:live"
-_VERSION = 1
+_VERSION = 2
 _KEEP = 1000
 _TICK_S = 0.25
 _HEARTBEAT_S = 1.0
@@ -33,7 +33,6 @@ _BLOCK_MS = 1000
 _COUNT = 100
 _LARGEST_ENTRY = 64 << 10
 _LONGEST_NAME = 80
-_LONGEST_REASON = 200
 _MOST_CALLS = 1_000_000
 _LONGEST_S = 1e6
 
@@ -140,11 +139,11 @@ _IDLE: tuple[Any, ...] = (0, 0, None, False)
 
 def _gist_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the part of a state whose change is published: everything but the values that change with time alone."""
-    rest = state.get("rest")
+    ejection = state.get("ejection")
     return (
         state.get("in_flight", 0),
         state.get("waiting", 0),
-        (rest["cause"], rest["reason"]) if rest else None,
+        (ejection["cause"], ejection["reason"]) if ejection else None,
         bool(state.get("quota_s")),
     )
 
@@ -171,8 +170,8 @@ def _parse(value: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 def _read(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid fields of a state. `latency` is checked by the latency model that reads it."""
-    read: dict[str, Any] = {"rest": _rest(state.get("rest"))}
+    """Return the valid fields of a state. `ejection` and `latency` are checked by those who read them."""
+    read: dict[str, Any] = {"ejection": state.get("ejection")}
     for key in ("in_flight", "waiting"):
         if type(count := state.get(key)) is int and 0 <= count <= _MOST_CALLS:
             read[key] = count
@@ -182,16 +181,6 @@ def _read(state: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(latency := state.get("latency"), dict):
         read["latency"] = latency
     return read
-
-
-def _rest(rest: object) -> dict[str, Any] | None:
-    if not isinstance(rest, dict):
-        return None
-    cause, reason, left_s = rest.get("cause"), rest.get("reason"), _seconds(rest.get("left_s"))
-    if not isinstance(cause, str) or not isinstance(reason, str) or left_s is None:
-        return None
-    shown = "".join(filter(str.isprintable, reason[:_LONGEST_REASON]))
-    return {"cause": cause, "reason": shown, "left_s": left_s}
 
 
 def _seconds(value: object) -> float | None:

@@ -52,8 +52,8 @@ def test_half_of_many_is_too_many() -> None:
         breaker.succeeded(float(second), float(second))
         assert breaker.state(float(second)) == "closed"
         fail(breaker, float(second))
-    assert breaker.rest is not None
-    assert breaker.rest.reason == "failing (upstream_error, 5 of 10 calls)"
+    assert breaker.ejection is not None
+    assert breaker.ejection.reason == "failing (upstream_error, 5 of 10 calls)"
 
 
 def test_few_calls_or_old_ones_are_no_outlier() -> None:
@@ -80,31 +80,31 @@ def test_what_led_to_one_rest_does_not_lead_to_the_next() -> None:
     ("alone", "lengths"), [(True, [1, 2, 4, 5, 5]), (False, [30, 60, 120, 240, 300, 300])], ids=["alone", "siblings"]
 )
 def test_rests_grow_while_it_flaps(alone: bool, lengths: list[float]) -> None:
-    """Each time that the call which tries it fails, the next rest is twice as long, up to a most."""
+    """Each time that the call which tries it fails, the next ejection is twice as long, up to a most."""
     breaker, now = Breaker(), 10.0
     fail(breaker, now, 5, alone=alone)
     for seconds in lengths:
-        assert breaker.rest is not None
-        assert breaker.rest.until - now == seconds
-        now = breaker.rest.until
+        assert breaker.ejection is not None
+        assert breaker.ejection.until - now == seconds
+        now = breaker.ejection.until
         tried(breaker, now, well=False, alone=alone)
 
 
-def test_being_well_for_as_long_as_it_rested_makes_up_for_one_rest() -> None:
+def test_being_well_for_as_long_as_it_was_ejected_makes_up_for_one() -> None:
     """Not for all of them at once."""
     breaker = Breaker()
     fail(breaker, 0.0, 5, alone=False)
     tried(breaker, 30.0, well=False, alone=False)
     tried(breaker, 90.0, well=True)
     fail(breaker, 100.0, 5, alone=False)
-    assert breaker.rest is not None
-    assert breaker.rest.until == 220.0
+    assert breaker.ejection is not None
+    assert breaker.ejection.until == 220.0
     tried(breaker, 220.0, well=True)
     fail(breaker, 345.0, 5, alone=False)
-    assert breaker.rest.until == 345.0 + 120
+    assert breaker.ejection.until == 345.0 + 120
 
 
-def test_an_ejection_can_be_cut_short_and_no_other_rest() -> None:
+def test_only_an_ejection_for_failures_can_be_cut_short() -> None:
     """A pause that was asked for is kept whoever needs the endpoint."""
     breaker = Breaker()
     fail(breaker, 0.0, 5, alone=False)
@@ -127,10 +127,10 @@ def test_a_pause_that_is_asked_for_in_a_rest_is_kept() -> None:
 
 
 def test_what_a_sibling_found_ends_with_it() -> None:
-    """A rest that was heard of ends when whoever told of it says so, and not at another's word."""
+    """An ejection that was heard of ends when whoever told of it says so, and not at another's word."""
     breaker = Breaker()
-    rest = Ejection("failing", "failing", 0.0, 30.0)
-    breaker.hear("w2", rest, 0.0)
+    ejection = Ejection("failing", "failing", 0.0, 30.0)
+    breaker.hear("w2", ejection, 0.0)
     breaker.hear("w3", None, 1.0)
     assert breaker.state(1.0) == "open"
     breaker.hear("w2", None, 1.0)
@@ -146,3 +146,17 @@ def test_what_is_over_at_a_sibling_neither_begins_a_rest_nor_ends_one() -> None:
     tried(breaker, 7.0, well=True)
     breaker.hear("w2", Ejection("failing", "failing", 8.0, 8.0), 8.0)
     assert breaker.state(8.0) == "closed"
+
+
+def test_an_ejection_is_reported_as_time_left() -> None:
+    """Each process has a clock of its own."""
+    report = Ejection("pause", "asking for a pause", 5.0, 20.0, status=503).report(8.0)
+    assert Ejection.from_report(report, 1000.0) == Ejection("pause", "asking for a pause", 1000.0, 1012.0, status=503)
+    assert Ejection("pause", "x", 5.0, 20.0, heard_from="w2").report(8.0) is None
+
+
+def test_no_reported_ejection_is_longer_than_the_longest() -> None:
+    """A sibling with a mistaken clock cannot rule a backend out for a day."""
+    ejection = Ejection.from_report({"cause": "failing", "reason": "x", "left_s": 86400}, 0.0)
+    assert ejection is not None
+    assert ejection.until == 300

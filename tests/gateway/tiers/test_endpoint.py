@@ -69,7 +69,7 @@ def test_a_longer_pause_prevails(endpoint: Endpoint) -> None:
     assert endpoint.pause_s() == 50
 
 
-def test_a_call_from_before_does_not_end_a_rest(clock: Clock, endpoint: Endpoint) -> None:
+def test_a_call_from_before_does_not_end_an_ejection(clock: Clock, endpoint: Endpoint) -> None:
     """An answer to a call that began before the pause was asked for leaves the pause as it is."""
     before, stream_before = endpoint.take(), endpoint.take()
     clock.now += 1
@@ -83,7 +83,7 @@ def test_a_call_from_before_does_not_end_a_rest(clock: Clock, endpoint: Endpoint
 
 
 def test_five_failures_in_a_row(clock: Clock, endpoint: Endpoint) -> None:
-    """Five failures in a row make it rest, four and an answer do not; it is not a pause that it asked for."""
+    """Five failures in a row eject it, four and an answer do not; it is not a pause that it asked for."""
     fail(endpoint, *[Unreachable()] * 4)
     endpoint.take().succeeded()
     fail(endpoint, *[Unreachable()] * 4)
@@ -98,7 +98,7 @@ def test_five_failures_in_a_row(clock: Clock, endpoint: Endpoint) -> None:
 
 
 def test_our_key_is_refused(clock: Clock, endpoint: Endpoint) -> None:
-    """One refusal of our key is enough to rest, and is no pause."""
+    """One refusal of our key is enough to eject it, and is no pause."""
     fail(endpoint, BadStatus(401))
     assert endpoint.unavailable() == "refusing our key (status 401)"
     assert endpoint.pause_s() is None
@@ -131,7 +131,7 @@ def test_a_refusal_is_heard_of(clock: Clock, endpoint: Endpoint) -> None:
     fail(endpoint, BadStatus(403))
     sibling.heard("w", endpoint.state(clock.now), clock.now)
     assert (sibling.refused, told) == ("key", [("refusing our key (status 403)", False)])
-    assert sibling.breaker.rest is not None and sibling.breaker.rest.status == 403
+    assert sibling.breaker.ejection is not None and sibling.breaker.ejection.status == 403
     clock.now += 31
     endpoint.take().succeeded()
     sibling.heard("w", endpoint.state(clock.now), clock.now)
@@ -139,7 +139,7 @@ def test_a_refusal_is_heard_of(clock: Clock, endpoint: Endpoint) -> None:
 
 
 def test_one_call_tries_a_rested_endpoint(clock: Clock, endpoint: Endpoint) -> None:
-    """After its rest one call at a time tries it, until one succeeds; other calls' ends change nothing."""
+    """After its ejection one call at a time tries it, until one succeeds; other calls' ends change nothing."""
     before = endpoint.take()
     fail(endpoint, BadStatus(429, retry_after_s=1))
     clock.now += 2
@@ -438,7 +438,7 @@ def test_a_siblings_rest_counts_like_our_own(clock: Clock, endpoint: Endpoint) -
     fail(sibling, BadStatus(429, retry_after_s=20))
     endpoint.heard("w2", sibling.state(clock.now), clock.now)
     assert (endpoint.pause_s(), bool(endpoint.unavailable())) == (20, True)
-    assert endpoint.state(clock.now)["rest"] is None
+    assert endpoint.state(clock.now)["ejection"] is None
     clock.now += 21
     sibling.take().succeeded()
     endpoint.heard("w2", sibling.state(clock.now), clock.now)
@@ -459,7 +459,7 @@ def test_a_siblings_latencies_are_heard(clock: Clock, endpoint: Endpoint) -> Non
 
 def test_a_report_that_makes_no_sense_changes_nothing(clock: Clock, endpoint: Endpoint) -> None:
     """Siblings of another version are no danger."""
-    nonsense = {"in_flight": "x", "rest": {"cause": "y", "left_s": -1}, "idle_s": None, "latency": {"n": [None]}}
+    nonsense = {"in_flight": "x", "ejection": {"cause": "y", "left_s": -1}, "idle_s": None, "latency": {"n": [None]}}
     endpoint.heard("w2", nonsense, clock.now)
     endpoint.heard("w3", {}, clock.now)
     assert (endpoint.unavailable(), endpoint.capacity) == ("", 2)

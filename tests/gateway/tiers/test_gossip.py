@@ -12,7 +12,7 @@ import pytest
 
 from cache.store.base import Append, NoStore, Store, StoreState, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
-from gateway.backends.base import BackendRequest, Completion, EventStream, Truncated
+from gateway.backends.base import BackendRequest, BadStatus, Completion, EventStream, Truncated
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint, SlotRequest
 from gateway.tiers.gossip import STREAM, Gossip
@@ -107,20 +107,30 @@ async def exchanging(store: Store, *endpoints: Endpoint) -> AsyncIterator[list[G
         yield exchanges
 
 
-async def test_a_sibling_soon_knows_of_a_rest() -> None:
+async def test_a_sibling_soon_knows_of_an_ejection() -> None:
     """And when the endpoint is found well again, it knows that as soon."""
     one, other = endpoint(), endpoint()
     async with exchanging(Memory(), one, other):
         trip(one)
         await eventually(lambda: "failing" in other.unavailable(), _SOON_S, "the sibling's news")
-        await eventually(lambda: not one.unavailable(), _SOON_S, "the end of the rest")
+        await eventually(lambda: not one.unavailable(), _SOON_S, "the end of the ejection")
         slot = one.take()
         slot.began()
         slot.succeeded()
-        await eventually(lambda: other.breaker.rest is None, _SOON_S, "the sibling's good news")
+        await eventually(lambda: other.breaker.ejection is None, _SOON_S, "the sibling's good news")
 
 
-def test_a_rest_that_is_over_but_not_proven_over_is_still_told() -> None:
+async def test_what_a_backend_refused_with_is_known_to_siblings() -> None:
+    """The status goes along, since it decides what a client is told where no endpoint is left."""
+    one, other = endpoint(), endpoint()
+    async with exchanging(Memory(), one, other):
+        one.take().failed(BadStatus(402))
+        await eventually(lambda: other.refused == "quota", _SOON_S, "the sibling's news")
+        assert other.breaker.ejection is not None
+        assert other.breaker.ejection.status == 402
+
+
+def test_an_ejection_that_is_over_but_not_proven_over_is_still_told() -> None:
     """Else every sibling would send all it has to an endpoint that one of them is just about to try."""
     now = 100.0
     one, other = endpoint(clock=lambda: now), endpoint(clock=lambda: now)
@@ -173,11 +183,11 @@ async def test_its_own_entries_and_old_ones_are_passed_over() -> None:
         slot = one.take()
         await eventually(lambda: bool(store.entries), _SOON_S, "an entry")
         (name,) = orjson.loads(store.entries[0][1])["backends"]
-        bad = {name: {"in_flight": 7, "rest": {"cause": "key", "reason": "no", "left_s": 9}}}
-        store.append(orjson.dumps({"v": 1, "worker": exchange.worker, "backends": bad}))
-        store.append(orjson.dumps({"v": 1, "worker": "old", "backends": bad}))
+        bad = {name: {"in_flight": 7, "ejection": {"cause": "key", "reason": "no", "left_s": 9}}}
+        store.append(orjson.dumps({"v": 2, "worker": exchange.worker, "backends": bad}))
+        store.append(orjson.dumps({"v": 2, "worker": "old", "backends": bad}))
         store.at_ms += 2001
-        store.append(orjson.dumps({"v": 1, "worker": "new", "backends": {name: {"in_flight": 3}}}))
+        store.append(orjson.dumps({"v": 2, "worker": "new", "backends": {name: {"in_flight": 3}}}))
         await eventually(lambda: one.capacity == 5, _SOON_S, "the new one's word")
         assert not one.unavailable()
         slot.free()
@@ -200,23 +210,23 @@ HOSTILE = [
     b"[]",
     b"null",
     b'{"v":2,"worker":"x","backends":{}}',
-    b'{"v":1,"worker":7,"backends":{}}',
-    b'{"v":1,"worker":"x","backends":[]}',
-    b'{"v":1,"worker":"' + b"x" * 100_000 + b'","backends":{}}',
+    b'{"v":2,"worker":7,"backends":{}}',
+    b'{"v":2,"worker":"x","backends":[]}',
+    b'{"v":2,"worker":"' + b"x" * 100_000 + b'","backends":{}}',
     b"[" * 5000,
 ]
 HOSTILE_STATES: list[object] = [
     None,
     7,
     [],
-    {"in_flight": -1, "waiting": "9", "rest": 7, "idle_s": "x", "latency": [], "quota_s": []},
+    {"in_flight": -1, "waiting": "9", "ejection": 7, "idle_s": "x", "latency": [], "quota_s": []},
     {"in_flight": 10**15, "waiting": True, "idle_s": -5, "quota_s": -5},
     {"in_flight": 2.5, "idle_s": 1e300, "quota_s": 1e300},
-    {"rest": {"cause": "failing", "reason": "x", "left_s": -1}},
-    {"rest": {"cause": "failing", "reason": "x", "left_s": "9"}},
-    {"rest": {"cause": ["failing"], "reason": "x", "left_s": 9}},
-    {"rest": {"cause": "boredom", "reason": "x", "left_s": 9}},
-    {"rest": {"cause": "failing", "reason": 5, "left_s": 9}},
+    {"ejection": {"cause": "failing", "reason": "x", "left_s": -1}},
+    {"ejection": {"cause": "failing", "reason": "x", "left_s": "9"}},
+    {"ejection": {"cause": ["failing"], "reason": "x", "left_s": 9}},
+    {"ejection": {"cause": "boredom", "reason": "x", "left_s": 9}},
+    {"ejection": {"cause": "failing", "reason": 5, "left_s": 9}},
     {"latency": {"n": [1, "x", 10**18, 10**18, -1, 2]}},
 ]
 
@@ -229,8 +239,8 @@ async def test_whatever_is_hostile_in_the_stream_changes_nothing_and_stops_nothi
         for value in HOSTILE:
             store.append(value)
         for state in HOSTILE_STATES:
-            store.append(orjson.dumps({"v": 1, "worker": "x", "backends": {name: state, "unknown": state}}))
-        store.append(orjson.dumps({"v": 1, "worker": "x", "backends": {name: {"in_flight": 3}}}))
+            store.append(orjson.dumps({"v": 2, "worker": "x", "backends": {name: state, "unknown": state}}))
+        store.append(orjson.dumps({"v": 2, "worker": "x", "backends": {name: {"in_flight": 3}}}))
         await eventually(lambda: one.capacity == 5, _SOON_S, "a good entry")
         assert not one.unavailable() and one.latency.ttft(0.5, 10, one.now()) is None
 
@@ -241,8 +251,8 @@ async def test_a_reason_cannot_carry_control_characters() -> None:
     async with exchanging(store, one) as (exchange,):
         (name,) = exchange._endpoints
         rest = {"cause": "failing", "reason": "a\r\nb\x1b[31m" + "c" * 5000, "left_s": 5}
-        store.append(orjson.dumps({"v": 1, "worker": "x", "backends": {name: {"rest": rest}}}))
-        await eventually(lambda: bool(one.unavailable()), _SOON_S, "the rest")
+        store.append(orjson.dumps({"v": 2, "worker": "x", "backends": {name: {"ejection": rest}}}))
+        await eventually(lambda: bool(one.unavailable()), _SOON_S, "the ejection")
         assert one.unavailable().isprintable() and len(one.unavailable()) <= 200
 
 
