@@ -17,7 +17,7 @@ from cache.entry import Hit
 from cache.flights.single_flight import AnswerHead, Landing, Subscription
 from gateway.accounting import replayed, settle
 from gateway.backends.base import DeadlinePassed, Truncated
-from gateway.caching.replay import hit_attributes
+from gateway.caching.replay import StallWatch, hit_attributes
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
 from gateway.request.context import RequestContext
@@ -51,15 +51,14 @@ class Follower:
         self._flight = subscription.flight
         self._last = last
         self._hop: Hop | None = request.trace.begin(names.CACHE_FOLLOW) if follows else None
-        self._sending = 0.0
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(max(0.0, request.budget_s()), self._late)
-        self._stall: asyncio.TimerHandle | None = None
+        self._stall: StallWatch | None = None
         self.end = "client_cancel"
         """`done`, the error_type of what ended it, or `client_cancel` until it has ended."""
 
     async def answer(self) -> Reply | Hit | None:
-        """What the client gets; None when it has to be asked for again. Raises ApiError."""
+        """Return what the client gets; None when the request has to be made anew. Raises ApiError."""
         try:
             if not await self._subscription.begun():
                 return self._without_beginning(self._flight.landing)
@@ -75,18 +74,15 @@ class Follower:
             raise
 
     def rest(self) -> AsyncGenerator[bytes]:
-        """The events that its subscription has not taken yet."""
-        self._watch_stall()
-        return self._events()
-
-    def _watch_stall(self) -> None:
-        self._stall = asyncio.get_running_loop().call_later(self._request.client.stall_s, self._look)
+        """Return the events that the subscription has not taken yet."""
+        self._stall = stall = StallWatch(self._request.client)
+        return self._events(stall)
 
     def close(self) -> None:
-        """Ends the reading, safe to call twice; the flight goes on while anybody else reads it."""
+        """End the reading; safe to call twice. The flight goes on while anybody else reads it."""
         self._deadline.cancel()
         if self._stall is not None:
-            self._stall.cancel()
+            self._stall.stop()
         if self._hop is not None:
             self._hop.attributes.setdefault(names.CACHE_OUTCOME, self.end)
             self._hop.end()
@@ -154,12 +150,12 @@ class Follower:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _stream(self, head: AnswerHead) -> Reply:
-        events = self.rest() if head.stream else self._replayed()
-        if self._stall is None:
-            self._watch_stall()
-        return Reply(events=events, extra=_COALESCED, stream=self)
+        if head.stream:
+            return Reply(events=self.rest(), extra=_COALESCED, stream=self)
+        self._stall = stall = StallWatch(self._request.client)
+        return Reply(events=self._replayed(stall), extra=_COALESCED, stream=self)
 
-    async def _events(self) -> AsyncGenerator[bytes]:
+    async def _events(self, stall: StallWatch) -> AsyncGenerator[bytes]:
         subscription, follows, counted = self._subscription, self._hop is not None, wants_usage(self._request.body)
         event = b""
         while await subscription.more():
@@ -169,10 +165,9 @@ class Follower:
                         replayed(self._request.ledger, event)
                     if not counted:
                         continue
-                self._sending = time.monotonic()
+                stall.since = time.monotonic()
                 yield _own_last(event) if follows and event.startswith(_LAST) else event
-                self._sending = 0.0
-        landing = self._flight.landing
+                landing = self._flight.landing
         if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
@@ -182,7 +177,7 @@ class Follower:
             why, self.end = "whoever made it is gone", Truncated.error_type
         yield stream_error(why, self.end)
 
-    async def _replayed(self) -> AsyncGenerator[bytes]:
+    async def _replayed(self, stall: StallWatch) -> AsyncGenerator[bytes]:
         """The events of an answer that comes as one body."""
         flight, request = self._flight, self._request
         if await self._subscription.landed() is None:
@@ -198,21 +193,10 @@ class Follower:
         counted = wants_usage(request.body)
         for chunk in chunks:
             if counted or not is_usage(chunk):
-                self._sending = time.monotonic()
+                stall.since = time.monotonic()
                 yield chunk
-                self._sending = 0.0
-        self.end = "done"
+                self.end = "done"
         yield _OWN_LAST + b"\n" + DONE_EVENT
-
-    def _look(self) -> None:
-        """Gives up a client that has left what it was sent unread for too long."""
-        wait_s = stall_s = self._request.client.stall_s
-        if self._sending:
-            wait_s = self._sending + stall_s - time.monotonic()
-            if wait_s <= 0:
-                self._request.client.drop()
-                return
-        self._stall = asyncio.get_running_loop().call_later(wait_s, self._look)
 
 
 def _meets_all(error: ApiError) -> bool:

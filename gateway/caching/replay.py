@@ -1,4 +1,4 @@
-"""A stored answer on its way out: as JSON or as the stream it would have been, whole or at its own pace, at no cost.
+"""Reply with a stored answer: as JSON or as the stream it would have been, whole or at its own pace, at no cost.
 
 What goes out is what was stored, ids included. A stream `at_once` has the whole text in one chunk. A `paced` one has it
 in pieces as they came from the model the first time, and never slower than SLOWEST: for applications whose screens
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ import orjson
 from cache.entry import CacheEntry, Hit
 from gateway.accounting import replayed
 from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
-from gateway.request.context import RequestContext
+from gateway.request.context import Client, RequestContext
 from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
 
@@ -31,7 +32,7 @@ _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
 
 
 def replay(request: RequestContext, hit: Hit) -> Reply:
-    """The reply that a hit makes; the ledger then has the path, and who gave the answer once."""
+    """Return the reply of a hit, and note in the ledger that it is one, and which model gave the answer."""
     ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
@@ -44,48 +45,75 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     # Of a live stream the cost is known at its end only; of this one it is known now.
     extra += ((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd),)
     include_usage = wants_usage(request.body)
-    if request.policy.cache.replay == "at_once":
-        return Reply(events=_at_once(entry.body, include_usage=include_usage), extra=extra)
     request.client.watch()
-    return Reply(events=_paced(entry, include_usage=include_usage), extra=extra)
+    paced = request.policy.cache.replay == "paced"
+    return Reply(events=_events(entry, request.client, paced=paced, include_usage=include_usage), extra=extra)
 
 
 def hit_attributes(hit: Hit) -> dict[str, Any]:
-    """What the hop of a hit says of it: enough for the client's feedback to find the answer and its score again."""
-    said: dict[str, Any] = {
+    """Return what the hop of a hit shows, from which the client's feedback finds the answer and its score again."""
+    attributes: dict[str, Any] = {
         names.CACHE_ENTRY: hit.entry_id,
         names.CACHE_AGE: round(hit.age_s, 1),
         names.CACHE_CREATED: hit.entry.created_at,
     }
     if hit.score is not None:
-        said[names.CACHE_SCORE] = hit.score
-    return said
+        attributes[names.CACHE_SCORE] = hit.score
+    return attributes
 
 
-async def _at_once(body: bytes, *, include_usage: bool) -> AsyncGenerator[bytes]:
-    for chunk in chunks_of(orjson.loads(body)):
-        if chunk["choices"] or include_usage:
-            yield _event(chunk)
-    yield _END
-
-
-async def _paced(entry: CacheEntry, *, include_usage: bool) -> AsyncGenerator[bytes]:
+async def _events(entry: CacheEntry, client: Client, *, paced: bool, include_usage: bool) -> AsyncGenerator[bytes]:
+    """Yield the events of a stored answer: at once, or `paced` as they came from the model."""
     loop = asyncio.get_running_loop()
     every_s = 1 / max(entry.tokens_per_s or SLOWEST, SLOWEST)
     due = loop.time() + min(entry.ttft_s or 0.0, LONGEST_WAIT_S)
-    for chunk in chunks_of(orjson.loads(entry.body)):
-        if not chunk["choices"] and not include_usage:
-            continue
-        for piece in in_pieces(chunk):
-            if (wait := due - loop.time()) > 0:
-                await asyncio.sleep(wait)
-            due += every_s
-            yield _event(piece)
-    yield _END
+    stall = StallWatch(client)
+    try:
+        for chunk in chunks_of(orjson.loads(entry.body)):
+            if not chunk["choices"] and not include_usage:
+                continue
+            for piece in in_pieces(chunk) if paced else (chunk,):
+                if paced:
+                    if (wait_s := due - loop.time()) > 0:
+                        await asyncio.sleep(wait_s)
+                    due += every_s
+                stall.since = time.monotonic()
+                yield b"data: " + orjson.dumps(piece) + b"\n\n"
+                stall.since = 0.0
+        stall.since = time.monotonic()
+        yield _END
+    finally:
+        stall.stop()
+
+
+class StallWatch:
+    """Drop a client that leaves what it was sent unread for `client.stall_s` seconds.
+
+    The stream sets `since` itself: to `time.monotonic()` before each event that it yields, and to 0 after it.
+    """
+
+    __slots__ = ("_client", "_timer", "since")
+
+    def __init__(self, client: Client) -> None:
+        self.since = 0.0
+        self._client = client
+        self._timer = asyncio.get_running_loop().call_later(client.stall_s, self._check)
+
+    def stop(self) -> None:
+        """End the watch; safe to call twice."""
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        client = self._client
+        unread_s = time.monotonic() - self.since if self.since else 0.0
+        if unread_s >= client.stall_s:
+            client.drop()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(client.stall_s - unread_s, self._check)
 
 
 def in_pieces(chunk: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A chunk of one choice as the chunks of about a token each that come to the same; as it is when it has no text."""
+    """Yield the chunks of about a token each that a chunk of one choice comes to; one without text, unchanged."""
     choice = chunk["choices"][0] if chunk["choices"] else {}
     delta = choice.get("delta") or {}
     texts = {name: text for name in _TEXTS if isinstance(text := delta.get(name), str) and text}
@@ -115,7 +143,7 @@ def in_pieces(chunk: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _with_logprobs(text: str, logprobs: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tokens of a text, each with its own log-probabilities; empty when these are not the text's own tokens."""
+    """Return the tokens of a text, each with its own log-probabilities; empty when these are of another text."""
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list) or not all(
         isinstance(one, dict) and isinstance(one.get("token"), str) for one in content
@@ -124,7 +152,3 @@ def _with_logprobs(text: str, logprobs: Any) -> list[tuple[str, Mapping[str, Any
     if "".join(one["token"] for one in content) != text:
         return []
     return [(one["token"], {**logprobs, "content": [one]}) for one in content]
-
-
-def _event(chunk: Mapping[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
