@@ -19,11 +19,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gateway.caching.replay import replay
 from gateway.errors import CacheOnlyMiss
-from gateway.request.context import RequestContext
-from gateway.request.reply import Reply
-from gateway.steps import Steps
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.request.reply import Reply
+    from gateway.steps import Steps
 
 
 async def answer(request: RequestContext, steps: Steps) -> Reply:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from cache.response_cache import ResponseCache
-from cache.store.base import Store
-from gateway.caching.coalescer import Coalescer
-from gateway.caching.embedding import QuestionEmbedder
-from gateway.caching.lookups import ExactLookup, SemanticLookup
-from gateway.caching.write_behind import WriteBehind
-from gateway.cascade.router import Router
-from gateway.cascade.runner import CascadeRunner
-from gateway.config.policy_reload import PolicyReloader
-from gateway.config.schema import Deployment
-from gateway.request.access import LoopbackGuard, Tenants
-from gateway.request.load_shedding import LoadShedder
-from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sink import Telemetry
-from gateway.tiers import Tier
+if TYPE_CHECKING:
+    from cache.response_cache import ResponseCache
+    from cache.store.base import Store
+    from gateway.caching.coalescer import Coalescer
+    from gateway.caching.embedding import QuestionEmbedder
+    from gateway.caching.lookups import ExactLookup, SemanticLookup
+    from gateway.caching.write_behind import WriteBehind
+    from gateway.cascade.router import Router
+    from gateway.cascade.runner import CascadeRunner
+    from gateway.config.policy_reload import PolicyReloader
+    from gateway.config.schema import Deployment
+    from gateway.request.access import LoopbackGuard, Tenants
+    from gateway.request.load_shedding import LoadShedder
+    from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.sink import Telemetry
+    from gateway.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -17,9 +17,12 @@ from gateway.backends.base import BackendError, BackendRequest, TimedOut
 from gateway.cascade.call import BackendCall
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, SlotRequest
-from policies.caching import AuditJudgeRules as Rule
+from gateway.tiers.slot import SlotRequest
 from routing.tokens import estimated_tokens
+
+if TYPE_CHECKING:
+    from gateway.tiers import Endpoint
+    from policies.caching import AuditJudgeRules as Rule
 
 _AT_A_TIME: Final = 2
 _LIMIT_S: Final = 30.0

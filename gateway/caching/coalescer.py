@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -21,16 +21,18 @@ from cache.flights.exchange import FlightExchange
 from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.flights.single_flight import Flight, Flights, Landing
 from cache.planning.plan import NO_DEMANDS, CachePlan
-from cache.read import Read
-from cache.response_cache import ResponseCache
 from cache.store.base import Store, StoreUnavailable
-from cache.write import PendingWrite
 from gateway.caching.follower import Follower, late
 from gateway.caching.leader import Entered, Leader
 from gateway.caching.replay import replay
 from gateway.errors import ApiError, InternalError, PassedThrough
-from gateway.request.context import RequestContext
-from gateway.request.reply import AnswerEnd
+
+if TYPE_CHECKING:
+    from cache.read import Read
+    from cache.response_cache import ResponseCache
+    from cache.write import PendingWrite
+    from gateway.request.context import RequestContext
+    from gateway.request.reply import AnswerEnd
 
 log = logging.getLogger("tierline.coalescing")
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-from cache.planning.plan import CachePlan
 from cache.store.deadline import Deadline
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from routing.embedding.embedder import Embedder, EmbedderKind, Vector
+
+if TYPE_CHECKING:
+    from cache.planning.plan import CachePlan
+    from gateway.request.context import RequestContext
 
 log = logging.getLogger("tierline.embedding")
 

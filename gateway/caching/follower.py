@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from cache.entry import Hit
-from cache.flights.single_flight import AnswerHead, Landing, Subscription
 from gateway.accounting import replayed, settle
 from gateway.backends.base import DeadlinePassed, Truncated
 from gateway.caching.replay import StallWatch, hit_attributes
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
-from gateway.request.context import RequestContext
 from gateway.request.reply import Reply, is_error
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
+
+if TYPE_CHECKING:
+    from cache.flights.single_flight import AnswerHead, Landing, Subscription
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
 
 _COALESCED: Final = ((b"x-tierline-coalesced", b"1"),)
 _LAST: Final = b": x-tierline-"

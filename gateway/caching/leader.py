@@ -12,15 +12,17 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from cache.entry import Hit
 from cache.flights.single_flight import AnswerHead, Flight, Landing
 from cache.write import PendingWrite
 from gateway.caching.follower import Follower
 from gateway.cascade.streaming import LiveStream
-from gateway.request.context import RequestContext
 from gateway.request.reply import AnswerEnd, Reply, Source
+
+if TYPE_CHECKING:
+    from cache.entry import Hit
+    from gateway.request.context import RequestContext
 
 log = logging.getLogger("tierline.coalescing")
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from cache.entry import Hit, Lookup
-from cache.planning.plan import CachePlan
-from cache.response_cache import ResponseCache
-from gateway.caching.coalescer import Turn
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
-from gateway.request.context import RequestContext
-from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from routing.embedding.embedder import Vector
+
+if TYPE_CHECKING:
+    from cache.entry import Hit, Lookup
+    from cache.planning.plan import CachePlan
+    from cache.response_cache import ResponseCache
+    from gateway.caching.coalescer import Turn
+    from gateway.request.context import RequestContext
+    from gateway.request.load_shedding import LoadShedder
+    from gateway.telemetry.trace import Hop
+    from routing.embedding.embedder import Vector
 
 
 class EarlyAttempt(Protocol):

@@ -11,16 +11,18 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cache.entry import CacheEntry, Hit
 from gateway.accounting import replayed
 from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
-from gateway.request.context import Client, RequestContext
 from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from cache.entry import CacheEntry, Hit
+    from gateway.request.context import Client, RequestContext
 
 SLOWEST: Final = 100.0
 """Tokens a second: nobody reads faster, and a hit should not take longer than it must."""

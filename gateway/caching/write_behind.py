@@ -13,24 +13,26 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cache.entry import StoredAnswer, WriteOutcome
 from cache.planning.plan import NO_DEMANDS, CachePlan
-from cache.response_cache import ResponseCache
 from cache.write import CacheWrite, PendingWrite
-from gateway.accounting import Finalizer
-from gateway.cascade.runner import Served
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of
-from gateway.request.context import RequestContext
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.sink import Telemetry
-from gateway.telemetry.trace import Hop, Trace
 from routing.confidence.judge import structural_fault
-from routing.embedding.embedder import Vector
+
+if TYPE_CHECKING:
+    from cache.response_cache import ResponseCache
+    from gateway.accounting import Finalizer
+    from gateway.cascade.runner import Served
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.sink import Telemetry
+    from gateway.telemetry.trace import Hop, Trace
+    from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -23,13 +23,16 @@ from gateway.cascade.sampling import Samples, samples_for
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of, strip_logprobs
 from gateway.off_loop import off_loop
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
+from gateway.tiers.slot import Slot, SlotRequest
 from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
-from routing.confidence.agreement import Cosine
 from routing.confidence.judge import Assessment, structural_fault
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Endpoint, Tier
+    from routing.confidence.agreement import Cosine
 
 _LEAST_S: Final = 0.001
 

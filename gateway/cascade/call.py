@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, Event, EventStream
 from gateway.chat.completions import Usage, usage_of
 from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Slot
+
+if TYPE_CHECKING:
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Slot
 
 CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
 """How a call ended.

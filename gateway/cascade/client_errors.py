@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from gateway.backends.base import (
     BackendError,
@@ -27,8 +28,10 @@ from gateway.errors import (
     UpstreamTimeout,
     retry_after,
 )
-from gateway.tiers import Tier
-from routing.decide import NoTierError
+
+if TYPE_CHECKING:
+    from gateway.tiers import Tier
+    from routing.decide import NoTierError
 
 _NO_RETRY: Headers = ((b"x-should-retry", b"false"),)
 _BUSY = "Every model that could answer is busy."

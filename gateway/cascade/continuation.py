@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway.backends.base import (
     BackendError,
@@ -32,13 +32,16 @@ from gateway.backends.base import (
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
 from gateway.chat.stream_state import StreamState
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
-from routing.cascade import Attempt
+from gateway.tiers.slot import Slot, SlotRequest
 from routing.decide import needs
 from routing.tokens import room_needed
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Endpoint, Tier
+    from routing.cascade import Attempt
 
 CORRECTED: Final = "\n\n[corrected]\n\n"
 """The text between an answer that broke off and the one that takes its place."""

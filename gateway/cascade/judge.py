@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Endpoint
-from routing.cascade import Attempt
 from routing.confidence.judge import Assessment, Evidence, assess
 from routing.confidence.schemas import SMALL_BYTES, Schema, compile_schema
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Endpoint
+    from routing.cascade import Attempt
 
 UNJUDGED = Assessment(True, None, "nothing stronger follows")
 """The verdict on an answer that nothing could replace."""

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.backends.base import BackendRequest, BudgetSpent, Completion, Event, Truncated
-from gateway.cascade.call import BackendCall
 from gateway.cascade.judge import UNJUDGED, alternatives_for, check_schemas, judge
 from gateway.chat.completions import fill_in
 from gateway.chat.stream_state import StreamState
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from routing.cascade import Attempt
 from routing.confidence.judge import Assessment, structural_fault
+
+if TYPE_CHECKING:
+    from gateway.cascade.call import BackendCall
+    from gateway.request.context import RequestContext
+    from routing.cascade import Attempt
 
 _LOOK_EVERY = 32
 """Tokens between two looks at a draft whose beginning was good enough."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.trace import Hop
-from gateway.tiers import Tier
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
-from routing.difficulty.model import Difficulty, DifficultyModel
-from routing.embedding.embedder import Vector
 from routing.tokens import room_needed
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.trace import Hop
+    from gateway.tiers import Tier
+    from routing.difficulty.model import Difficulty, DifficultyModel
+    from routing.embedding.embedder import Vector
 
 
 @dataclass(frozen=True, slots=True)

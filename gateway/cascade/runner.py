@@ -11,22 +11,24 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cache.planning.plan import CachePlan
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, JsonAnswer, Standing, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
-from gateway.cascade.router import Routed, Router
 from gateway.cascade.streaming import LiveStream
-from gateway.errors import ApiError
-from gateway.request.context import RequestContext
-from gateway.tiers import Endpoint, Tier
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
-from routing.confidence.agreement import Cosine
 from routing.decide import NoTierError
-from routing.embedding.embedder import Vector
+
+if TYPE_CHECKING:
+    from cache.planning.plan import CachePlan
+    from gateway.cascade.router import Routed, Router
+    from gateway.errors import ApiError
+    from gateway.request.context import RequestContext
+    from gateway.tiers import Endpoint, Tier
+    from routing.confidence.agreement import Cosine
+    from routing.embedding.embedder import Vector
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from gateway.tiers import Endpoint, SlotRequest
-from policies.model import Agreement
-from routing.cascade import Attempt
+from gateway.tiers.slot import SlotRequest
 from routing.confidence.agreement import Cosine, agreement_of
+
+if TYPE_CHECKING:
+    from gateway.request.context import RequestContext
+    from gateway.tiers import Endpoint
+    from policies.model import Agreement
+    from routing.cascade import Attempt
 
 log = logging.getLogger("tierline.sampling")
 

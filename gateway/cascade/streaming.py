@@ -16,17 +16,17 @@ import orjson
 
 from gateway.accounting import settle
 from gateway.backends.base import BackendError, DeadlinePassed, Degenerate, Event, InvalidReply, TimedOut, Truncated
-from gateway.cascade.call import BackendCall
 from gateway.chat.completions import DONE_EVENT, Usage, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.errors import stream_error
-from gateway.request.context import RequestContext
 from gateway.telemetry import names
-from routing.cascade import Attempt
-from routing.confidence.judge import Assessment
 
 if TYPE_CHECKING:
+    from gateway.cascade.call import BackendCall
     from gateway.cascade.continuation import Successor
+    from gateway.request.context import RequestContext
+    from routing.cascade import Attempt
+    from routing.confidence.judge import Assessment
 
 
 _LEAST_WATCH_S: Final = 0.01

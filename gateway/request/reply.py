@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from cache.write import PendingWrite
+if TYPE_CHECKING:
+    from cache.write import PendingWrite
 
 Header = tuple[bytes, bytes]
 
