@@ -13,15 +13,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cache.entry import CacheEntry, CorruptEntry, Lookup, Outcome, decode
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.scopes import tags
-from cache.scopes.scope import Registry
 from cache.scopes.shelf import ENTRY
 from cache.store.base import Command, Store, StoreUnavailable
 from cache.write import PendingWrite, WritePlanner, longest_ttl
+
+if TYPE_CHECKING:
+    from cache.scopes.scope import Registry
 
 log = logging.getLogger("tierline.cache")
 

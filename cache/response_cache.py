@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -30,16 +30,18 @@ from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
 from cache.planning.plan import NO_DEMANDS, CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
-from cache.risk.audit import Audits
 from cache.risk.control import Complaint
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
-from cache.semantic.decision import PairScorer
 from cache.semantic.matcher import SemanticMatcher, beside, missed
 from cache.store.base import Store, StoreUnavailable
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
-from policies.model import Policy
+
+if TYPE_CHECKING:
+    from cache.risk.audit import Audits
+    from cache.semantic.decision import PairScorer
+    from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
 

@@ -12,19 +12,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
 
 from cache.entry import CacheEntry, IndexRecord, StoredAnswer, encode
-from cache.index import Vector
 from cache.planning.eligibility import LONGEST_QUESTION
-from cache.planning.plan import CachePlan
 from cache.scopes.scope import Registry
 from cache.scopes.shelf import Caps, put
-from cache.store.base import Command, IndexOperation, Operation
-from policies.caching import CachePolicy
+
+if TYPE_CHECKING:
+    from cache.index import Vector
+    from cache.planning.plan import CachePlan
+    from cache.store.base import Command, IndexOperation, Operation
+    from policies.caching import CachePolicy
 
 MAX_BODY_BYTES: Final = 1 << 20
 _TEXTS: Final = ("id", "model", "system_fingerprint", "service_tier")

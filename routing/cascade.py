@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from policies.model import Policy
-from routing.decide import Decision, TierHealth
+if TYPE_CHECKING:
+    from policies.model import Policy
+    from routing.decide import Decision, TierHealth
 
 OutcomeKind = Literal["accepted", "low_confidence", "retryable", "too_long", "caller_fault"]
 Path = Literal["direct", "escalated", "hedged", "fallback", "degraded"]

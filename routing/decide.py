@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from policies.model import DeployedTier, Policy
-from routing.difficulty.model import Difficulty
-from routing.features import Features
-from routing.load.latency import Forecast
+if TYPE_CHECKING:
+    from policies.model import DeployedTier, Policy
+    from routing.difficulty.model import Difficulty
+    from routing.features import Features
+    from routing.load.latency import Forecast
 
 Capability = Literal["tools", "vision", "json"]
 

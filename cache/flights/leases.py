@@ -12,10 +12,12 @@ import contextlib
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cache.flights.single_flight import Flight
 from cache.store.base import Claim, Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from cache.flights.single_flight import Flight
 
 LEASE_S: Final = 3.0
 """Lifetime in seconds: the maximum time that a killed worker's followers wait before one of them takes over."""

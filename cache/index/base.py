@@ -8,13 +8,14 @@ exists. So an index may list deleted entries and lack existing ones: both end as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.entry import IndexRecord
-from cache.store.base import IndexOperation
+if TYPE_CHECKING:
+    from cache.entry import IndexRecord
+    from cache.store.base import IndexOperation
 
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "query_engine", "replica"]

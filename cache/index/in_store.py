@@ -17,11 +17,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
-from cache.entry import IndexRecord
 from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.store.base import DocumentIndex, DocumentQuery, IndexDocument, Store, VectorAdd, VectorDrop, VectorQuery
 from cache.store.resp import PARTITION, VECTOR
+
+if TYPE_CHECKING:
+    from cache.entry import IndexRecord
 
 _END = b"\0"
 

@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from cache.entry import IndexRecord
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
 from cache.index.in_store import QueryEngineIndex, VectorSetIndex
 from cache.index.replica import ReplicaIndex
 from cache.store.base import IndexOperation, Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from cache.entry import IndexRecord
 
 _NEEDS: tuple[tuple[IndexKind, str], ...] = (("vector_sets", "VADD"), ("query_engine", "FT.SEARCH"))
 _LOOK_EVERY_S = 5.0

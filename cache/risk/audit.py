@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -35,7 +35,9 @@ from cache.risk.comparison import ALIKE, Judge, contradict, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store, StoreUnavailable
-from policies.caching import AuditJudgeRules, SemanticCache
+
+if TYPE_CHECKING:
+    from policies.caching import AuditJudgeRules, SemanticCache
 
 log = logging.getLogger("tierline.cache")
 

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cache.text.reading import QuestionReading, read
-from policies.caching import AuditJudgeRules
+
+if TYPE_CHECKING:
+    from policies.caching import AuditJudgeRules
 
 ALIKE: Final[Mapping[str, float]] = {"static": 0.50, "minilm": 0.60}
 """Minimum cosine, by kind of embedding, at which two answers without other differences count as the same."""

@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 
 from cache.semantic.decision import Decide, Verdict
 from cache.store.deadline import Deadline
-from policies.caching import CrossEncoderRules as Rule
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
+
+    from policies.caching import CrossEncoderRules as Rule
 
 log = logging.getLogger("tierline.cache")
 

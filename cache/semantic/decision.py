@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cache.semantic import guards
-from policies.caching import SemanticCache
+
+if TYPE_CHECKING:
+    from policies.caching import SemanticCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cache.entry import Lookup, id_of
-from cache.index import ChosenIndex, Neighbour, Vector
-from cache.planning.fingerprint import Fingerprint
-from cache.planning.plan import CachePlan
-from cache.risk.audit import AuditedSurface, Audits
 from cache.semantic.cross_encoder import SecondOpinion, second
 from cache.semantic.decision import PairScorer, Verdict, choose, decide_by, default_threshold
-from policies.caching import CachePolicy, SemanticCache
+
+if TYPE_CHECKING:
+    from cache.index import ChosenIndex, Neighbour, Vector
+    from cache.planning.fingerprint import Fingerprint
+    from cache.planning.plan import CachePlan
+    from cache.risk.audit import AuditedSurface, Audits
+    from policies.caching import CachePolicy, SemanticCache
 
 _NEIGHBOURS: Final = 5
 

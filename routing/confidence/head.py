@@ -20,13 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.confidence.judge import Evidence
 from routing.difficulty.model import ArtefactError
+
+if TYPE_CHECKING:
+    from routing.confidence.judge import Evidence
 
 FORMAT: Final = "tierline-confidence-1"
 PREFIXES: Final = (8, 16, 24, 48)

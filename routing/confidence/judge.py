@@ -15,11 +15,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import orjson
 
-from policies.model import Escalate
+if TYPE_CHECKING:
+    from policies.model import Escalate
 
 Basis = Literal["calibrated", "logprob", "agreement", "none"]
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from routing.difficulty.lexicon import BUCKETS, LexiconReading, read, shortened, terms_of
 from routing.difficulty.text_statistics import COUNTS, CountRange, counts_of
 from routing.embedding.embedder import Embedder, EmbedderKind, bounded
-from routing.features import Features
+
+if TYPE_CHECKING:
+    from routing.features import Features
 
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.difficulty.lexicon import LexiconReading
-from routing.features import Features
 from routing.tokens import estimated_tokens
+
+if TYPE_CHECKING:
+    from routing.difficulty.lexicon import LexiconReading
+    from routing.features import Features
 
 COUNTS: Final = (
     "log_chars",
