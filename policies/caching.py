@@ -8,8 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from policies.expression import Expression
-from policies.ranges import COUNT, FLAG, SHARE, Range, Ranges
+from policies.expression import COUNT, FLAG, SHARE, Expression, Range, Ranges
 from policies.values import Seconds, Section, Share, Whole, knows, rule
 
 CACHE_VALUES: Final[Ranges] = {

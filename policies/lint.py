@@ -11,9 +11,8 @@ from itertools import pairwise
 
 from policies.caching import CACHE_VALUES
 from policies.errors import KeyPath
-from policies.expression import OTHERWISE, Expression, Values
+from policies.expression import OTHERWISE, Expression, Range, Ranges, Values, outcomes, parts
 from policies.model import ROUTE_VALUES, Quantiles, Rules
-from policies.ranges import Range, Ranges, outcomes, parts
 from policies.validation import Finding
 
 _CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty"})

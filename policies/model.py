@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
-from policies.expression import OTHERWISE, Expression
-from policies.ranges import COUNT, FLAG, SHARE, Range, Ranges
+from policies.expression import COUNT, FLAG, OTHERWISE, SHARE, Expression, Range, Ranges
 from policies.rollout import Rollout
 from policies.validation import Finding, raise_findings
 from policies.values import Seconds, Section, Share, Whole, knows, number, rule, seconds

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from policies.expression import Expression
+from policies.expression import COUNT, FLAG, SHARE, Expression, Range, outcomes, parts
 from policies.model import ROUTE_VALUES
-from policies.ranges import COUNT, FLAG, SHARE, Range, outcomes, parts
 
 RANGES = {
     "share": SHARE,
