@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from policies.expression import COUNT, FLAG, SHARE, Expression, Range, Ranges
-from policies.values import Seconds, Section, Share, Whole, knows, rule
+from policies.validation import Seconds, Section, Share, Whole, knows, rule
 
 CACHE_VALUES: Final[Ranges] = {
     "tools": FLAG,

@@ -23,8 +23,7 @@ from typing import Any
 from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
-from policies.validation import validate
-from policies.values import Section
+from policies.validation import Section, validate
 from policies.yaml_source import Document, read_yaml
 
 DEFAULT_SURFACE = "chat"

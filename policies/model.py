@@ -1,7 +1,7 @@
 """Define a policy: the validated, frozen rules of one surface, as its YAML file states them.
 
 Unknown keys are errors. Rules (`route.start`, `cache.never`) are expressions, see `policies.expression`; the notation
-of durations and shares is in `policies.values`.
+of durations and shares is in `policies.validation`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from policies.caching import CachePolicy
 from policies.errors import did_you_mean
 from policies.expression import COUNT, FLAG, OTHERWISE, SHARE, Expression, Range, Ranges
 from policies.rollout import Rollout
-from policies.validation import Finding, raise_findings
-from policies.values import Seconds, Section, Share, Whole, knows, number, rule, seconds
+from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
 ROUTE_VALUES: Final[Ranges] = {
     "p_adequate": replace(SHARE, optional=True),

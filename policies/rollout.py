@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from policies.values import Section, Share, seconds, share
+from policies.validation import Section, Share, seconds, share
 
 
 def _fall(value: object) -> object:

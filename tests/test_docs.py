@@ -26,7 +26,7 @@ from gateway.config.schema import Deployment
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
 from policies.model import ROUTE_VALUES, Rules
-from policies.values import Section
+from policies.validation import Section
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gateway", "offline", "routing", "cache", "policies")

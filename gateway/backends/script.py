@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from policies.validation import Finding, raise_findings
-from policies.values import Seconds, Section, Whole
+from policies.validation import Finding, Seconds, Section, Whole, raise_findings
 
 Json = dict[str, Any]
 

@@ -20,8 +20,7 @@ from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url
 from policies.errors import Problem
-from policies.validation import Finding, raise_findings
-from policies.values import Seconds, Section, Whole
+from policies.validation import Finding, Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
 
 Capability = Literal["tools", "vision", "json"]
