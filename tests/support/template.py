@@ -1,8 +1,8 @@
 """Starts gateways as forks of one process that has every library imported: a start takes a third of the CPU time.
 
 `Template.start` gives a `Forked`, which is to a test what `subprocess.Popen` is. The fork takes the arguments, the
-environment and the descriptors that it would have been started with, and runs the command line. It imports `gateway`
-and `cache` anew, some of whose modules draw an id when they are imported: no two gateways may have the same.
+environment and the descriptors that it would have been started with, and runs the command line. Some modules draw ids,
+or seed what draws them, when they are imported; a fork draws these anew, as no two gateways may have the same.
 
 Started as a module, this is the process that is forked: it reads requests from its stdin, which is a socket.
 """
@@ -14,6 +14,8 @@ import contextlib
 import functools
 import json
 import os
+import random
+import secrets
 import select
 import signal
 import socket
@@ -24,9 +26,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
-_ANEW = ("gateway", "cache")
-_LAZY = ("aiohttp", "httpx2", "httptools", "uvloop", "orjson", "tokenizers", "safetensors", "scipy.special")
-"""Libraries that a gateway imports while it starts, not with its modules."""
+_LAZY = (
+    "aiohttp",
+    "gateway.cli.main",
+    "gateway.server.http_protocol",
+    "httptools",
+    "httpx2",
+    "orjson",
+    "routing.embedding.static",
+    "safetensors.numpy",
+    "scipy.special",
+    "tokenizers",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+    "uvicorn.protocols.websockets.auto",
+    "uvloop",
+)
+"""Modules that a gateway imports while it starts, not with those of its command."""
 _REQUEST_BYTES = 1 << 20
 
 
@@ -143,25 +159,35 @@ def _fork(output: int, answers: int) -> bool:
     return True
 
 
-def _import_libraries() -> None:
-    """Import what a gateway imports, and forget the modules that each fork imports."""
+def _import_gateway() -> None:
+    """Import what a gateway imports before it serves."""
     import gc
     from importlib import import_module
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for name in ("gateway.cli.commands.serve", "gateway.server.server", *_LAZY):
         import_module(name)
-    for name in [name for name in sys.modules if name.split(".")[0] in _ANEW]:
-        del sys.modules[name]
     gc.collect()
     gc.freeze()
     assert threading.active_count() == 1, "a fork would lack the other threads"
 
 
+def _draw_ids() -> None:
+    """Draw anew what the template's modules drew when they were imported."""
+    from cache.flights import single_flight
+
+    single_flight.WORKER = secrets.token_hex(6)  # type: ignore[misc]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("gateway", "cache", "routing")]:
+        for value in vars(sys.modules[name]).values():
+            if isinstance(value, random.Random):
+                value.seed()
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_libraries()
+    _import_gateway()
     _serve_forks()
+    _draw_ids()
     from gateway.cli.main import main
 
     raise SystemExit(main())
