@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gateway.cli.main import main
 from offline.datasets import DataError, Example, LabelledAnswer, choose_pair, label, read_rows, without_choices
 from offline.evaluation.metrics import apgr, calibration_error, folds_of
 from offline.training.difficulty import Recipe, Trained, cross_validate, save, train
@@ -39,13 +39,18 @@ class HashedWords:
         sums = np.array([np.sum([self._direction(word) for word in text.lower().split()], axis=0) for text in texts])
         return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
 
-    def _direction(self, word: str) -> NDArray[np.float64]:
-        return np.random.default_rng(list(word.encode())).normal(size=self.dimension)
+    @staticmethod
+    @cache
+    def _direction(word: str) -> NDArray[np.float64]:
+        return np.random.default_rng(list(word.encode())).normal(size=HashedWords.dimension)
 
 
-def run_tierline(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gateway", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, cwd=folder)
+def run_tierline(*arguments: str) -> int:
+    """Run a command line in this process and return its exit code."""
+    try:
+        return main(list(arguments))
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def silently(stage: str, done: int, total: int) -> None:
@@ -226,14 +231,15 @@ def test_a_question_is_told_from_its_choices() -> None:
     assert without_choices("No choices here. A. Smith wrote it.") is None
 
 
-def test_the_command_trains_and_says_how_well(tmp_path: Path) -> None:
+def test_the_command_trains_and_says_how_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`tierline train` writes a loadable artefact whose sheet holds the command, the pair and every file's hash."""
     out = tmp_path / "classifier"
     command = ["train", "--data", str(SAMPLE), "--out", str(out), "--seed", "3", "--small", "tiny", "--note", "ours"]
-    done = run_tierline(*command, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "ours" in done.stdout
-    assert "cross-validating" in done.stderr
+    code = run_tierline(*command)
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert "ours" in output.out
+    assert "cross-validating" in output.err
     sheet = json.loads((out / SHEET_FILE).read_text())
     assert sheet["command"] == (
         "tierline train --data routing_sample.jsonl --out classifier --embedding static --seed 3 --small tiny"
@@ -246,21 +252,29 @@ def test_the_command_trains_and_says_how_well(tmp_path: Path) -> None:
         "large": "big",
     }
     assert sheet["notes"] == ["ours"]
-    assert DifficultyModel.load(out).version in done.stdout
+    assert DifficultyModel.load(out).version in output.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--data", "nowhere.jsonl", "--out", "x"], 2, "nowhere.jsonl"),
         (["--data", str(SAMPLE), "--out", "x", "--large", "gpt"], 2, "none of gpt is among the models"),
         (["--data", str(SAMPLE), "--out", "x", "--small-accuracy", "7"], 2, "is not a share between 0 and 1"),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
+def test_a_mistake_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    message: str,
+) -> None:
     """No traceback, and an exit code that says whose fault it is."""
-    done = run_tierline("train", *arguments, folder=tmp_path)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert run_tierline("train", *arguments) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
     assert not (tmp_path / "x").exists()
