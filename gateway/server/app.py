@@ -1,4 +1,4 @@
-"""Route requests: chat completions directly, for speed, and all others through FastAPI; errors share one envelope."""
+"""Route requests: chat completions directly, for speed, and all others through Starlette; errors share one envelope."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.http.middleware import RequestIdMiddleware
 from gateway.http.responses import send_error
 from gateway.http.routes import health, models
-from gateway.http.routes.admin import admin_router
+from gateway.http.routes.admin import admin_routes
 from gateway.http.routes.chat import ChatCompletions
-from gateway.http.routes.feedback import feedback_router
+from gateway.http.routes.feedback import feedback_route
 from gateway.request.options import known_headers
 from gateway.server.shutdown import shared_with_server
 from gateway.steps import Steps
@@ -40,11 +42,11 @@ class App:
         self._steps = steps
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory))
         self._chat = ChatCompletions(steps)
-        self._fastapi = _api(steps, models.router, health.router, feedback_router())
+        self._rest = _api(steps, *models.ROUTES, *health.ROUTES, feedback_route())
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
-        self._admin = RequestIdMiddleware(_api(steps, admin_router(steps, admin))) if admin is not None else None
+        self._admin = RequestIdMiddleware(_api(steps, *admin_routes(steps, admin))) if admin is not None else None
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Answer one ASGI request, or run the application's lifespan. It returns the coroutine of whoever does that."""
@@ -68,7 +70,7 @@ class App:
         if scope["path"] in CHAT:
             await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
         else:
-            await self._fastapi(scope, receive, send)
+            await self._rest(scope, receive, send)
 
 
 async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
@@ -83,14 +85,10 @@ async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _api(steps: Steps, *routers: APIRouter) -> FastAPI:
-    api = FastAPI(title="Tierline", openapi_url=None, redirect_slashes=False)
+def _api(steps: Steps, *routes: Route) -> Starlette:
+    api = Starlette(routes=routes, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _as_envelope))
+    api.router.redirect_slashes = False
     api.state.steps = steps
-    for router in routers:
-        api.include_router(router)
-    api.add_exception_handler(ApiError, _as_envelope)
-    api.add_exception_handler(HTTPException, _as_envelope)
-    api.add_exception_handler(Exception, _as_envelope)
     return api
 
 
@@ -107,7 +105,9 @@ def _api_error(request: Request, error: Exception) -> ApiError:
         path = request.url.path
         return NotFound(f"There is no {path} here. {_HINTS.get(path.rstrip('/'), _DEFAULT_HINT)}")
     if error.status_code == 405:
-        return _method_not_allowed(request.method, (error.headers or {}).get("Allow", "GET"))
+        return _method_not_allowed(
+            request.method, ", ".join(sorted((error.headers or {}).get("Allow", "GET").split(", ")))
+        )
     return InvalidRequest(str(error.detail))
 
 

@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cache.administration import Purged
 from cache.scopes.tags import BadTags, parse
@@ -45,9 +46,8 @@ _KEYS: Final = frozenset({"surface", "tag", "entry", "tenant", "team"})
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
-def admin_router(steps: Steps, admin: Admin) -> APIRouter:
+def admin_routes(steps: Steps, admin: Admin) -> list[Route]:
     """Return the routes of the admin API; each requires the admin key."""
-    router = APIRouter(prefix="/admin/cache")
     wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
     administration = steps.cache.administration
 
@@ -56,7 +56,6 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
         if not key or not hmac.compare_digest(hashlib.sha256(key).digest(), wanted):
             raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
 
-    @router.get("/stats")
     async def stats(request: Request) -> Response:
         admitted(request)
         scopes = await _answered(administration.stats())
@@ -68,20 +67,18 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
             }
         )
 
-    @router.get("/entries/{entry_id}")
-    async def show(request: Request, entry_id: str) -> Response:
+    async def show(request: Request) -> Response:
         admitted(request)
+        entry_id: str = request.path_params["entry_id"]
         entry = await _answered(administration.find(_id(entry_id)))
         if entry is None:
             raise _no_entry(entry_id)
         return _json({"object": "cache.entry", **entry_shown(entry)})
 
-    @router.delete("/entries/{entry_id}")
-    async def remove(request: Request, entry_id: str) -> Response:
+    async def remove(request: Request) -> Response:
         admitted(request)
-        return _json(await _removed(steps, entry_id))
+        return _json(await _removed(steps, request.path_params["entry_id"]))
 
-    @router.post("/purge")
     async def purge(request: Request) -> Response:
         admitted(request)
         try:
@@ -90,7 +87,12 @@ def admin_router(steps: Steps, admin: Admin) -> APIRouter:
             return Response(status_code=499)
         return _json(await _purged(steps, _checked(parse_json(raw))))
 
-    return router
+    return [
+        Route("/admin/cache/stats", stats),
+        Route("/admin/cache/entries/{entry_id}", show),
+        Route("/admin/cache/entries/{entry_id}", remove, methods=["DELETE"]),
+        Route("/admin/cache/purge", purge, methods=["POST"]),
+    ]
 
 
 async def _purged(steps: Steps, body: Mapping[str, str]) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cache.store.base import Append, StoreUnavailable
 from gateway.errors import InvalidRequest, NotFound, Overloaded
@@ -71,12 +72,10 @@ class _Turns:
         self._free.release()
 
 
-def feedback_router() -> APIRouter:
+def feedback_route() -> Route:
     """Return the feedback route of one worker."""
-    router = APIRouter()
     turn = _Turns()
 
-    @router.post("/v1/feedback")
     async def feedback(request: Request) -> Response:
         steps: Steps = request.app.state.steps
         headers = known_headers(request.scope["headers"])
@@ -92,7 +91,7 @@ def feedback_router() -> APIRouter:
             reply["cache_entry_removed"] = removed
         return Response(orjson.dumps(reply), media_type="application/json")
 
-    return router
+    return Route("/v1/feedback", feedback, methods=["POST"])
 
 
 async def _store(steps: Steps, tenant: str, body: _FeedbackBody) -> tuple[Feedback, str]:

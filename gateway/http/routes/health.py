@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from gateway.errors import Unauthorized
 from gateway.request.access import is_operator
@@ -14,7 +15,6 @@ from gateway.steps import Steps
 from gateway.telemetry.metrics import CONTENT_TYPE
 from gateway.tiers import Endpoint
 
-router = APIRouter()
 _BACKEND_REFUSALS: Final = {"key": "it refuses our key", "quota": "our account is out of quota or credit"}
 _STORE_REFUSALS: Final = {
     "full": "refuses writes, its memory is full (full): new answers are not kept",
@@ -22,14 +22,11 @@ _STORE_REFUSALS: Final = {
 }
 
 
-@router.get("/healthz")
-@router.get("/health")
-async def healthz() -> dict[str, str]:
+async def healthz(_: Request) -> JSONResponse:
     """Report that this process answers requests."""
-    return {"status": "ok"}
+    return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
     """Answer 503 while the process starts or stops and if no tier is configured, else 200, with what is degraded.
 
@@ -44,7 +41,6 @@ async def readyz(request: Request) -> JSONResponse:
     return JSONResponse(report, status_code=status_code)
 
 
-@router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Return the Prometheus text for all workers. Raises Unauthorized without the admin key where it is needed."""
     steps: Steps = request.app.state.steps
@@ -54,6 +50,14 @@ async def metrics(request: Request) -> Response:
             "or set access.public_metrics in the config."
         )
     return Response(steps.metrics.render(), media_type=CONTENT_TYPE)
+
+
+ROUTES: Final = (
+    Route("/healthz", healthz),
+    Route("/health", healthz),
+    Route("/readyz", readyz),
+    Route("/metrics", metrics),
+)
 
 
 def readiness(steps: Steps) -> dict[str, Any]:

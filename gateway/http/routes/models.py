@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from gateway.errors import NotFound
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 from policies.loader import AUTO
 
-router = APIRouter(prefix="/v1/models")
 
-
-@router.get("")
-async def list_models(request: Request) -> dict[str, Any]:
+async def list_models(request: Request) -> JSONResponse:
     """List every surface, and `auto`. Aliases are accepted as models too, but not listed."""
     steps: Steps = request.app.state.steps
     steps.tenants.of(known_headers(request.scope["headers"]))
     names = (AUTO, *steps.policies.current.names)
-    return {"object": "list", "data": [_model(steps, name) for name in names]}
+    return JSONResponse({"object": "list", "data": [_model(steps, name) for name in names]})
 
 
-@router.get("/{model}")
-async def get_model(request: Request, model: str) -> dict[str, Any]:
+async def get_model(request: Request) -> JSONResponse:
     """Return one surface, by its name or an alias. Raises NotFound."""
     steps: Steps = request.app.state.steps
+    model: str = request.path_params["model"]
     steps.tenants.of(known_headers(request.scope["headers"]))
     if steps.policies.current.resolve(model) is None:
         raise NotFound(f"There is no model {model!r} here.", code="model_not_found", param="model")
-    return _model(steps, model)
+    return JSONResponse(_model(steps, model))
 
 
 def _model(steps: Steps, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": steps.started_at, "owned_by": "tierline"}
+
+
+ROUTES: Final = (Route("/v1/models", list_models), Route("/v1/models/{model}", get_model))

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import TelemetryConfig, TenantConfig, key_digest
 from gateway.errors import ApiError
-from gateway.http.routes.feedback import feedback_router
+from gateway.http.routes.feedback import feedback_route
 from gateway.request.access import Tenants
 from gateway.server.app import _as_envelope
 from gateway.telemetry import feedback, reader
@@ -47,12 +47,10 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
 
 def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     tenants = {name: TenantConfig(key_digests=(key_digest(f"{name}-key".encode()),)) for name in ("acme", "other")}
-    api = FastAPI()
+    api = Starlette(routes=[feedback_route()], exception_handlers={ApiError: _as_envelope})
     api.state.steps = SimpleNamespace(
         store=store, tenants=Tenants(tenants), deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts))
     )
-    api.include_router(feedback_router())
-    api.add_exception_handler(ApiError, _as_envelope)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")
 
 
