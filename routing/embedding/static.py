@@ -6,14 +6,25 @@ are those of its own `embed(norm=True)`.
 
 from __future__ import annotations
 
+import json
 import math
+import mmap
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from routing.embedding.embedder import MAX_CHARS, Vectors, bounded, package_file, read_tokenizer
+from routing.embedding.embedder import (
+    MAX_CHARS,
+    EmbedderUnavailable,
+    Vectors,
+    bounded,
+    package_file,
+    read_tokenizer,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -31,32 +42,38 @@ _MOST_WORDS: Final = 32_768
 """Maximum number of words whose tokens are kept: about 6 MB."""
 _LONGEST_WORD: Final = 32
 _MOST_ONES: Final = 1_024
+_WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
+_EXPONENT_OFFSET: Final = np.float32(2.0**112)
+"""What a float16's exponent lacks when its bits stand in a float32: the biases differ by 112."""
 
 
 class StaticEmbedder:
-    """The WordLlama encoder. Takes 32 MB: the matrix is float32, whose mean is 15 times faster than float16's."""
+    """The WordLlama encoder.
+
+    Its matrix stays in the file, as float16: processes share the pages, and only those of words that occurred are in
+    memory. A text's rows are widened to float32 with integer arithmetic, which is exact, since numpy's own conversion
+    takes two to ten times as long.
+    """
 
     name = "wordllama-256"
     whole_chars = MAX_CHARS
 
-    def __init__(self, tokenizer: Tokenizer, matrix: Vectors) -> None:
+    def __init__(self, tokenizer: Tokenizer, halves: NDArray[np.int16]) -> None:
+        """`halves` are the bits of the float16 matrix, one row for each token; all must be finite."""
         self._tokenizer = tokenizer
-        self._matrix = matrix
+        self._halves = halves
         self._ones = np.ones(_MOST_ONES, np.float32)
         self._tokens_of: dict[str, list[int]] = {}
-        self.dimension = int(matrix.shape[1])
+        self.dimension = int(halves.shape[1])
 
     @classmethod
     def load(cls) -> StaticEmbedder:
-        """Read the vectors from the installed package. Raises EmbedderUnavailable."""
-        from safetensors import safe_open
+        """Map the vectors of the installed package into memory. Raises EmbedderUnavailable."""
         from tokenizers import Regex, pre_tokenizers
 
         tokenizer = read_tokenizer(package_file("wordllama", *_TOKENIZER))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "isolated")
-        with safe_open(package_file("wordllama", *_WEIGHTS), framework="numpy") as file:
-            matrix = file.get_tensor("embedding.weight").astype(np.float32)
-        return cls(tokenizer, matrix)
+        return cls(tokenizer, _mapped(package_file("wordllama", *_WEIGHTS)))
 
     def vocabulary(self) -> list[str]:
         """Return the lower-case words that are one token, most frequent first (early merges are the frequent ones)."""
@@ -71,7 +88,12 @@ class StaticEmbedder:
             if ids:
                 # The sum has the same direction as the mean, and as a product with ones it is one BLAS call.
                 ones = self._ones[: len(ids)] if len(ids) <= _MOST_ONES else np.ones(len(ids), np.float32)
-                np.dot(ones, self._matrix.take(ids, axis=0), out=vector)
+                bits = self._halves.take(ids, axis=0).astype(np.int32)
+                bits <<= 13
+                bits &= _WITHOUT_HIGH_EXPONENT  # copies of the sign, which widening put between it and the exponent
+                rows = bits.view(np.float32)
+                rows *= _EXPONENT_OFFSET
+                np.dot(ones, rows, out=vector)
                 if (length := math.sqrt(vector @ vector)) > 0:
                     np.divide(vector, length, out=vector)
         return vectors
@@ -96,3 +118,23 @@ class StaticEmbedder:
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Return the tokenizer's tokens of each text; it puts a space before each."""
         return [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _mapped(file: Path) -> NDArray[np.int16]:
+    """Return the bits of the float16 matrix in a safetensors file, mapped: an 8-byte length, a JSON header, the data.
+
+    Raises EmbedderUnavailable if the file has another form.
+    """
+    try:
+        with file.open("rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        start = 8 + int.from_bytes(mapped[:8], "little")
+        tensor = json.loads(mapped[8:start])["embedding.weight"]
+        rows, columns = tensor["shape"]
+        if tensor["dtype"] != "F16":
+            raise ValueError(tensor["dtype"])
+        matrix = np.frombuffer(mapped, np.int16, rows * columns, start + tensor["data_offsets"][0])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise EmbedderUnavailable(f"{file} is not a float16 matrix in safetensors form: {error}") from None
+    mapped.madvise(mmap.MADV_WILLNEED)  # into the page cache, not into this process
+    return matrix.reshape(rows, columns)
