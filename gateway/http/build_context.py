@@ -8,18 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
-from gateway.steps import Steps
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
-from policies.model import Output, Policy
 from routing.decide import Clamp
 from routing.features import features_of
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Trace
+    from policies.model import Output, Policy
 
 
 def build_context(

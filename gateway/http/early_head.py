@@ -14,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway.chat.completions import new_completion_id, wants_usage
-from gateway.errors import ApiError
 from gateway.http.responses import explain, start_events
-from gateway.request.context import RequestContext
-from gateway.request.reply import Header
+
+if TYPE_CHECKING:
+    from gateway.errors import ApiError
+    from gateway.request.context import RequestContext
+    from gateway.request.reply import Header
 
 _AFTER_S: Final = 0.1
 _EVERY_S: Final = 2.0

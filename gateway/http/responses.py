@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.errors import ApiError
 from gateway.request.reply import Header, is_error
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
+
+if TYPE_CHECKING:
+    from gateway.errors import ApiError
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Trace
 
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (

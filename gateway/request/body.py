@@ -16,14 +16,16 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
 from gateway.off_loop import off_loop
 from gateway.request.fields import ChatFields
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Limits
 
 MAX_DEPTH: Final = 64
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

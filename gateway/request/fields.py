@@ -8,10 +8,12 @@ absent, except for required fields. Errors name a field by its path, as OpenAI d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Limits
 
 Check = Callable[[Any], None]
 """Check one value; raises _WrongError if it breaks the rule."""

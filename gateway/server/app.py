@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,7 +22,9 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.feedback import feedback_route
 from gateway.request.options import known_headers
 from gateway.server.shutdown import shared_with_server
-from gateway.steps import Steps
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS
 from gateway.config.launch import CannotServe
-from gateway.config.schema import Deployment
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
 
 log = logging.getLogger("tierline")
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import envelope
 from gateway.http.middleware import request_id_of
-from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import PROGRESS, SLOW_S, ConnectionLimits
 from gateway.server.descriptors import few_left
+
+if TYPE_CHECKING:
+    from gateway.request.load_shedding import LoadShedder
 
 _MAX_HEAD: Final = 64 << 10
 _MAX_HEADERS: Final = 100

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -25,18 +25,20 @@ from uvicorn.supervisors import multiprocess
 
 from gateway.assembly import build
 from gateway.config.launch import CannotServe, Launch
-from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
 from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
 from gateway.server.shutdown import Server
 from gateway.server.worker import Worker
-from gateway.steps import Steps
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderUnavailable
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
+    from gateway.steps import Steps
 
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from gateway.config.schema import Limits
 from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     import socket
 
+    from gateway.config.schema import Limits
     from gateway.request.load_shedding import LoadShedder
 
 _FORCED_S: Final = 2.0

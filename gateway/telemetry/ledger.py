@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.telemetry.trace import Trace
+if TYPE_CHECKING:
+    from gateway.telemetry.trace import Trace
 
 
 @dataclass(slots=True)

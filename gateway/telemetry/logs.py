@@ -16,14 +16,16 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.config.schema import LogConfig
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.lines import LineWriter
 from gateway.telemetry.trace import Trace
+
+if TYPE_CHECKING:
+    from gateway.config.schema import LogConfig
 
 _STDERR: Final = 2
 _LONGEST: Final = 16_384

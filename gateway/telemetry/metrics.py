@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -31,11 +31,13 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from cache.risk.audit import SurfaceState
-from cache.store.base import StoreState
 from gateway.telemetry import names
-from gateway.telemetry.ledger import CallAccount, Ledger
-from gateway.telemetry.trace import Hop, Trace
+
+if TYPE_CHECKING:
+    from cache.risk.audit import SurfaceState
+    from cache.store.base import StoreState
+    from gateway.telemetry.ledger import CallAccount, Ledger
+    from gateway.telemetry.trace import Hop, Trace
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -11,12 +11,14 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.telemetry.ledger import TRACES, Ledger, encode
-from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.trace import Trace
+
+if TYPE_CHECKING:
+    from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.trace import Trace
 
 _log = logging.getLogger("tierline.telemetry")
 

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from gateway.backends.base import Refusal
+if TYPE_CHECKING:
+    from gateway.backends.base import Refusal
 
 State = Literal["closed", "open", "half_open"]
 Cause = Literal["pause", "key", "quota", "failing"]

@@ -14,17 +14,19 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.quota import Quota
-from gateway.config.schema import BackendConfig
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
+
+if TYPE_CHECKING:
+    from gateway.config.schema import BackendConfig
 
 _LONGEST_PAUSE_S = 60.0
 _REFUSED_S = 30.0
@@ -39,7 +41,7 @@ because interactive requests that arrive later go ahead of it."""
 _NOTHING_ASKED = SlotRequest()
 
 Clock = Callable[[], float]
-OnRefusal = Callable[[BackendConfig, str, bool], None]
+OnRefusal = Callable[["BackendConfig", str, bool], None]
 """Called with (config, reason, own) when a backend begins to refuse our key or account, and with an empty reason when
 it answers again. `own` is True if this worker's own call showed it, False if a sibling worker reported it."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gateway.config.schema import Warm
 from routing.load.latency import Forecast, LatencyModel
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Warm
 
 _FRESH_S = 0.25
 

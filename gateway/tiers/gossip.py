@@ -14,13 +14,15 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from cache.store.base import Append, Store, StoreUnavailable
-from gateway.config.schema import BackendConfig
-from gateway.tiers.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from gateway.config.schema import BackendConfig
+    from gateway.tiers.endpoint import Endpoint
 
 STREAM = "tierline:live"
 _VERSION = 2

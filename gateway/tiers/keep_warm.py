@@ -12,10 +12,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.backends.base import BackendError, BackendRequest, TimedOut
-from gateway.tiers.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from gateway.tiers.endpoint import Endpoint
 
 _DUE: Final = 0.8
 _SPREAD: Final = 0.1

@@ -12,14 +12,17 @@ import time
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gateway.backends.base import Saturated
-from gateway.tiers.endpoint import Endpoint
-from gateway.tiers.slot import Slot, SlotRequest
 from routing.decide import TierHealth
 from routing.load.budgets import RetryBudget
-from routing.load.latency import Forecast
 from routing.load.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
+
+if TYPE_CHECKING:
+    from gateway.tiers.endpoint import Endpoint
+    from gateway.tiers.slot import Slot, SlotRequest
+    from routing.load.latency import Forecast
 
 _FRESH_S = 0.25
 _LOOKS = 20

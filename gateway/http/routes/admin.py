@@ -19,25 +19,27 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cache.administration import Purged
 from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
-from gateway.config.schema import Admin
 from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
 from gateway.http.middleware import read_body
 from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
+
+if TYPE_CHECKING:
+    from cache.administration import Purged
+    from gateway.config.schema import Admin
+    from gateway.steps import Steps
 
 _MAX_BODY: Final = 4096
 _ENTRY_ID: Final = re.compile(r"[0-9a-f]{12,32}")

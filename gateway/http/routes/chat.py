@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.chat.completions import wants_usage
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge, retry_after
@@ -27,11 +27,13 @@ from gateway.pipeline import answer
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
-from gateway.request.reply import Header, Reply
-from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace, parse_traceparent
+
+if TYPE_CHECKING:
+    from gateway.request.reply import Header, Reply
+    from gateway.steps import Steps
 
 log = logging.getLogger("tierline.chat")
 

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.requests import Request
@@ -27,9 +27,11 @@ from gateway.http.middleware import read_body
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.steps import Steps
 from gateway.telemetry import names, reader
 from gateway.telemetry.feedback import STREAM, Feedback
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
 
 _MAX_BODY: Final = 4096
 _MAX_COMMENT: Final = 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,9 +11,11 @@ from starlette.routing import Route
 from gateway.errors import Unauthorized
 from gateway.request.access import is_operator
 from gateway.request.options import known_headers
-from gateway.steps import Steps
 from gateway.telemetry.metrics import CONTENT_TYPE
-from gateway.tiers import Endpoint
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
+    from gateway.tiers import Endpoint
 
 _BACKEND_REFUSALS: Final = {"key": "it refuses our key", "quota": "our account is out of quota or credit"}
 _STORE_REFUSALS: Final = {

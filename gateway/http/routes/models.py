@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -10,8 +10,10 @@ from starlette.routing import Route
 
 from gateway.errors import NotFound
 from gateway.request.options import known_headers
-from gateway.steps import Steps
 from policies.loader import AUTO
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
 
 
 async def list_models(request: Request) -> JSONResponse:
