@@ -1,17 +1,17 @@
-"""One request, top to bottom. This is the story of Tierline, in the order in which it happens.
+"""Answer one request, top to bottom: the eleven steps of Tierline in the order in which they happen.
 
-     1. http.routes.chat     takes the request: root span, load shedding, key -> tenant, body within its limit
-     2. request.body         bytes -> a checked body, once
-     3. http.build_context   tenant + surface -> policy, features, deadline: a `RequestContext`
-     4. `answer`             calls everything below, in order
-     5. caching.lookups      have we answered just this? Then at once: no embedding, no model
-        caching.coalescer    is it being answered right now? Then that answer is shared
-     6. caching.embedding    the vector that the semantic cache and the classifier share
-     7. caching.lookups      have we answered another question that means the same?
-     8. cascade.router       how hard is it, and which tiers should try? `routing.decide`, pure
-     9. cascade.runner       one attempt; good enough, or the next tier, while the budget allows: `routing.cascade`
-    10. http.routes.chat     sends JSON or server-sent events, with headers that say how the answer came about
-    11. caching.write_behind cache write, ledger, trace, once the reply is out
+     1. accept          http.routes.chat      root span, load shedding, key -> tenant, body within its limit
+     2. parse           request.body          bytes -> a checked body, once
+     3. context         http.build_context    tenant + surface -> policy, features, deadline: a `RequestContext`
+     4. answer          this module           calls 5 to 9, in order
+     5. cache.exact     caching.lookups       has just this been answered? Then at once: no embedding, no model
+                        caching.coalescer     is it being answered right now? Then that answer is shared
+     6. embed           caching.embedding     the vector that the semantic cache and the classifier share
+     7. cache.semantic  caching.lookups       has another question been answered that means the same?
+     8. route           cascade.router        how hard is it, and which tiers should try? `routing.decide`, pure
+     9. attempt         cascade.runner        call a tier; the next if not good enough, within the budget
+    10. reply           http.routes.chat      JSON or server-sent events, with headers that say how it came about
+    11. write behind    caching.write_behind  cache write, ledger, trace, once the reply is out
 
 4 to 9 run inside `http.routes.chat`, which also turns their errors into replies and notices a client that leaves.
 `routing` and `cache` never import each other; the gateway joins them.
