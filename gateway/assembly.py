@@ -54,7 +54,7 @@ SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
 def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None = None) -> Steps:
-    """Everything wired, nothing started.
+    """Return one worker's steps, wired and not started.
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
@@ -103,7 +103,7 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
 
 
 def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> ResponseCache:
-    """The cache, with what judges its candidates. Raises VerifierError or CrossEncoderError."""
+    """Return the cache, with what judges its candidates. Raises VerifierError or CrossEncoderError."""
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
     audits = Audits(
@@ -132,7 +132,7 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
 
 @contextlib.asynccontextmanager
 async def running(steps: Steps) -> AsyncIterator[Steps]:
-    """The steps, at work inside the block."""
+    """Start the steps for the block, and close them after it."""
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     with contextlib.suppress(StoreUnavailable):
         # So that /readyz knows from the first moment; a store that is down is degraded, not a failed start.
@@ -184,7 +184,7 @@ def _reloader(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Po
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:
-    """An alarm in the log and in the metrics while a backend refuses our key or account."""
+    """Return what logs, and shows in the metrics, that a backend refuses our key or account."""
 
     def told(config: BackendConfig, reason: str, own: bool) -> None:
         metrics.backend_refuses(config.name, bool(reason))
@@ -210,7 +210,7 @@ def _tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
 
 
 def _endpoints(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
-    """All endpoints, by their backends' names."""
+    """Return all endpoints by their backends' names."""
     return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
 
 

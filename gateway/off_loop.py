@@ -1,4 +1,4 @@
-"""One thread for what a large request asks of the CPU, so that the event loop serves the others meanwhile.
+"""Run the CPU work of large requests in one thread, so that the event loop serves other requests meanwhile.
 
 One, not several: this work holds Python's lock nearly all the time, so more threads would make nothing faster and the
 loop would have to wait for each of them.
@@ -17,5 +17,5 @@ _THREAD: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-
 
 
 async def off_loop(work: Callable[[], Result]) -> Result:
-    """Runs `work` in the thread, after what waits there already."""
+    """Run `work` in the thread, after what waits there already, and return its result."""
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work)

@@ -1,4 +1,4 @@
-"""The steps that a request passes, as one worker has them: built once by `gateway.assembly`, closed in order."""
+"""Hold what a request's steps use in one worker. `gateway.assembly` builds it, starts it and closes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Everything a request passes. What changes while the worker runs (policies, health) changes inside these."""
+    """Hold the objects that a request's steps use. Policies and health change inside these while the worker runs."""
 
     deployment: Deployment
     started_at: int

@@ -1,4 +1,4 @@
-"""Step 5: equal requests at the same moment, one answer: how a request comes to lead a flight, or to join one.
+"""Step 5: give equal requests of the same moment one answer. The first leads a flight, the others join it.
 
 The first of them makes the answer (`gateway.caching.leader`), the others read along (`gateway.caching.follower`), in
 this worker or in another (`cache.flights.exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a
@@ -44,7 +44,7 @@ _ALONE: Final = Entered()
 
 
 class Coalescer:
-    """One worker's flights, and its part in those of others. `start` it on the event loop, and close it."""
+    """Share answers among equal requests of this and other workers. `start` it on the event loop, and close it."""
 
     def __init__(self, store: Store, cache: ResponseCache) -> None:
         self.cache = cache
@@ -55,18 +55,18 @@ class Coalescer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begins to hear what other workers ask for."""
+        """Start to listen to what other workers ask for."""
         self.exchange.start()
 
     async def aclose(self) -> None:
-        """Ends every flight."""
+        """End every flight."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.exchange.aclose()
 
     def turn(self, request: RequestContext, plan: CachePlan) -> Turn | None:
-        """This request's turn among those that share an answer; None for one that shares none."""
+        """Return the request's place among its equals; None for a request that shares no answer."""
         policy = plan.policy
         if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
             return None
@@ -100,13 +100,13 @@ class Coalescer:
             end.end(write)
 
     def let_go(self, flight: Flight) -> None:
-        """Nobody else joins this flight, here or elsewhere."""
+        """Let no further request join this flight, here or elsewhere."""
         self.flights.forget(flight)
         self.exchange.release(flight)
 
 
 class Turn:
-    """One request among its equals: it looks into the cache, and then leads a flight or joins one."""
+    """Take one request through the lookup, which its equals share, and then into a flight, as leader or follower."""
 
     __slots__ = ("_claimed", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_request", "_unsure")
 
@@ -132,8 +132,8 @@ class Turn:
         return self._plan.tags is None and self._joinable() is not None
 
     async def look_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
-        """What is stored; where nothing is, the same round trip has asked for the right to make the answer, unless an
-        answer was to be expected there.
+        """Return what is stored. Where nothing is, the same round trip has asked for the right to make the answer,
+        unless an answer was expected there.
 
         Of those who ask at the same moment one looks: a burst would exhaust the store's connections.
         """
@@ -210,7 +210,7 @@ class Turn:
         return None if result is None else Entered(result)
 
     async def _read(self, key: str) -> bytes | None:
-        """What lies under a key of the store, with the claim where nothing does."""
+        """Return what the store has under a key; where it has nothing, the same round trip asks for the lease."""
         self._flight = flight = self._new()
         try:
             found = await self._host.exchange.leases.look(flight, key)
@@ -248,7 +248,7 @@ class Turn:
             raise
 
     async def _written(self, flight: Flight) -> Lookup:
-        """What was written, or is about to be, since the look."""
+        """Return what was written, or is about to be, since the look."""
         try:
             found = await self._host.cache.exact(self._plan, self._request.allowed_tiers())
         except BaseException:
@@ -290,7 +290,7 @@ class Turn:
 
 
 class RecentKeys:
-    """Keys under which an answer was found lately, the latest few thousand.
+    """Hold the latest few thousand keys under which an answer was found.
 
     What was there a while ago is likely there still, and a bare GET costs a fifth less than a look that would take the
     right to make the answer; what is new is likely absent, and then the look saves a round trip.
@@ -306,7 +306,7 @@ class RecentKeys:
         return key in self._keys
 
     def found(self, key: str, *, there: bool) -> None:
-        """What a lookup has shown of a key."""
+        """Note whether a lookup found an answer under a key."""
         if not there:
             self._keys.pop(key, None)
         elif key not in self._keys:
@@ -316,7 +316,7 @@ class RecentKeys:
 
 
 class _LandedFlight:
-    """A flight whose answer is on its way into the cache. Until it is there, other workers read it from the flight."""
+    """Release a flight once its answer is in the cache; until then other workers read the answer from the flight."""
 
     __slots__ = ("_exchange", "_flight", "lease")
 
@@ -333,7 +333,7 @@ class _LandedFlight:
 
 
 def pack(error: Exception | None) -> bytes:
-    """An error for other workers; of one that is no ApiError they learn only that there was one."""
+    """Return an error as bytes for other workers; one that is no ApiError becomes an InternalError."""
     if error is None:
         return b""
     known = error if isinstance(error, ApiError) else InternalError()
@@ -342,7 +342,7 @@ def pack(error: Exception | None) -> bytes:
 
 
 def unpack(packed: bytes) -> ApiError:
-    """The error again; ValueError or TypeError for what is none."""
+    """Return the error that `pack` packed. Raises ValueError or TypeError for other bytes."""
     status, message, type_, param, code, headers = orjson.loads(packed)
     error = PassedThrough(int(status), str(message), str(type_), param, code)
     error.headers = tuple((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in headers)

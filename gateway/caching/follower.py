@@ -1,4 +1,4 @@
-"""One reader of a flight: what its client gets of the answer, at its own pace and within its own deadline.
+"""Read a flight for one client, at its own pace and within its own deadline.
 
 Whatever the flight carries, each client gets what it asked for: events of a stream or one body, with the totals or
 without. The ids are those of the answer, the same for all.
@@ -37,14 +37,14 @@ _GRACE_S: Final = 0.25
 
 
 def late() -> ApiError:
-    """The request's own deadline passed before the answer began."""
+    """Return the error of a request whose own deadline passed before the answer began."""
     return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
 
 
 class Follower:
-    """One request's reading of one flight. `follows`: another request's work; else it is its own, in other hands.
+    """Read one flight for one request. `follows`: another request makes the answer; else this one does.
 
-    `last`: it joins no further flight, so it takes whatever failure this one ends in.
+    `last`: the request joins no further flight, so it gets whatever failure this one ends in.
     """
 
     def __init__(self, request: RequestContext, subscription: Subscription, *, follows: bool, last: bool) -> None:
@@ -101,7 +101,7 @@ class Follower:
             self._hop.attributes[names.FOLLOWED] = head.request_id
 
     def _without_beginning(self, landing: Landing | None) -> Hit | None:
-        """What becomes of a request whose flight brought no answer."""
+        """Return the hit that ended a flight without an answer; None to try again. Raises ApiError."""
         self.end = DeadlinePassed.error_type if landing is None else landing.end
         hit = landing.found if landing is not None and isinstance(landing.found, Hit) else None
         if hit is not None and self._hop is not None:
@@ -180,7 +180,7 @@ class Follower:
         yield stream_error(why, self.end)
 
     async def _replayed(self, stall: StallWatch) -> AsyncGenerator[bytes]:
-        """The events of an answer that comes as one body."""
+        """Yield the events of an answer that comes as one body."""
         flight, request = self._flight, self._request
         if await self._subscription.landed() is None:
             self.end = DeadlinePassed.error_type
@@ -212,7 +212,7 @@ def is_usage(event: bytes) -> bool:
 
 
 def _own_last(event: bytes) -> bytes:
-    """The last write, with the figures of a request that has cost nothing."""
+    """Return the last write with the figures of a request that has cost nothing."""
     said, _, rest = event.partition(b"\n")
     continued = said.partition(_CONTINUED)[2]
     return _OWN_LAST + (_CONTINUED + continued if continued else b"") + b"\n" + rest

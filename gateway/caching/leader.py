@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.coalescing")
 
 OnLanded = Callable[[Flight, PendingWrite | None, AnswerEnd], None]
-"""Is told once what a landed flight leaves for the store."""
+"""Called once with what a landed flight leaves for the store."""
 
 
 class Entered:
@@ -54,7 +54,7 @@ class Entered:
 
 
 class Leader(Entered):
-    """Makes the answer of a flight within a `with` block, which ends by `publish` or by an exception."""
+    """Lead a flight: make its answer within a `with` block, which ends by `publish` or by an exception."""
 
     __slots__ = ("_end", "_flight", "_hold", "_on_landed", "_request", "_subscription")
 

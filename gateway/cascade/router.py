@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What step 8 hands to step 9."""
+    """Hold what step 8 decides for step 9."""
 
     decision: Decision
     health: Mapping[str, TierHealth]
@@ -33,7 +33,7 @@ class Routed:
 
 
 class Router:
-    """Decides for one worker: its tiers' health and the classifier are what `routing.decide` is given."""
+    """Decide which tiers try a request, from the health of the worker's tiers and the classifier's difficulty."""
 
     def __init__(self, tiers: Mapping[str, Tier], classifier: DifficultyModel) -> None:
         self._tiers = tiers

@@ -46,7 +46,7 @@ class Served:
 
 
 class CascadeRunner:
-    """Step 9 for one worker: makes the cascade of each request."""
+    """Make the cascade of each request of one worker: step 9."""
 
     def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, cosine: Cosine) -> None:
         """`cosine` compares two texts by meaning, for policies that ask for agreeing samples."""
@@ -76,7 +76,7 @@ class CascadeRunner:
 
 
 class CascadeRun:
-    """One request's cascade at work. `answer()` once; `aclose()` where that is not reached."""
+    """Run the cascade of one request: call `answer()` once, or `aclose()` where that is not reached."""
 
     def __init__(self, request: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
         decision = routed.decision
@@ -94,7 +94,7 @@ class CascadeRun:
         self._served: AttemptResult | None = None
 
     def begin(self) -> None:
-        """Starts the first attempt now, while something else is still asked."""
+        """Start the first attempt now, beside the semantic lookup."""
         step = self._cascade.next(self._request.left())
         if isinstance(step, Attempt):
             self._start(step)
@@ -130,15 +130,15 @@ class CascadeRun:
                 raise self._failure(step)
 
     def takes_over(self) -> bool:
-        """Whether a stronger tier would take over, were a draft turned down now."""
+        """Return whether a stronger tier would take over if a draft were rejected now."""
         return self._cascade.takes_over(self._request.left())
 
     def endpoints(self) -> list[Endpoint]:
-        """Where attempts are under way."""
+        """Return the endpoints at which attempts are under way."""
         return [one.slot.endpoint for one in self._running.values() if one.slot is not None]
 
     async def aclose(self) -> None:
-        """Ends what is under way, closes the streams that nobody gets, and books them."""
+        """End what is under way, and close and charge the streams that nobody gets."""
         losers = tuple(self._running)
         for task in losers:
             self._running[task].lost = not self._request.client.gone
@@ -185,8 +185,8 @@ class CascadeRun:
         self._cascade.observe(tried.outcome, tried.attempt.number)
 
     def _failure(self, failed: Fail) -> ApiError:
-        """What the client is told. A request that is too long for the tiers that were there is not its fault while one
-        that may hold it is down.
+        """Return the error that the client gets. A request that is too long for the tiers that were there is not the
+        client's fault while a tier that may hold it is down.
         """
         errors, tiers = self._errors(), [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
@@ -195,7 +195,7 @@ class CascadeRun:
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
 
     def _errors(self) -> list[BackendError]:
-        """What went wrong, in order. That no retry was allowed is no news to the client; the failure before it is."""
+        """Return the errors of the attempts, in order, without those that only say that no retry was allowed."""
         errors = [one.error for one in self._tried.values() if one.error is not None]
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
@@ -215,7 +215,7 @@ def _served(request: RequestContext, result: AttemptResult) -> Served:
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
-    """What may run beside the first attempt. (Nothing of it holds the run: that would be a cycle in every request.)"""
+    """Return what may run beside the first attempt. It must not refer to the run: that would be a reference cycle."""
     hedge = request.policy.escalate.hedge
     if hedge is None:
         return Racing(both)
