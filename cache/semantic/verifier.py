@@ -82,31 +82,42 @@ class VerifierWords:
         return vectors
 
 
-@dataclass(frozen=True, slots=True)
 class Trees:
     """Boosted trees. Node i tests `feature[i] <= at[i]` and goes to `left[i]` or `right[i]`; a leaf goes to itself.
 
     All arrays have shape (trees, nodes); `value` counts at leaves only. `depth` is the length of the longest path.
     """
 
-    feature: NDArray[np.intp]
-    at: NDArray[np.float64]
-    left: NDArray[np.intp]
-    right: NDArray[np.intp]
-    value: NDArray[np.float64]
-    base: float
-    depth: int
+    def __init__(
+        self,
+        feature: NDArray[np.intp],
+        at: NDArray[np.float64],
+        left: NDArray[np.intp],
+        right: NDArray[np.intp],
+        value: NDArray[np.float64],
+        base: float,
+        depth: int,
+    ) -> None:
+        rows = np.arange(len(feature))
+        level = [np.zeros_like(rows)]
+        tests: list[NDArray[np.intp]] = []
+        for _ in range(depth):
+            tests += level
+            level = [after[rows, node] for node in level for after in (left, right)]
+        self._base = base
+        # As complete trees, of which all tests are made at once: level by level, shape (2 ** depth - 1, trees).
+        self._feature = np.array([feature[rows, node] for node in tests])
+        self._at = np.array([at[rows, node] for node in tests])
+        self._leaves = [value[rows, node] for node in level]
 
     def margin(self, features: NDArray[np.float64]) -> float:
         """Return the log-odds for one pair; `features` has shape (features,)."""
-        width = self.feature.shape[1]
-        offset = np.arange(len(self.feature)) * width
-        node = offset
-        flat = self.feature.ravel(), self.at.ravel(), self.left.ravel(), self.right.ravel()
-        for _ in range(self.depth):
-            below = features[flat[0][node]] <= flat[1][node]
-            node = offset + np.where(below, flat[2][node], flat[3][node])
-        return self.base + float(self.value.ravel()[node].sum())
+        below = features.take(self._feature) <= self._at
+        values = self._leaves
+        while len(values) > 1:
+            first = len(values) // 2 - 1
+            values = [np.where(below[first + i], values[2 * i], values[2 * i + 1]) for i in range(len(values) // 2)]
+        return self._base + float(values[0].sum())
 
 
 class Verifier:

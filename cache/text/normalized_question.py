@@ -38,9 +38,10 @@ _BEST = (
     r"(?:(?:very|most|single|best|good|great|easiest|easy|fastest|quickest|quick|simplest|right|proper|correct|effective|"
     r"efficient|possible|different|common|some|various|main|only|safest|cheapest)\s+){0,3}"
 )
+_USED_FOR: Final = re.compile(r"\b(?:is|are|be)\s+used\s+(?:to|for)\b", re.IGNORECASE)
 _FRAMES: Final = (
     (re.compile(r"^\s*(?:do|would)\s+you\s+(?:think|say|believe)\s+(?:that\s+)?(?=\w)", re.IGNORECASE), ""),
-    (re.compile(r"\b(?:is|are|be)\s+used\s+(?:to|for)\b", re.IGNORECASE), "for"),
+    (_USED_FOR, "for"),
     (
         re.compile(
             r"^\s*(?:can|could|would|will)\s+you\s+(?:please\s+|kindly\s+)?(?=(?:confirm|check|verify|explain|describe|list|give|provide|"
@@ -158,12 +159,16 @@ def rephrased(text: str) -> str:
         text = _FULL_HOUR.sub(r"\1", text)
     text = unwrap(text)
     for pattern, instead in _FRAMES:
-        text = pattern.sub(instead, text, count=1)
+        # All but one are about a question's beginning, where a match is found without trying every other place.
+        found = pattern.search(text) if pattern is _USED_FOR else pattern.match(text)
+        if found is not None:
+            text = f"{text[: found.start()]}{found.expand(instead)}{text[found.end() :]}"
     return text
 
 
 def _instead(match: re.Match[str]) -> str:
-    return thesaurus.PHRASES[match[0].lower()]
+    # `re` takes the letters ſ, ı and İ for s and i; they stand in no English phrase.
+    return thesaurus.PHRASES.get(match[0].lower(), match[0])
 
 
 def root_of(word: str) -> str:

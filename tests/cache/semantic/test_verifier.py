@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cache.semantic.verifier import Verifier, VerifierError, shipped_verifier
+from cache.text.normalized_question import gist
 
 EMBEDDINGS = ("static", "minilm")
 COSINE = 0.93
@@ -133,3 +134,9 @@ def test_an_artefact_that_was_changed_is_not_loaded(tmp_path: Path) -> None:
         Verifier.load(folder)
     with pytest.raises(VerifierError, match="train cache"):
         Verifier.load(tmp_path / "absent")
+
+
+def test_letters_that_a_pattern_takes_for_others_are_left_as_they_are() -> None:
+    """`re` finds the phrase `used to be` in a text with a long s, and knows no other words for that."""
+    assert gist("Who uſed to be the king?").words
+    assert gist("Turn on the lıght").words
