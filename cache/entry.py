@@ -24,7 +24,7 @@ Outcome = Literal["hit", "miss", "bypass", "error", "timeout", "open"]
 Kind = Literal["exact", "semantic"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredAnswer:
     """A finished answer to be stored. `completion` is the response to a client that does not stream."""
 
@@ -39,7 +39,7 @@ class StoredAnswer:
     """Speed of a streamed answer, in tokens per second: a paced replay has the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CacheEntry:
     """A stored answer. `body` is the completion as JSON; times are seconds since 1970; `question` is its user text.
 
@@ -66,7 +66,7 @@ class CacheEntry:
     tags: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hit:
     """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans.
 
@@ -81,7 +81,7 @@ class Hit:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lookup:
     """The result of one lookup. `reason` says why there is no hit.
 
@@ -98,7 +98,7 @@ class Lookup:
     score: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WriteOutcome:
     """Whether an answer was stored, and if not, why not."""
 

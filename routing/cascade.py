@@ -36,7 +36,7 @@ Role = Literal["", "hedge", "speculative"]
 _MIN_ATTEMPT_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Left:
     """The remaining budget of the request in seconds: until its deadline, and until its first token is due.
 
@@ -52,7 +52,7 @@ class Left:
         return self.total_s if self.ttft_s is None else min(self.total_s, self.ttft_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token (seconds).
 
@@ -75,7 +75,7 @@ class Attempt:
     reserved_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptOutcome:
     """How an attempt ended. `kept` is set when its whole answer is stored and could still be served."""
 
@@ -85,21 +85,21 @@ class AttemptOutcome:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Do nothing until an attempt ends, or `for_s` seconds have passed (None: until one ends)."""
 
     for_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Serve:
     """Send the answer of attempt `number`."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fail:
     """Nothing can be served.
 
@@ -114,7 +114,7 @@ class Fail:
 Step = Attempt | Wait | Serve | Fail
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Racing:
     """Which attempts may run in parallel with the first one.
 

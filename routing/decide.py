@@ -77,7 +77,7 @@ class Clamp:
         return tiers[low : high + 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
     """The tiers to try, in order, and the reason.
 

@@ -11,7 +11,7 @@ from routing.tokens import estimated_tokens, text_of
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Features:
     """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages."""
 

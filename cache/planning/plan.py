@@ -44,7 +44,7 @@ class Demands:
 NO_DEMANDS: Final = Demands()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachePlan:
     """What the cache may do for one request. `reason` is why it may do nothing; '' if it may."""
 

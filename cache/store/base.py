@@ -29,7 +29,7 @@ class StoreState:
     """Number of servers: more than one in a Redis Cluster, whose status is that of its worst server."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Write:
     """One value to store for `ttl_s` seconds."""
 
@@ -38,7 +38,7 @@ class Write:
     ttl_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
     """One entry to append to a stream that retains about its latest `keep` entries."""
 
@@ -47,14 +47,14 @@ class Append:
     keep: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Command:
     """Any other command, as its arguments."""
 
     words: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Look:
     """The value that was read; without one, the holder of the lease now, None if no lease can be taken."""
 
@@ -62,7 +62,7 @@ class Look:
     holder: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """The holder of a lease now, and whether the key that was checked with it has a value."""
 

@@ -166,7 +166,7 @@ class ContextExceeded(BadStatus):
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BackendRequest:
     """Hold what a backend is asked: the effective body, and what the gateway wants beyond what the client asked.
 
@@ -181,7 +181,7 @@ class BackendRequest:
     large: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completion:
     """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`).
 

@@ -42,7 +42,7 @@ _LINGER_S: Final = 0.01
 _CLOSE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Finished:
     """Hold a request whose reply is out, and the cache write of its answer."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from routing.embedding.embedder import Vector
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Routed:
     """Hold what step 8 decides for step 9."""
 

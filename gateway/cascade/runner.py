@@ -37,7 +37,7 @@ _LOSERS_S = 0.05
 """How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Served:
     """Hold the answer that goes out, and whether it may be stored for other requests."""
 

@@ -25,7 +25,7 @@ _OWN_CHOICE_KEYS = frozenset({"index", "message"})
 _NAMES = frozenset({"id", "role", "type"})  # sent whole, be it more than once
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Count the tokens of one backend call. `estimated`: by us, as the backend reported none."""
 

@@ -3,6 +3,8 @@
 The fields of a `RequestContext` never change; what happens goes into its trace and ledger. An ASGI server does not
 cancel a handler when its client disconnects: the application has to receive `http.disconnect`. That takes a task, which
 costs 15 us, so a `Client` listens only from 20 ms after the request on; an earlier disconnect is noticed then.
+
+Values that every request makes are not frozen dataclasses: freezing makes one take five times as long to construct.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestContext:
     """One request. `body` is the client's body with the policy's output limits applied.
 

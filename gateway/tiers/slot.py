@@ -45,7 +45,7 @@ EVERY = 20
 """While interactive requests wait too, one in this many free slots goes to a batch request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SlotRequest:
     """Ask a tier for one slot, for one call.
 

@@ -35,7 +35,7 @@ _MIN_LOOP_WORDS = 12
 _MAX_PERIOD = 24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evidence:
     """What is known of an answer, or of its first tokens (`complete` False).
 
@@ -78,7 +78,7 @@ class ScoringHead(Protocol):
         """Return the calibrated probability that the answer is right; None without evidence that the head can use."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assessment:
     """The verdict on an answer and its basis.
 

@@ -42,7 +42,7 @@ _MOST_HEARD = 100_000
 Series = Mapping[int, "Sketch"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Forecast:
     """The expected latency in seconds of a backend's next call for a given prompt length, its queue wait included."""
 
