@@ -18,7 +18,7 @@ from gateway.cascade.call import BackendCall
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop
 from gateway.tiers.slot import SlotRequest
-from routing.tokens import estimated_tokens
+from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
     from gateway.tiers import Endpoint

@@ -35,7 +35,7 @@ from gateway.chat.stream_state import StreamState
 from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
 from routing.decide import needs
-from routing.tokens import room_needed
+from routing.features import room_needed
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext

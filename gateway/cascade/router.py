@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
-from routing.tokens import room_needed
+from routing.features import room_needed
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.tokens import estimated_tokens
+from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
     from routing.difficulty.lexicon import LexiconReading

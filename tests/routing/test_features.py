@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from routing.features import features_of
-from routing.tokens import estimated_tokens, most_tokens, room_needed
+from routing.features import estimated_tokens, features_of, most_tokens, room_needed
 
 # Article 1 of the Universal Declaration of Human Rights, and its tokens by the tokenizer of SmolLM2-135M-Instruct, as
 # llama.cpp's /tokenize counts them.
