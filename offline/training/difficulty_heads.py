@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from offline.evaluation.metrics import Floats
 from offline.training.table import TrainingTable
-from routing.difficulty.lexicon import ENOUGH
 from routing.difficulty.model import mix
+from routing.difficulty.text_statistics import ENOUGH
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -154,7 +154,7 @@ def _rarity(terms: csr_matrix) -> Floats:
 
 
 def _weighted(terms: csr_matrix, rarity: Floats) -> csr_matrix:
-    """Weight each text's terms by rarity and scale them as `routing.difficulty.lexicon.shortened` does."""
+    """Weight each text's terms by rarity and scale them as `routing.difficulty.text_statistics.shortened` does."""
     weighted = terms.multiply(rarity).tocsr()
     length = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).ravel())
     return weighted.multiply(1 / np.maximum(length, ENOUGH)[:, None]).tocsr()

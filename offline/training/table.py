@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from offline.datasets import Example, without_choices
 from offline.evaluation.metrics import Floats
-from routing.difficulty.lexicon import BUCKETS, read, terms_of
-from routing.difficulty.text_statistics import counts_of
+from routing.difficulty.text_statistics import BUCKETS, counts_of, read, terms_of
 from routing.embedding.embedder import Embedder, bounded
 from routing.features import features_of_text
 

@@ -22,8 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from routing.difficulty.lexicon import BUCKETS, LexiconReading, read, shortened, terms_of
-from routing.difficulty.text_statistics import COUNTS, CountRange, counts_of
+from routing.difficulty.text_statistics import (
+    BUCKETS,
+    COUNTS,
+    CountRange,
+    LexiconReading,
+    counts_of,
+    read,
+    shortened,
+    terms_of,
+)
 from routing.embedding.embedder import Embedder, EmbedderKind, bounded
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import pytest
 from safetensors.numpy import load_file
 from safetensors.numpy import save as serialise
 
-from routing.difficulty.lexicon import BUCKETS, read
 from routing.difficulty.model import (
     SHEET_FILE,
     WEIGHTS_FILE,
@@ -24,7 +23,7 @@ from routing.difficulty.model import (
     DifficultyModel,
     shipped_artefact,
 )
-from routing.difficulty.text_statistics import COUNTS, CountRange, counts_of
+from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, read
 from routing.embedding.embedder import Embedder, EmbedderKind
 from routing.embedding.static import StaticEmbedder
 from routing.features import Features, features_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from routing.difficulty.lexicon import read
-from routing.difficulty.text_statistics import COUNTS, counts_of
+from routing.difficulty.text_statistics import COUNTS, counts_of, read
 from routing.embedding.embedder import bounded
 from routing.features import Features
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from routing.difficulty.lexicon import BUCKETS, ENOUGH, read, shortened, terms_of
+from routing.difficulty.text_statistics import BUCKETS, ENOUGH, read, shortened, terms_of
 
 QUESTION = "Which gas do plants take in?"
 CHOICES = "\nA. Oxygen\nB. Carbon dioxide\nAnswer:"
