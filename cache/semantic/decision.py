@@ -6,15 +6,21 @@ served.
     score      how likely both questions want the same answer: the verifier's score if there is one, else the cosine
     veto       a reason against serving at any score: a guard's or the verifier's
     threshold  the score from which a candidate without a veto is served; set by the policy or by `cache.risk.control`
+
+Without a verifier the guards decide. A cosine does not show what changes an answer: a negation, another number, another
+name, `before` for `after`, `A to B` for `B to A` all stay within 0.95 of each other. So both texts are parsed
+(`cache.text.reading`) and compared. Fail closed: a word in only one of the texts counts as a difference unless it is
+known to be a filler. A policy can switch `negation`, `numbers`, `entities` and `dates`; question words, the wording and
+its order are always compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from cache.semantic import guards
+from cache.text.reading import read
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
@@ -65,7 +71,7 @@ def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None) -> De
         if verifier is not None:
             result = verifier.score(stored, asked, cosine, semantic.guards)
             return Verdict(result.score, f"guard: {result.refused}" if result.refused else "")
-        refused = guards.difference(stored, asked, semantic.guards)
+        refused = difference(stored, asked, semantic.guards)
         return Verdict(cosine, f"guard: {refused}" if refused else "")
 
     return decide
@@ -90,3 +96,31 @@ def choose(decide: Decide, asked: str, near: Iterable[tuple[str, float]]) -> tup
         if best is None or (not verdict.refused and (best[1].refused or verdict.score > best[1].score)):
             best = place, verdict
     return best
+
+
+_MAX_CHARS: Final = 2_000
+"""Maximum characters: longer questions hardly recur in other words, and would make the guards slow."""
+
+
+def difference(stored: str, asked: str, guards: Collection[str]) -> str | None:
+    """Return the name of the guard that forbids serving `stored`'s answer for `asked`; None if none does."""
+    if stored == asked:
+        return None
+    if len(stored) > _MAX_CHARS or len(asked) > _MAX_CHARS:
+        return "length"
+    a, b = read(stored), read(asked)
+    if not a.content or not b.content:
+        return "wording"
+    if "numbers" in guards and a.numbers != b.numbers:
+        return "numbers"
+    if "negation" in guards and (a.negations != b.negations or a.poles != b.poles):
+        return "negation"
+    if "entities" in guards and not (a.names <= b.stems and b.names <= a.stems):
+        return "entities"
+    if "dates" in guards and a.times != b.times:
+        return "dates"
+    if a.asked != b.asked:
+        return "asked"
+    if a.content != b.content:
+        return "order" if a.stems == b.stems else "wording"
+    return None

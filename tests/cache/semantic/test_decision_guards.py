@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.semantic.guards import difference
+from cache.semantic.decision import difference
 
 ALL = ("negation", "numbers", "entities", "dates")
 
