@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.datasets import DataError, Example
+from offline.training.logistic import fit_logistic
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -221,20 +222,9 @@ def _trust(table: GainTable) -> float:
 
 def logistic(inputs: Floats, right: Floats) -> Floats:
     """Fit shares of right answers; return the coefficients, intercept last. One class only gives smoothed log-odds."""
-    from sklearn.linear_model import LogisticRegression
-
     if len(right) == 0:
         raise DataError("there are no labelled answers to fit to")
-    labels = np.concatenate([np.ones(len(right)), np.zeros(len(right))])
-    weight = np.concatenate([right, 1.0 - right])
-    kept = weight > 0
-    if len(np.unique(labels[kept])) < 2:
-        odds = (right.sum() + 1.0) / (len(right) - right.sum() + 1.0)
-        return np.append(np.zeros(inputs.shape[1]), np.log(odds))
-    fitted = LogisticRegression(max_iter=500).fit(
-        np.vstack([inputs] * 2)[kept], labels[kept], sample_weight=weight[kept]
-    )
-    return np.append(fitted.coef_[0], fitted.intercept_[0])
+    return fit_logistic(inputs, right, 1.0)
 
 
 def applied(coefficients: Floats, inputs: Floats) -> Floats:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.evaluation.metrics import Floats, folds_of
+from offline.training.logistic import fit_logistic
 from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer
 
 FEW_LABELS = 200
@@ -120,7 +121,7 @@ def _logistic(part: ScorerPart, names: Sequence[str], strength: float) -> Logist
     columns = part.columns(names)
     centre, deviation = columns.mean(axis=0), columns.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, 1.0)
-    weights, bias = _fit((columns - centre) / scale, part.right, strength * len(part.right))
+    *weights, bias = fit_logistic((columns - centre) / scale, part.right, strength * len(part.right)).tolist()
     numbers = (centre, scale, weights, columns.min(axis=0), columns.max(axis=0))
     rounded = [tuple(float(f"{value:.8g}") for value in column) for column in numbers]
     low = tuple(value - 1e-6 for value in rounded[3])
@@ -128,25 +129,11 @@ def _logistic(part: ScorerPart, names: Sequence[str], strength: float) -> Logist
     return LogisticScorer(tuple(names), rounded[0], rounded[1], rounded[2], float(f"{bias:.8g}"), low, high)
 
 
-def _fit(inputs: Floats, right: Floats, strength: float) -> tuple[Floats, float]:
-    """Return weights and bias of a logistic regression on shares of right answers, which count for both classes."""
-    from sklearn.linear_model import LogisticRegression
-
-    labels = np.repeat([1, 0], len(right))
-    weight = np.concatenate([right, 1.0 - right])
-    kept = weight > 0
-    if len(np.unique(labels[kept])) < 2:
-        return np.zeros(inputs.shape[1]), float(np.log((right.sum() + 1) / (len(right) - right.sum() + 1)))
-    model = LogisticRegression(C=strength, max_iter=1000)
-    model.fit(np.vstack([inputs, inputs])[kept], labels[kept], sample_weight=weight[kept])
-    return model.coef_[0], float(model.intercept_[0])
-
-
 def _platt(logits: Floats, right: Floats) -> tuple[float, float]:
     """Return the scale (at least 0) and the offset of Platt scaling."""
-    weights, offset = _fit(logits[:, None], right, 100.0)
-    if weights[0] > 0:
-        return float(weights[0]), offset
+    scale, offset = fit_logistic(logits[:, None], right, 100.0).tolist()
+    if scale > 0:
+        return scale, offset
     share = (right.sum() + 1.0) / (len(right) + 2.0)
     return 0.0, float(np.log(share / (1.0 - share)))
 

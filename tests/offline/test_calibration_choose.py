@@ -50,9 +50,10 @@ def world(n: int, seed: int, **changes: Any) -> Cases:
 @cache
 def traffic() -> Cases:
     """So much of it that what it says is so."""
-    return world(200_000, 99)
+    return world(100_000, 99)
 
 
+@cache
 def measured(setting: Setting, target: Target) -> tuple[bool, float]:
     """Whether a setting keeps its target on all traffic, and what it costs there."""
     table = traffic().table(setting.p_adequate, [setting.confidence_below])
