@@ -386,6 +386,8 @@ class Cascade:
 
     def _best(self) -> int | None:
         """Return the number of the attempt with the most confident answer that can still be served."""
+        if not self._outcomes:
+            return None
         kept = [(o.confidence or 0.0, number) for number, o in self._outcomes.items() if o.kept]
         return max(kept)[1] if kept else None
 

@@ -135,6 +135,9 @@ def decide(
 
 def _in_time(adequate: tuple[str, ...], health: Mapping[str, TierHealth], stream: bool, limit_s: float) -> str:
     """Return the cheapest adequate tier that is expected to answer in time; if there is none, the fastest of them."""
+    first = health[adequate[0]]
+    if not first.unavailable and _expected_s(first, stream) <= limit_s:
+        return adequate[0]
     open_ = [name for name in adequate if not health[name].unavailable] or list(adequate)
     expected = {name: _expected_s(health[name], stream) for name in open_}
     return next((name for name in open_ if expected[name] <= limit_s), min(open_, key=expected.__getitem__))
@@ -169,6 +172,8 @@ def _capable(
     """
     ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(features)
     unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, room))}
+    if not unfit and ladder:
+        return ladder, unfit
     capable = tuple(name for name in ladder if name not in unfit)
     if unfit and not any(not health[name].unavailable for name in capable):
         capable = tuple(name for name in ladder if needed <= health[name].capabilities)
@@ -241,7 +246,7 @@ def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> s
 def _with_health(start: str, capable: tuple[str, ...], health: Mapping[str, TierHealth], reason: str) -> Decision:
     at = capable.index(start)
     upward = _available(capable[at:], health)
-    downward = _available(reversed(capable[:at]), health)
+    downward = _available(reversed(capable[:at]), health) if at else ()
     why = health[start].unavailable
     if not upward and not downward:
         # Calling a tier that has failed is better than refusing the request.
@@ -250,11 +255,11 @@ def _with_health(start: str, capable: tuple[str, ...], health: Mapping[str, Tier
         if not upward and not downward:
             raise NoTierError(f"no tier can answer now: {start} is {why}", capable=True)
     stand_in = f"{start} is {why}" if why else ""
-    missing = tuple(name for name in capable[at + 1 :] if health[name].unavailable)
+    missing = tuple([name for name in capable[at + 1 :] if health[name].unavailable])
     if upward:
         return Decision(upward, downward, reason, stand_in if upward[0] != start else "", False, missing)
     return Decision(downward[:1], downward[1:], reason, stand_in, True, missing)
 
 
 def _available(names: Iterable[str], health: Mapping[str, TierHealth]) -> tuple[str, ...]:
-    return tuple(name for name in names if not health[name].unavailable)
+    return tuple([name for name in names if not health[name].unavailable])

@@ -57,7 +57,7 @@ class Router:
         self, request: RequestContext, hop: Hop, difficulty: Difficulty | None, health: Mapping[str, TierHealth]
     ) -> Decision:
         left = request.left()
-        largest = max((one.context or 0 for one in health.values()), default=0)
+        largest = max([one.context or 0 for one in health.values()], default=0)
         try:
             decision = decide(
                 request.policy,

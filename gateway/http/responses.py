@@ -74,7 +74,7 @@ def reasons(trace: Trace) -> Header:
 def _server_timing(trace: Trace) -> bytes:
     now = time.perf_counter_ns()
     return ", ".join(
-        f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]
+        [f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]]
     ).encode()
 
 

@@ -81,6 +81,7 @@ class Metrics:
         self._observed: dict[Histogram, list[float]] = {}
         self._in_flight = 0
         self._store_state: Callable[[], StoreState] | None = None
+        self._store_gauges = [(status, self.store.labels(status)) for status in _STORE_STATUSES]
         self._gate: Callable[[], tuple[float, float]] | None = None
         self._dropped_lines: Callable[[], int] | None = None
         self._lines_counted = 0
@@ -242,8 +243,8 @@ class Metrics:
             self.breached.labels(surface).set(state.breached)
         if self._store_state is not None:
             now = self._store_state().status
-            for status in _STORE_STATUSES:
-                self.store.labels(status).set(status == now)
+            for status, gauge in self._store_gauges:
+                gauge.set(status == now)
 
     def render(self) -> bytes:
         """Return the exposition text (see CONTENT_TYPE), of all workers if there are several, else of this process."""

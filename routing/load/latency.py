@@ -267,8 +267,8 @@ class LatencyModel:
             yield from self._of(each, (self._memory,))
 
     @staticmethod
-    def _of(series: int, sources: Iterable[Series]) -> Iterator[Sketch]:
-        return (sketch for source in sources if (sketch := source.get(series)) is not None)
+    def _of(series: int, sources: Iterable[Series]) -> list[Sketch]:
+        return [sketch for source in sources if (sketch := source.get(series)) is not None]
 
     def _slope(self) -> float | None:
         points: list[tuple[float, float, float]] = []
