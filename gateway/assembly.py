@@ -25,8 +25,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
-from gateway.caching.embedding import QuestionEmbedder
-from gateway.caching.lookups import ExactLookup, SemanticLookup
+from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner

@@ -6,7 +6,7 @@
      4. answer          this module           calls 5 to 9, in order
      5. cache.exact     caching.lookups       has just this been answered? Then at once: no embedding, no model
                         caching.coalescer     is it being answered right now? Then that answer is shared
-     6. embed           caching.embedding     the vector that the semantic cache and the classifier share
+     6. embed           caching.lookups       the vector that the semantic cache and the classifier share
      7. cache.semantic  caching.lookups       has another question been answered that means the same?
      8. route           cascade.router        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt         cascade.runner        call a tier; the next if not good enough, within the budget

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.store.base import Store
     from gateway.caching.coalescer import Coalescer
-    from gateway.caching.embedding import QuestionEmbedder
-    from gateway.caching.lookups import ExactLookup, SemanticLookup
+    from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner

@@ -5,7 +5,7 @@ The owner is the tenant of the API key, never anything in the request; or, where
 
 The policy's `answers_version` covers what determines an answer: the ladder's tiers and models, and the rules for output
 and cache. So answers of another model are never found, while those of a policy with edited thresholds are. System
-prompts are part of the request (see `cache.planning.fingerprint`).
+prompts are part of the request (see `cache.planning.plan`).
 
 Scopes are BLAKE2b hashes, keyed with the deployment's secret; their parts are length-prefixed, so that no text inside
 one can move the boundary between two. In a key a scope is in braces: all its keys are in one slot of a cluster.

@@ -17,8 +17,7 @@ from cache.semantic.decision import PairScorer, Verdict, choose, decide_by, defa
 
 if TYPE_CHECKING:
     from cache.index import ChosenIndex, Neighbour, Vector
-    from cache.planning.fingerprint import Fingerprint
-    from cache.planning.plan import CachePlan
+    from cache.planning.plan import CachePlan, Fingerprint
     from cache.risk.audit import AuditedSurface, Audits
     from policies.caching import CachePolicy, SemanticCache
 

@@ -17,7 +17,7 @@ from gateway.cli.local.family import Family
 from gateway.cli.local.plan import Plan, gather_facts, make_plan
 from gateway.cli.local.state import StateFolder, claim
 from gateway.exit_codes import Exit
-from gateway.telemetry.lines import LineWriter
+from gateway.telemetry.logs import LineWriter
 
 _EXAMPLES = """examples:
   tierline up                                     start everything, on http://127.0.0.1:8787

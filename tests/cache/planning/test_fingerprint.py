@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cache.planning.fingerprint import Fingerprint, fingerprint
+from cache.planning.plan import Fingerprint, fingerprint
 from cache.scopes.scope import scope_of
 from tests.cache.samples import body
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from cache.planning.fingerprint import DENIED, fingerprint
+from cache.planning.plan import DENIED, fingerprint
 from cache.scopes.scope import scope_of
 
 LETTERS = (*"ab:{}[],\"'\\/|0123 \n\0", "\u00e9", "e\u0301", "\u0301", "\u212b", "\U0001f600", "\u1e9b\u0323", "\u0344")

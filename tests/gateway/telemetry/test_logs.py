@@ -17,7 +17,7 @@ import pytest
 from gateway.config.schema import LogConfig
 from gateway.telemetry import logs
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.lines import LineWriter
+from gateway.telemetry.logs import LineWriter
 from gateway.telemetry.trace import Trace
 from tests.support.wait import until
 

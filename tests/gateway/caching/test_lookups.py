@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.caching.embedding import QuestionEmbedder
+from gateway.caching.lookups import QuestionEmbedder
 from tests.support.wait import eventually
 
 
