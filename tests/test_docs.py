@@ -38,6 +38,7 @@ DOCUMENTS = sorted(
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
 
 
+@cache
 def read(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
 
@@ -58,6 +59,7 @@ class Row:
         return yaml.safe_load(cell[1])
 
 
+@cache
 def rows(text: str) -> dict[str, Row]:
     """The rows of all tables of keys, by key. A heading that ends with a path in backticks is put before its keys."""
     found: dict[str, Row] = {}
@@ -193,14 +195,18 @@ def below(one: type) -> Iterator[type]:
         yield from below(child)
 
 
-@pytest.mark.parametrize("header", sorted(headers_in_code()))
-def test_each_header_is_described(header: str) -> None:
-    assert f"`{header}`" in read("gateway/README.md") or f"`{header}:" in read("gateway/README.md")
+def test_each_header_is_described() -> None:
+    text = read("gateway/README.md")
+    headers = headers_in_code()
+    assert headers
+    assert sorted(name for name in headers if f"`{name}`" not in text and f"`{name}:" not in text) == []
 
 
-@pytest.mark.parametrize("code", sorted(error_codes_in_code()))
-def test_each_error_code_is_described(code: str) -> None:
-    assert f"`{code}`" in read("gateway/README.md")
+def test_each_error_code_is_described() -> None:
+    text = read("gateway/README.md")
+    codes = error_codes_in_code()
+    assert codes
+    assert sorted(code for code in codes if f"`{code}`" not in text) == []
 
 
 # --- what the documents name ------------------------------------------------------------------------------------------

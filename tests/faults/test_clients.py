@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -146,8 +147,10 @@ def test_c1_many_leave_at_once(rig: Rig, local_upstream: Upstream) -> None:
 # C3: clients that do not read
 
 
-# 12 MB, more than the sockets between hold, in which nothing is said twice
-UNREAD = tuple("".join(f"{number} " for number in range(at, at + 1400)) for at in range(0, 1_680_000, 1400))
+@cache
+def unread() -> tuple[str, ...]:
+    """Return the tokens of 12 MB, more than the sockets between hold, in which nothing occurs twice."""
+    return tuple("".join(f"{number} " for number in range(at, at + 1400)) for at in range(0, 1_680_000, 1400))
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +170,7 @@ def test_c3_a_client_that_does_not_read(
     So is one that shares the answer of an equal request; the other one, which reads, gets all of it.
     """
     rig, seed = _impatient, int(follows)
-    local_upstream.default = Reply(tokens=UNREAD, no_logprobs=True)
+    local_upstream.default = Reply(tokens=unread(), no_logprobs=True)
     body = body_of("chat", stream=True, seed=seed)
     with dialled(rig) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.lanes import Answer, Rig, received
-from tests.support.gateway import environment, running, serve
+from tests.support.gateway import config, environment, running, serve, write_deployment
 from tests.support.upstream import Fault, Reply, Upstream
 from tests.support.wait import until
 
@@ -126,8 +126,7 @@ def test_p2_the_second_signal_ends_it_at_once(tmp_path: Path, local_upstream: Up
 
 def test_p1_p2_with_workers(tmp_path: Path, local_upstream: Upstream) -> None:
     """The workers of a process stop with it, gently at the first signal and at once at the second."""
-    with serve(tmp_path, local_upstream.url, settings={"limits": {"drain": "60s", "finish": "60s"}}):
-        pass  # for the files that it leaves
+    write_deployment(tmp_path, config(local_upstream.url, None, limits={"drain": "60s", "finish": "60s"}))
     with running(tmp_path, environment(), "--workers", "2") as served:
         rig = Rig(served, "")
         local_upstream.default = Reply(text=WORDS, fault=Fault.HANG_MID_STREAM, fault_after=20)

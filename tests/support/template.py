@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,12 +101,23 @@ class Template:
         self._socket.close()
         self._process.wait(10)
 
-    def start(self, arguments: Sequence[str], env: Mapping[str, str], output: int) -> Forked:
-        """`python -m gateway` with these arguments and this environment, whose stdout and stderr are `output`."""
+    def start(
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        output: int,
+        errors: int | None = None,
+        folder: Path = _ROOT,
+    ) -> Forked:
+        """Start `python -m gateway` with these arguments and this environment, in `folder`.
+
+        Its stdout is the descriptor `output`, its stderr `errors`, or `output` too.
+        """
         said, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps([list(arguments), dict(env)]).encode()
-            socket.send_fds(self._socket, [len(request).to_bytes(4, "big")], [output, theirs.fileno()])
+            request = json.dumps([list(arguments), dict(env), str(folder)]).encode()
+            descriptors = [output, output if errors is None else errors, theirs.fileno()]
+            socket.send_fds(self._socket, [len(request).to_bytes(4, "big")], descriptors)
             self._socket.sendall(request)
         return Forked(int(said.recv(64)), ("python", "-m", "gateway", *arguments), said)
 
@@ -118,31 +130,47 @@ def template() -> Template:
     return Template(environment())
 
 
+def run_command(
+    *arguments: str, env: Mapping[str, str], folder: Path = _ROOT, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `tierline` with these arguments as a fork, to its end; return what `subprocess.run` of it would."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        forked = template().start(arguments, env, output.fileno(), errors.fileno(), folder)
+        try:
+            code = forked.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            forked.kill()
+            raise
+        texts = [os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (output, errors)]
+    return subprocess.CompletedProcess(forked.args, code, *texts)
+
+
 def _serve_forks() -> None:
     """Fork at each request, until nobody is left to ask; returns in a fork, with its arguments as `sys.argv`."""
     with socket.socket(fileno=os.dup(0)) as asked:
         while True:
-            size, descriptors, _, _ = socket.recv_fds(asked, 4, 2)
+            size, descriptors, _, _ = socket.recv_fds(asked, 4, 3)
             if not size:
                 os._exit(0)
             request = asked.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
-            arguments, env = json.loads(request)
-            if _fork(descriptors[0], descriptors[1]):
+            arguments, env, folder = json.loads(request)
+            if _fork(*descriptors):
                 break
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
     os.environ.clear()
     os.environ.update(env)
+    os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["tierline", *arguments]
 
 
-def _fork(output: int, answers: int) -> bool:
+def _fork(output: int, errors: int, answers: int) -> bool:
     """Whether this is the new gateway. A process between us and it reports its pid, and later its exit code."""
     if os.fork():
-        os.close(output)
-        os.close(answers)
+        for descriptor in (output, errors, answers):
+            os.close(descriptor)
         return False
     if pid := os.fork():
         os.write(answers, str(pid).encode())
@@ -153,8 +181,8 @@ def _fork(output: int, answers: int) -> bool:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(output, 1)
-    os.dup2(output, 2)
-    for descriptor in (nothing, output, answers):
+    os.dup2(errors, 2)
+    for descriptor in (nothing, output, errors, answers):
         os.close(descriptor)
     return True
 

@@ -185,7 +185,7 @@ def test_thresholds_that_a_backend_gives_nothing_for_are_pointed_out(
 
 @pytest.mark.parametrize("config", ["/dev/zero", "nope.yaml", "."])
 def test_a_config_that_cannot_be_read_ends_at_once(config: str) -> None:
-    """Within two seconds of work, in a process of its own, whatever the path points to."""
+    """Within five seconds of work, in a process of its own, whatever the path points to: a start takes one."""
     started = children_cpu_s()
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "check", "--config", config],
@@ -195,7 +195,7 @@ def test_a_config_that_cannot_be_read_ends_at_once(config: str) -> None:
         check=False,
         env=dict(os.environ),
     )
-    assert children_cpu_s() - started < 2
+    assert children_cpu_s() - started < 5
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 

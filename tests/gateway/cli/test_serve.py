@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.config.loader import default_config
-from tests.support.gateway import ROOT, environment
+from tests.support.gateway import environment
+from tests.support.template import run_command
 
 SECRET = "PW-canary-2718281828"
 
 
 def refused(*arguments: str, **env: str) -> tuple[int, list[str]]:
     """The exit code and what was said, of a start that must fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway", "serve", "--port", "0", *arguments],
-        cwd=ROOT,
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_command("serve", "--port", "0", *arguments, env=environment(**env))
     assert SECRET not in done.stdout + done.stderr
     return done.returncode, (done.stdout + done.stderr).splitlines()
 

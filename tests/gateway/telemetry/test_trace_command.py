@@ -17,21 +17,14 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.support.store import LocalStore
+from tests.support.template import run_command
 
 _ROOT = Path(__file__).parents[3]
 
 
 def _tierline(*words: str, cwd: Path = _ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "TIERLINE_STORE_URL"}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", "trace", *words],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=60,
-        cwd=cwd,
-        env={**clean, "PYTHONPATH": str(_ROOT), **environment},
-    )
+    return run_command("trace", *words, env=clean | environment, folder=cwd)
 
 
 @pytest.fixture
