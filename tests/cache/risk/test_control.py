@@ -45,12 +45,13 @@ def served(right: Share, wrong: Share, seed: int, shift: Share = lambda _: 0.0) 
     hits = errors = 0
     scores: list[float] = []
     labels: list[Label] = []
-    for number in range(REQUESTS):
+    kinds, chances, noises = draw.random(REQUESTS), draw.random(REQUESTS), draw.normal(size=REQUESTS)
+    drawn = zip(kinds.tolist(), chances.tolist(), noises.tolist(), strict=True)
+    for number, (kind, chance, noise) in enumerate(drawn):
         over = number / REQUESTS
-        kind, chance, noise = draw.random(), draw.random(), draw.normal()
         if kind < right(over) + wrong(over):
-            lost = bool(kind >= right(over))
-            score = float(noise + (shift(over) if lost else 2.5))
+            lost = kind >= right(over)
+            score = noise + (shift(over) if lost else 2.5)
             scores.append(score)
             if weight := control.weight(score, chance):
                 labels.append(Label(score, lost, weight))
