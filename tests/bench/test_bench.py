@@ -125,7 +125,7 @@ def test_the_live_part_measures_real_streams(capsys: pytest.CaptureFixture[str])
     assert all(row["figures"]["n"] >= 5 for row in rows)
     judged = [row for row in rows if row["target"]]
     assert len(judged) == 4
-    assert all(-5 < row["figures"]["p50"] < 500 for row in judged)
+    assert all(-100 < row["figures"]["p50"] < 5_000 for row in judged)
 
 
 def test_a_row_keeps_every_limit_or_is_not_met() -> None:

@@ -138,7 +138,7 @@ async def test_r4_full_memory_stops_writes_and_not_reads() -> None:
     """At maxmemory reads go on; the first refused write rests all writes for 30 s, whatever room there is."""
     now = [1000.0]
     with local_store("--maxmemory 3mb --maxmemory-policy noeviction") as server:
-        store = RedisStore.from_url(server.url, clock=lambda: now[0])
+        store = RedisStore.from_url(server.url, slack=UNHURRIED, clock=lambda: now[0])
         await store.apply([Write("k", b"v", 600)])
 
         async def write(value: bytes) -> str:
@@ -166,7 +166,7 @@ async def test_r4_a_full_disk_stops_writes_and_not_reads() -> None:
     """A server that cannot save is read, whatever it says to PING; it is said to refuse writes until it takes one."""
     now = [1000.0]
     with local_store("--save 3600 1") as server:
-        store = RedisStore.from_url(server.url, clock=lambda: now[0])
+        store = RedisStore.from_url(server.url, slack=UNHURRIED, clock=lambda: now[0])
         await store.apply([Write("k", b"v", 600)])
         with redis.Redis(port=server.port) as administrator:
             server.lose_disk()

@@ -308,6 +308,6 @@ def test_several_workers_serve_the_admin_api(tmp_path: Path, upstream: Upstream,
     port = free_port()
     settings = {"admin": {"key_env": "ADMIN_KEY", "port": port}}
     with serve(tmp_path, upstream.url, store_url=cache_store.url, settings=settings, env=KEYS):
-        assert admin(port, "GET", "/admin/cache/stats").status_code == 200
+        until(lambda: admin(port, "GET", "/admin/cache/stats").status_code == 200, 10, "the statistics")
     with pytest.raises(httpx2.ConnectError):
         admin(port, "GET", "/admin/cache/stats")
