@@ -1,8 +1,8 @@
 """What is known of one request on arrival, and the client that waits for its answer.
 
 The fields of a `RequestContext` never change; what happens goes into its trace and ledger. An ASGI server does not
-cancel a handler when its client disconnects: the application has to receive `http.disconnect`. That takes a task, which
-costs 15 us, so a `Client` listens only from 20 ms after the request on; an earlier disconnect is noticed then.
+cancel a handler when its client disconnects: the application would have to await `http.disconnect` in a task beside it.
+The gateway's own server calls the `Client` instead.
 
 Values that every request makes are not frozen dataclasses: freezing makes one take five times as long to construct.
 """
@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 import orjson
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.decide import Clamp
     from routing.features import Features
-
-_PATIENCE_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -94,24 +92,26 @@ class ClientGone(Exception):
     """Raised when the client disconnected before it had sent its whole request."""
 
 
-class Receive(Protocol):
-    """ASGI's `receive` callable."""
+class Connection(Protocol):
+    """What a `Client` needs of the connection to it; `server.http_protocol.ReplyCycle` has it."""
 
-    async def __call__(self) -> Any: ...
+    def when_gone(self, callback: Callable[[], None] | None) -> None:
+        """Have `callback` called once if the client disconnects before the reply has ended; None: do not any more."""
 
 
 class Client:
     """Watch the client of one request; when it disconnects, set `gone` and cancel the task that answers it."""
 
-    __slots__ = ("_answering", "_listening", "_receive", "_timer", "absent", "gone", "on_left", "stall_s")
+    __slots__ = ("_answering", "_connection", "absent", "gone", "on_left", "stall_s")
 
-    def __init__(self, receive: Receive, stall_s: float) -> None:
-        """Watch through `receive`. `stall_s` is how long the client may leave sent data unread before it is dropped."""
-        self._receive = receive
+    def __init__(self, connection: Connection | None, stall_s: float) -> None:
+        """Watch a connection; None for a client that is in this process, and never leaves.
+
+        `stall_s` is how long the client may leave sent data unread before it is dropped.
+        """
+        self._connection = connection
         self.stall_s = stall_s
         self._answering: asyncio.Task[Any] | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self.gone = False
         """It has left, and the task that answers it was cancelled."""
         self.absent = False
@@ -121,9 +121,10 @@ class Client:
 
     def watch(self) -> None:
         """Begin to watch for the running task. Call it before the first step that is worth cancelling."""
-        if self._timer is None:
+        if self._answering is None:
             self._answering = asyncio.current_task()
-            self._timer = asyncio.get_running_loop().call_later(_PATIENCE_S, self._listen)
+            if self._connection is not None:
+                self._connection.when_gone(self._left)
 
     def drop(self) -> None:
         """Treat the client as disconnected: it has not read what it was sent for too long."""
@@ -131,21 +132,10 @@ class Client:
 
     def unwatch(self) -> None:
         """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._listening is not None:
-            self._listening.cancel()
+        if self._connection is not None:
+            self._connection.when_gone(None)
         # Break the reference cycle between this object and its task: garbage collections pause every stream.
-        self._answering = self._listening = self._timer = self.on_left = None
-
-    def _listen(self) -> None:
-        self._listening = asyncio.create_task(self._until_gone())
-
-    async def _until_gone(self) -> None:
-        message = await self._receive()
-        while message["type"] != "http.disconnect":
-            message = await self._receive()
-        self._left()
+        self._answering = self.on_left = None
 
     def _left(self) -> None:
         if self.on_left is not None and self.on_left():

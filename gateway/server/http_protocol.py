@@ -21,6 +21,8 @@ from gateway.server.connection_limits import PROGRESS, SLOW_S, ConnectionLimits
 from gateway.server.descriptors import few_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.request.load_shedding import LoadShedder
 
 _MAX_HEAD: Final = 64 << 10
@@ -60,6 +62,22 @@ class ReplyCycle(RequestResponseCycle):
 
     _head = b""
     """The head of the reply until it is written."""
+    _when_gone: Callable[[], None] | None = None
+
+    def when_gone(self, callback: Callable[[], None] | None) -> None:
+        """See `request.context.Connection`."""
+        self._when_gone = callback
+        if callback is None:
+            return
+        self.flow.resume_reading()  # after a large body; a connection that is not read does not tell its end
+        if self.disconnected:
+            asyncio.get_running_loop().call_soon(self.gone)
+
+    def gone(self) -> None:
+        """Tell who asked by `when_gone` that the client has disconnected, once."""
+        callback, self._when_gone = self._when_gone, None
+        if callback is not None:
+            callback()
 
     async def send(self, message: Any) -> None:
         """Send one ASGI message. Raises RuntimeError for one that does not fit what was sent before."""
@@ -87,6 +105,7 @@ class ReplyCycle(RequestResponseCycle):
             self.transport.write(data)
         if not more:
             self.response_complete = True
+            self._when_gone = None
             self.message_event.set()
             if not self.keep_alive:
                 self.transport.close()
@@ -180,6 +199,8 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.closed(self)
         super().connection_lost(exc)
+        if self.cycle is not None:
+            self.cycle.gone()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Handle the end of the client's data: it has disconnected, or has only finished sending (`nc -N`).
@@ -308,6 +329,7 @@ class HttpProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
+            cycle.gone()
             if cycle.response_started:
                 # A refusal cannot be sent in the middle of a reply.
                 self.transport.close()

@@ -68,7 +68,7 @@ class _Exchange:
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
         self._counted = False
         """Whether the client asked for its stream's totals."""
-        self._client = Client(receive, steps.deployment.limits.stall)
+        self._client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
         self._alive: EarlyHead | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)

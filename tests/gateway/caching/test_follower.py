@@ -37,7 +37,7 @@ def reading_of(flight: Flight) -> Follower:
         deadline=time.monotonic() + 10,
         trace=Trace(names.REQUEST),
         ledger=Ledger("r"),
-        client=Client(None, 60.0),  # type: ignore[arg-type]
+        client=Client(None, 60.0),
     )
     return Follower(request, flight.subscribe(request.deadline), follows=True, last=True)
 

@@ -96,9 +96,6 @@ async def test_a_client_that_does_not_read_is_dropped(pace: str) -> None:
     raw |= {"route": {"start": {"a": "otherwise"}}, "cache": {"replay": pace}}
     body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
     def request() -> RequestContext:
         return RequestContext(
             request_id="r",
@@ -112,7 +109,7 @@ async def test_a_client_that_does_not_read_is_dropped(pace: str) -> None:
             deadline=time.monotonic() + 10,
             trace=Trace(names.REQUEST),
             ledger=Ledger("r"),
-            client=Client(receive, 0.1),
+            client=Client(None, 0.1),
         )
 
     stored = orjson.dumps(completion({"content": "Rome."}))

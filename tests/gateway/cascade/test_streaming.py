@@ -73,7 +73,7 @@ class Run:
             deadline=time.monotonic() + deadline_s,
             trace=trace,
             ledger=Ledger("r"),
-            client=Client(_never, stall_s=60),
+            client=Client(None, stall_s=60),
         )
 
     async def open(self, *, judged: bool = True, ttft_s: float = 2.0) -> LiveStream | Rejected:

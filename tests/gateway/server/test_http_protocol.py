@@ -30,31 +30,35 @@ class _Written:
         return self.closed
 
 
+def _cycle(transport: Any, method: str = "POST", *, keep_alive: bool = True) -> ReplyCycle:
+    return ReplyCycle(
+        scope={"method": method},  # type: ignore[typeddict-item]
+        transport=transport,
+        flow=FlowControl(transport),
+        logger=logging.getLogger(),
+        access_logger=logging.getLogger(),
+        access_log=False,
+        default_headers=[(b"date", b"today")],
+        message_event=asyncio.Event(),
+        expect_100_continue=False,
+        keep_alive=keep_alive,
+        on_response=lambda: None,
+    )
+
+
 def _replied(*messages: Any, method: str = "POST", keep_alive: bool = True, pause: bool = False) -> _Written:
-    """What was written for these messages; with `pause` the loop turns after the first one."""
-    transport: Any = _Written()
+    """What was written for these messages; with `pause` the loop turns after each."""
+    transport = _Written()
 
     async def reply() -> None:
-        cycle = ReplyCycle(
-            scope={"method": method},  # type: ignore[typeddict-item]
-            transport=transport,
-            flow=FlowControl(transport),
-            logger=logging.getLogger(),
-            access_logger=logging.getLogger(),
-            access_log=False,
-            default_headers=[(b"date", b"today")],
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=keep_alive,
-            on_response=lambda: None,
-        )
+        cycle = _cycle(transport, method, keep_alive=keep_alive)
         for message in messages:
             await cycle.send(message)
             if pause:
                 await asyncio.sleep(0)
 
     asyncio.run(reply())
-    return transport  # type: ignore[no-any-return]
+    return transport
 
 
 def _start(headers: Headers, status: int = 200) -> Any:
@@ -117,3 +121,27 @@ def test_control_characters_in_headers_are_refused(value: bytes) -> None:
 def test_messages_that_do_not_fit_are_refused(messages: Callable[[], tuple[Any, ...]]) -> None:
     with pytest.raises(RuntimeError):
         _replied(*messages())
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
+async def test_a_departure_is_told_once(early: bool) -> None:
+    """Whoever asks hears of it, also where the client had left before."""
+    told: list[str] = []
+    cycle = _cycle(_Written())
+    cycle.disconnected = early
+    cycle.when_gone(lambda: told.append("gone"))
+    if not early:
+        cycle.gone()
+    await asyncio.sleep(0)
+    cycle.gone()
+    assert told == ["gone"]
+
+
+async def test_no_departure_is_told_after_the_reply() -> None:
+    told: list[str] = []
+    cycle = _cycle(_Written())
+    cycle.when_gone(lambda: told.append("gone"))
+    await cycle.send(_start([]))
+    await cycle.send(_body(b""))
+    cycle.gone()
+    assert told == []
