@@ -16,7 +16,7 @@ within the last 250 ms 0.3 us, one that was not 4 to 30 us; a slope, cached for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _RELATIVE_ERROR = 0.05
@@ -260,11 +260,10 @@ class LatencyModel:
                     break
         return gathered if total >= self._min_samples else None
 
-    def _second_best(self, series: int) -> Iterator[Sketch]:
-        for other in _NEIGHBOURS[series]:
-            yield from self._of(other, self._generations)
-        for each in (series, *_NEIGHBOURS[series]):
-            yield from self._of(each, (self._memory,))
+    def _second_best(self, series: int) -> list[Sketch]:
+        neighbours, memory = _NEIGHBOURS[series], self._memory
+        recent = [each[other] for other in neighbours for each in self._generations if other in each]
+        return recent + [memory[one] for one in (series, *neighbours) if one in memory]
 
     @staticmethod
     def _of(series: int, sources: Iterable[Series]) -> list[Sketch]:
