@@ -77,7 +77,7 @@ Whole = Annotated[int, BeforeValidator(number)]
 class Section(BaseModel):
     """A part of a policy file: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
 
 Model = TypeVar("Model", bound=BaseModel)
