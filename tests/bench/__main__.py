@@ -1,9 +1,9 @@
 """`python -m tests.bench [--quick] [--json] [--rounds N] [--only NAME ...] [--live NAME ...]`, behind `make bench`.
 
-Needs two cores, and for all but the part `live` wrk and nginx. A full run takes about seven minutes and a quarter of an
-hour for `live`, a quick one about forty seconds and a minute; the machine should do nothing else meanwhile. Read the
-ratios: they come from interleaved rounds, so noise falls on all alike. The figures of `live` are held against a
-yardstick instead, its first row: what client and model server cost without a gateway between them.
+Needs two cores, and for the parts `requests` and `streams` wrk and nginx. A full run takes about seven minutes and a
+quarter of an hour for `live`, a quick one about forty seconds and a minute; the machine should do nothing else
+meanwhile. Read the ratios: they come from interleaved rounds, so noise falls on all alike. The figures of `live` are
+held against a yardstick instead, its first row: what client and model server cost without a gateway between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import measure
+from tests.bench import measure, starts
 from tests.bench.live.run import SCENARIOS, play
 from tests.bench.load import subjects
 from tests.bench.measure import Plan
@@ -34,7 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = dataclasses.replace(plan, rounds=asked.rounds)
     parts = asked.only or (["live"] if asked.live else PARTS)
     try:
-        found = _costs(plan, parts, not asked.yardsticks) if set(parts) != {"live"} else Found({}, {}, {})
+        found = Found({}, {}, {})
+        if {"requests", "streams"} & set(parts):
+            found = _costs(plan, parts, not asked.yardsticks)
+        if "starts" in parts and not asked.yardsticks:
+            found = dataclasses.replace(found, starts=_starts(plan))
         if "live" in parts and not asked.yardsticks:
             rows = play(asked.live or list(SCENARIOS), choose_cores(), asked.quick, _progress("live: "))
             found = dataclasses.replace(found, live=rows)
@@ -75,8 +79,12 @@ def _costs(plan: Plan, parts: Sequence[str], ours: bool) -> Found:
                 if "streams" in parts:
                     streams.append(measure.stream_round(streamed, plan, say))
             measure.check(asked, folder, 1)
-            starts = measure.starts(folder, steps, plan.rounds, _progress("")) if ours and "starts" in parts else {}
-    return Found(measure.medians(requests) if requests else {}, measure.medians(streams) if streams else {}, starts)
+    return Found(measure.medians(requests) if requests else {}, measure.medians(streams) if streams else {}, {})
+
+
+def _starts(plan: Plan) -> dict[str, measure.Figures]:
+    with tempfile.TemporaryDirectory(prefix="tierline-starts-") as folder:
+        return starts.starts(Path(folder), plan.rounds, starts.kinds(), _progress(""))
 
 
 def _progress(prefix: str) -> measure.Say:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.bench.load import Subject, fresh_prompt, run_wrk
-from tests.bench.rig import Rig, bench_gateway, gateway_service, on_core, rss_mb
+from tests.bench.rig import Rig
 from tests.bench.streams import Shape, Watched, watch
 from tests.support.wait import until
 
@@ -177,32 +175,6 @@ def reply_to(subject: Subject, prompt: str | None = None) -> tuple[str, bytes]:
         return reply.headers.get("x-tierline-path", ""), text
     finally:
         connection.close()
-
-
-def starts(folder: Path, rig: Rig, times: int, say: Say) -> dict[str, Figures]:
-    """Seconds from the command to the first answered request, and the idle worker's memory, by embedding."""
-    found: dict[str, Figures] = {}
-    kinds = ["static", *(["minilm"] if importlib.util.find_spec("onnxruntime") else [])]
-    for kind in kinds:
-        say(f"start: {kind}")
-        try:
-            runs = [_start(folder / f"{kind}-{number}", rig, kind) for number in range(times + 1)]
-        except AssertionError as failed:  # a part of the run that cannot be had costs only itself
-            say(f"start: {kind} left out, {failed}")
-            continue
-        warm = runs[1:]  # the first one reads from disk, and makes MiniLM's graph where there is none
-        found[kind] = {
-            "start_s": statistics.median(seconds for seconds, _ in warm),
-            "rss_mb": statistics.median(memory for _, memory in warm),
-        }
-    return found
-
-
-def _start(folder: Path, rig: Rig, kind: str) -> tuple[float, float]:
-    began = time.perf_counter()
-    with on_core(rig.cores.gateway), bench_gateway(folder, rig.direct.port, rig.store_url, kind) as gateway:
-        ask(Subject("start", gateway_service(gateway), model="full"))
-        return time.perf_counter() - began, rss_mb(gateway.process.pid)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -31,7 +31,8 @@ GOALS = (
     Goal("p99 added at c = 1, bare, ms", "bare", "added_p99_c1_ms", 1.45, 0.73),
     Goal("p99 added at c = 1, full path, ms", "full", "added_p99_c1_ms", 3.2, 1.6),
     Goal("start to the first reply, s", "static", "start_s", 1.0),
-    Goal("idle memory of the worker, MB", "static", "rss_mb", 120),
+    Goal("start to the first reply, s of CPU", "static", "cpu_s", 1.0),
+    Goal("idle memory of the gateway, RSS, MB", "static", "rss_mb", 120),
 )
 """Figures named `x_raw_` are ratios to the raw proxy in the same round. Those in ms were set on one slow machine."""
 
@@ -77,6 +78,11 @@ class Found:
                 return group[subject][figure]
         return None
 
+    def all_met(self) -> bool:
+        """Return whether every goal that was measured is met."""
+        values = [(self.value(goal.subject, goal.figure), goal.target) for goal in GOALS]
+        return all(value is None or value <= target for value, target in values)
+
 
 def as_json(found: Found) -> dict[str, object]:
     """The whole run, goals and ratios included, as one JSON object."""
@@ -113,7 +119,7 @@ def as_json(found: Found) -> dict[str, object]:
 def as_text(found: Found) -> str:
     """The whole run, for people."""
     live = table.as_text(found.live) if found.live else ""
-    parts = [_requests(found), _streams(found), _goals(found), live]
+    parts = [_requests(found), _streams(found), _starts(found), _goals(found), live]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -160,6 +166,20 @@ def _streams(found: Found) -> str:
         row += _ratio(figures, "x_raw_chunk_us") if name != "direct" else f"{'':7}"
         row += f"{figures['added_jitter_p99_ms']:>12.2f}" if "added_jitter_p99_ms" in figures else f"{'':12}"
         lines.append(row + f"{figures['failed']:>8.0f}")
+    return "\n".join(lines)
+
+
+def _starts(found: Found) -> str:
+    if not found.starts:
+        return ""
+    lines = [
+        "Starts: from `tierline serve` to the first 200, median and least; then the idle gateway's memory.",
+        f"{'':20}{'clock s':>9}{'least':>7}{'CPU s':>8}{'least':>7}{'RSS MB':>9}{'PSS MB':>8}{'USS MB':>8}",
+    ]
+    for name, figures in found.starts.items():
+        row = f"{NAMES[name]:20}{figures['start_s']:>9.2f}{figures['least_start_s']:>7.2f}{figures['cpu_s']:>8.2f}"
+        row += f"{figures['least_cpu_s']:>7.2f}{figures['rss_mb']:>9.0f}{figures['pss_mb']:>8.0f}"
+        lines.append(row + f"{figures['uss_mb']:>8.0f}")
     return "\n".join(lines)
 
 

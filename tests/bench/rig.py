@@ -232,13 +232,18 @@ def cpu_s(pid: int) -> float:
     return total * _TICK_S
 
 
-def rss_mb(pid: int) -> float:
-    """Resident memory of the largest process of a family, in MB: the worker, where there is a supervisor."""
+def memory_mb(pid: int) -> tuple[float, float, float]:
+    """(RSS, PSS, USS) in MB of the largest process of a family: the worker, where there is a supervisor.
+
+    PSS divides a shared page among those that share it, USS leaves shared pages out.
+    """
     sizes = []
     for one in family(pid):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{one}/status").read_text())
-        sizes.append(int(found[1]) / 1000 if found else 0.0)
-    return max(sizes)
+        text = Path(f"/proc/{one}/smaps_rollup").read_text()
+        kb = {name: int(size) for name, size in re.findall(r"(?m)^(\w+):\s+(\d+) kB", text)}
+        sizes.append((kb["Rss"], kb["Pss"], kb["Private_Clean"] + kb["Private_Dirty"]))
+    rss, pss, uss = max(sizes)
+    return rss / 1000, pss / 1000, uss / 1000
 
 
 @dataclass(slots=True)

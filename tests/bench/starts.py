@@ -1,0 +1,152 @@
+"""`python -m tests.bench.starts [--rounds N] [--only KIND ...] [--json]`: what a start takes, and what it leaves.
+
+What a user does is measured: `tierline serve` with the config and the policies that ship (both caches, classifier,
+verifier, confidence head), a store, and both tiers answered by a scripted model. The start ends with the first 200 of
+`POST /v1/chat/completions`; the first start, which compiles modules and reads from disk, does not count. CPU is user
+and system time of the gateway until then: unlike the wall clock, it does not count the wait for a core. The raw proxy
+(uvicorn and aiohttp) starts in the same rounds: a machine that is slow at the moment is slow for both.
+
+Memory is read a second after the first reply: resident (RSS), with shared pages divided among those that share them
+(PSS), and what is the gateway's alone (USS). The exit code is 1 where the static embedding misses a goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from gateway.config.loader import default_config
+from tests.bench.load import Subject
+from tests.bench.measure import Figures, NotAsMeant, Say, ask
+from tests.bench.report import Found, as_text
+from tests.bench.rig import choose_cores, cpu_s, memory_mb, on_core, process, raw_proxy, stopped
+from tests.support.gateway import ROOT, START_S, environment
+from tests.support.ports import free_port
+from tests.support.store import local_store
+from tests.support.wait import until
+
+_POLL_S = 0.02
+"""How often a gateway that starts is asked: not so often that the asking slows the start."""
+_REST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: seconds of the clock and of CPU until the first reply, then the idle gateway's memory in MB."""
+
+    start_s: float
+    cpu_s: float
+    rss_mb: float
+    pss_mb: float
+    uss_mb: float
+
+
+def kinds() -> list[str]:
+    """The embeddings that can be had here."""
+    return ["static", *(["minilm"] if importlib.util.find_spec("onnxruntime") else [])]
+
+
+def starts(folder: Path, times: int, asked: Sequence[str], say: Say) -> dict[str, Figures]:
+    """Medians over so many starts, by embedding; `least_` is the least, which other load on the machine moves least."""
+    core = choose_cores().gateway
+    runs: dict[str, list[Start]] = {kind: [] for kind in ("raw", *asked)}
+    upstream = free_port()
+    with (
+        process("model", upstream, "-m", "tests.bench.raw_upstream", str(upstream)),
+        local_store() as store,
+    ):
+        for number in range(times + 1):
+            for kind, each in runs.items():
+                say(f"start {number} of {times}: {kind}")
+                with on_core(core):
+                    run = _raw_start(upstream) if kind == "raw" else _start(folder, kind, upstream, store.url)
+                if number > 0:
+                    each.append(run)
+    return {kind: _figures(each) for kind, each in runs.items()}
+
+
+def _figures(runs: Sequence[Start]) -> Figures:
+    rows = [asdict(run) for run in runs]
+    medians = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    return medians | {f"least_{name}": min(row[name] for row in rows) for name in ("start_s", "cpu_s")}
+
+
+def _raw_start(upstream: int) -> Start:
+    began = time.perf_counter()
+    with raw_proxy(upstream) as proxy:
+        ask(Subject("raw", proxy))
+        start_s, used_s = time.perf_counter() - began, cpu_s(proxy.pid)
+        return Start(start_s, used_s, *memory_mb(proxy.pid))
+
+
+def _start(folder: Path, kind: str, upstream: int, store_url: str) -> Start:
+    port, url = free_port(), f"http://127.0.0.1:{upstream}/v1"
+    config = folder / f"{kind}.yaml"
+    config.write_text(default_config().read_text().replace("kind: static", f"kind: {kind}"))
+    env = environment(
+        TIERLINE_LOCAL_BASE_URL=url,
+        OPENAI_BASE_URL=url,
+        OPENAI_API_KEY="sk-bench",
+        TIERLINE_STORE_URL=store_url,
+        TIERLINE_STATE=str(ROOT / ".state"),
+    )
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", str(port)]
+    log = folder / "start.log"
+    with log.open("wb") as output:
+        began = time.perf_counter()
+        gateway = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
+    with stopped(gateway):
+        until(partial(_answers, gateway, port, log), START_S, "the first reply", _POLL_S)
+        start_s, used_s = time.perf_counter() - began, cpu_s(gateway.pid)
+        time.sleep(_REST_S)
+        return Start(start_s, used_s, *memory_mb(gateway.pid))
+
+
+def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    """Return whether the gateway listens already; its first reply must be a 200."""
+    if gateway.poll() is not None:
+        raise NotAsMeant(f"the gateway ended with {gateway.returncode} at its start: {log.read_text()[-500:]}")
+    body = json.dumps(
+        {"model": "chat", "messages": [{"role": "user", "content": "How do I bake bread?"}], "seed": port}
+    )
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
+    with contextlib.closing(connection):
+        try:
+            connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+        except ConnectionRefusedError:
+            return False
+        reply = connection.getresponse()
+        text = reply.read()
+    if reply.status != 200:
+        raise NotAsMeant(f"the first reply was {reply.status}: {text[:500].decode(errors='replace')}")
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print the table and the goals; 1 where one is missed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.starts", description="What a start costs and holds.")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many starts of each kind (default 5)")
+    parser.add_argument("--only", nargs="+", choices=kinds(), default=kinds(), help="these embeddings only")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="tierline-starts-") as folder:
+        found = starts(Path(folder), asked.rounds, asked.only, lambda line: print(line, file=sys.stderr, flush=True))
+    print(json.dumps(found, indent=2) if asked.json else as_text(Found({}, {}, found)))
+    return 0 if Found({}, {}, found).all_met() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
