@@ -110,10 +110,13 @@ class PolicySource:
         found = {}
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
-                if _is_policy(entry.name):
-                    with contextlib.suppress(OSError):  # renamed since it was listed: it shows in the next snapshot
-                        stat = entry.stat()
-                        found[entry.name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                if not _is_policy(name := entry.name):
+                    continue
+                try:
+                    stat = entry.stat()
+                except OSError:  # renamed since it was listed: it shows in the next snapshot
+                    continue
+                found[name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         return found
 
 
@@ -224,7 +227,7 @@ def policy_files(directory: Path) -> list[Path]:
 
 def _is_policy(name: str) -> bool:
     # Editors keep their half-written and backup copies in hidden files.
-    return name.endswith((".yaml", ".yml")) and not name.startswith(".")
+    return name.endswith((".yaml", ".yml")) and name[0] != "."
 
 
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:

@@ -1,7 +1,7 @@
 """Reload policy files when they change, while requests continue.
 
 The files' names, times and sizes are checked about twice a second, in a thread; less often if that would take more than
-0.4% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same state, so a
+0.3% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same state, so a
 burst of writes is one reload, and a file that is half written, or missing between an editor's two renames, is not read.
 Only changed files are read. If the new set cannot be loaded, the last valid one stays in force; the failure is reported
 once and remembered until it is corrected.
@@ -17,7 +17,7 @@ from typing import Final
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
 
-_SHARE: Final = 0.004
+_SHARE: Final = 0.003
 """Largest share of one CPU core for checking unchanged files."""
 
 
