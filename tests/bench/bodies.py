@@ -5,7 +5,8 @@ how much it was late, or, where that is less, how much CPU this process took mea
 The client only writes and reads, and the model server is a process of its own, so what makes the task late is the
 gateway. Every body is just under the limit (4 MiB): small values by the million, texts in every script, long
 conversations, deep nesting, large schemas. The figures are the worst of `--rounds`. The exit code is 1 where a body
-held the loop for longer than 20 ms.
+held the loop for longer than 20 ms. `own` is the CPU that the loop's own thread took at one time; more than that was
+waiting for Python's lock, which the thread for large bodies held.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tests.support.store import local_store
 
 SIZE: Final = 3_800_000
 TARGET_MS: Final = 20.0
+AIM_MS: Final = 5.0
 _EVERY_S: Final = 0.001
 _REST_S: Final = 0.3
 """Between two bodies, so that what one leaves to be done afterwards is not the next one's."""
@@ -60,6 +62,12 @@ def _talk(count: int) -> bytes:
     text = "word " * (SIZE // count // 5 - 8)
     pair = f'{{"role":"user","content":"{text}"}},{{"role":"assistant","content":"{text}"}}'
     return _chat("[" + ",".join([pair] * (count // 2)) + ',{"role":"user","content":"hi"}]')
+
+
+def _image(size: int) -> str:
+    """A message with a picture of so many bytes in base64."""
+    url = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * (size // 24)
+    return f'{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}'
 
 
 def _schema(properties: int) -> str:
@@ -90,6 +98,14 @@ KINDS: Final[dict[str, Callable[[], bytes]]] = {
     "nested": lambda: _many("[" * 60 + "]" * 60),
     "stops": lambda: _chat(stop="[" + ",".join(['"a"'] * 100_000) + "]"),
     "tools": lambda: _chat(tools=_tools(40_000, 0)),
+    "repeated": lambda: _chat(x="{" + ",".join(['"k":1'] * (SIZE // 6)) + "}"),
+    "repeated_deep": lambda: _chat(x='{"a":' * 60 + "{" + ",".join(['"k":1'] * (SIZE // 7)) + "}" * 61),
+    "long_key": lambda: _chat(x='{"' + "k" * SIZE + '":1}'),
+    "too_deep": lambda: _chat(x="[" * (SIZE // 2) + "]" * (SIZE // 2)),
+    "cut_off": lambda: _asked("word ")[:-9],
+    "images": lambda: _chat("[" + ",".join([_image(SIZE // 4 - 200)] * 4) + "]"),
+    "thumbnails": lambda: _chat("[" + ",".join([_image(4_000)] * 900) + "]"),
+    "parts": lambda: _chat('[{"role":"user","content":[' + ",".join(['{"type":"text","text":"hi"}'] * 40_000) + "]}]"),
     "messages": lambda: _chat("[" + ",".join(['{"role":"user","content":"hi"}'] * 120_000) + "]"),
     "values": lambda: _chat(x="[" + ",".join([f'{{"k":"{"v" * 60}"}}'] * 45_000) + "]"),
     "values_spaced": lambda: _spaced(_chat(x="[" + ",".join([f'{{"k":"{"v" * 60}"}}'] * 45_000) + "]")),
@@ -117,20 +133,24 @@ KINDS: Final[dict[str, Callable[[], bytes]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one kind of body did: the longest stop of the loop in ms, the reply's status and the whole time in ms."""
+    """What one kind of body did: the longest stop of the loop and the most CPU of its own thread in ms, the reply's
+    status and the whole time in ms.
+    """
 
     kind: str
     bytes: int
     held_ms: float
+    own_ms: float
     status: int
     total_ms: float
 
 
 class LoopLag:
-    """The longest stop of the running loop since `begin`, in seconds."""
+    """The longest stop of the running loop since `begin`, and the most CPU of its thread between two turns, in s."""
 
     def __init__(self) -> None:
         self.worst_s = 0.0
+        self.own_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> LoopLag:
@@ -143,13 +163,14 @@ class LoopLag:
 
     def begin(self) -> None:
         """Forgets what was."""
-        self.worst_s = 0.0
+        self.worst_s = self.own_s = 0.0
 
     async def _tick(self) -> None:
         while True:
-            due, cpu = time.perf_counter() + _EVERY_S, time.process_time()
+            due, cpu, own = time.perf_counter() + _EVERY_S, time.process_time(), time.thread_time()
             await asyncio.sleep(_EVERY_S)
             self.worst_s = max(self.worst_s, min(time.perf_counter() - due, time.process_time() - cpu))
+            self.own_s = max(self.own_s, time.thread_time() - own)
 
 
 @contextlib.asynccontextmanager
@@ -176,7 +197,7 @@ async def gateway(upstream: str, folder: Path, store_url: str | None = None, **s
 async def measured(port: int, kind: str, rounds: int = 1) -> Held:
     """Sends one kind of body so many times over, each a little different: nothing is a hit. The worst of it."""
     raw = KINDS[kind]()
-    worst, total, status = 0.0, 0.0, 0
+    worst, own, total, status = 0.0, 0.0, 0.0, 0
     async with LoopLag() as lag:
         for number in range(rounds):
             body = raw[:-1] + b',"seed":%d}' % number
@@ -186,8 +207,8 @@ async def measured(port: int, kind: str, rounds: int = 1) -> Held:
             status = await asyncio.to_thread(_sent, port, body)
             total = max(total, time.perf_counter() - started)
             await asyncio.sleep(_REST_S)
-            worst = max(worst, lag.worst_s)
-    return Held(kind, len(raw), round(worst * 1000, 1), status, round(total * 1000, 1))
+            worst, own = max(worst, lag.worst_s), max(own, lag.own_s)
+    return Held(kind, len(raw), round(worst * 1000, 1), round(own * 1000, 1), status, round(total * 1000, 1))
 
 
 def _sent(port: int, body: bytes) -> int:
@@ -232,9 +253,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:
-        print("kind              bytes  held ms  status  total ms")
+        print("kind              bytes  held ms  own ms  status  total ms")
         for row in rows:
-            print(f"{row.kind:<15}{row.bytes:>8,}{row.held_ms:>9.1f}{row.status:>8}{row.total_ms:>10.1f}")
+            print(
+                f"{row.kind:<15}{row.bytes:>8,}{row.held_ms:>9.1f}{row.own_ms:>8.1f}{row.status:>8}{row.total_ms:>10.1f}"
+            )
+        worst = max(rows, key=lambda row: row.held_ms)
+        state = "met" if worst.held_ms <= TARGET_MS else "OVER"
+        figure = f"{worst.held_ms:.1f} ({worst.kind})"
+        print(f"loop held by one body, ms: {figure}; target {TARGET_MS:g}, aim {AIM_MS:g}: {state}")
     return 0 if all(row.held_ms <= TARGET_MS for row in rows) else 1
 
 
