@@ -1,34 +1,46 @@
-"""Read labelled prompts: rows of JSON lines, plain or gzipped, with the models' answers and whether they are right.
+"""Read labelled data: JSON lines, plain or gzipped, with errors that name the file, the line and the form of a row.
 
-    {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?, "latency_ms"?,
-     "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?, "agreement"?}}}
+    prompts  {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?,
+              "latency_ms"?, "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?,
+              "agreement"?}}}; `tierline collect` writes them
+    pairs    {"a", "b", "same_answer", "dataset"?, "group"?}; `a` and `b` are questions or lists of messages
 
-Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. `tierline collect` writes
-such rows.
+Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. To add a kind of row, write
+a function that makes a value from a row, and give it to `rows_of`.
 """
 
 from __future__ import annotations
 
 import ast
 import gzip
+import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 _FIRST_CHOICE = re.compile(r"\n\(?A[.):] ")
 _SHORTEST_QUESTION = 20
+_SHOWN = 80
 _GZIP = b"\x1f\x8b"
 """The first bytes of a gzipped file."""
+_PROMPT = '{"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}'
+_PAIR = '{"a", "b", "same_answer": true or false, "dataset"?, "group"?}'
 
 T = TypeVar("T")
+Json = dict[str, Any]
+Messages = str | tuple[Json, ...]
+"""A single question, or the messages of a conversation."""
 
 
 class DataError(Exception):
-    """A file of labelled prompts cannot be used; the message gives the file, the line and the reason."""
+    """A file of labelled data cannot be used; the message gives the file, the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +97,30 @@ class Example:
         return self.answers[-1].correct
 
 
-def read_rows(path: Path) -> list[LabelledRow]:
-    """Return the rows of a file. Raises DataError."""
-    return [_row(line, place) for place, line in json_lines(path)]
+@dataclass(frozen=True, slots=True)
+class LabelledPrompts:
+    """Examples of one or more files, and for each file its name, SHA-256, number of rows and models."""
+
+    examples: list[Example]
+    sources: list[Json]
+
+    def pair(self) -> tuple[str, str]:
+        """Return the names of the small and the large model; joined by a slash if they differ between files."""
+        small, large = (
+            " / ".join(dict.fromkeys(str(one[role]) for one in self.sources)) for role in ("small", "large")
+        )
+        return small, large
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPair:
+    """Two requests. `same_answer`: the answer to `a` may be served for `b`. Names missing from the file are ''."""
+
+    a: Messages
+    b: Messages
+    same_answer: bool
+    dataset: str
+    group: str
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -105,15 +138,145 @@ def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
         raise DataError(f"{path}: {error}") from None
 
 
-def _row(line: bytes, place: str) -> LabelledRow:
+def json_objects(path: Path, *, skip_broken: bool = False) -> Iterator[tuple[str, Json]]:
+    """Yield (`FILE:LINE`, object) for each line. With `skip_broken`, lines that are not JSON are left out.
+
+    Raises DataError.
+    """
+    for place, line in json_lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if skip_broken:
+                continue
+            raise DataError(f"{place}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: a row is an object, this is {_shown(row)}")
+        yield place, row
+
+
+def rows_of(path: Path, read: Callable[[Json], T], form: str) -> Iterator[T]:
+    """Yield `read(row)` for each row. What `read` raises becomes a DataError that shows the `form` of a row."""
+    for place, row in json_objects(path):
+        try:
+            yield read(row)
+        except KeyError as missing:
+            raise DataError(f"{place}: {missing.args[0]} missing; a row is {form}") from None
+        except (ValueError, TypeError, AttributeError, SyntaxError, OverflowError) as error:
+            raise DataError(f"{place}: {error}; a row is {form}") from None
+
+
+def sampled(rows: Sequence[T], limit: int, seed: int) -> list[T]:
+    """Return `limit` random ones of the rows in their order; all of them if `limit` is 0 or there are no more."""
+    if not 0 < limit < len(rows):
+        return list(rows)
+    return [rows[i] for i in np.sort(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hex: the name under which data sheets list it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def read_pairs(path: Path, conversation: Callable[[list[Any]], tuple[Json, ...]] | None = None) -> list[LabelledPair]:
+    """Return the pairs of a file. Raises DataError.
+
+    `conversation` checks a list of messages and returns them, or raises ValueError; without it, lists are taken as they
+    are.
+    """
+    return list(rows_of(path, partial(_pair, conversation or tuple), _PAIR))
+
+
+def _pair(conversation: Callable[[list[Any]], tuple[Json, ...]], row: Json) -> LabelledPair:
+    a, b = (_messages(row[name], name, conversation) for name in ("a", "b"))
+    if not isinstance(same := row["same_answer"], bool):
+        raise ValueError(f"same_answer is true or false, not {_shown(same)}")
+    return LabelledPair(a, b, same, str(row.get("dataset", "")), str(row.get("group", "")))
+
+
+def _messages(value: object, name: str, conversation: Callable[[list[Any]], tuple[Json, ...]]) -> Messages:
+    if isinstance(value, str):
+        return whole_text(value, name)
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is a question or a list of messages, not {_shown(value)}")
     try:
-        row: dict[str, Any] = json.loads(line)
-        answers = {name: _answer(model) for name, model in row["models"].items()}
-        prompt = unwrapped(row["prompt"])
-        prompt.encode()  # JSON can contain half of a surrogate pair, which no tokenizer accepts
-        return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, OverflowError) as error:
-        raise DataError(f"{place}: not a row of labelled prompts: {type(error).__name__}: {error}") from None
+        return conversation(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def whole_text(text: str, name: str) -> str:
+    """Return the text. Raises ValueError for a lone surrogate, which JSON can hold and no tokenizer accepts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} holds a lone surrogate, which is half a character") from None
+    return text
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> list[LabelledRow]:
+    """Return the prompts of a file with every model's answer. Raises DataError."""
+    return list(rows_of(path, _row, _PROMPT))
+
+
+def read_labelled(
+    paths: Sequence[Path], small: Sequence[str], large: Sequence[str], middle: Sequence[Sequence[str]] = ()
+) -> LabelledPrompts:
+    """Return the prompts that the models of all tiers answered. Raises DataError.
+
+    `small`, `large` and each of `middle` list alternative model names, of which the first in a file is used.
+    """
+    read = LabelledPrompts([], [])
+    for path in paths:
+        rows = read_rows(path)
+        try:
+            ladder = choose_ladder(rows, small, middle, large)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        some = list(label(rows, *ladder))
+        if not some:
+            raise DataError(f"{path}: no prompt was answered by all of {', '.join(ladder)}")
+        read.examples.extend(some)
+        between = {"middle": list(ladder[1:-1])} if middle else {}
+        tiers = {"small": ladder[0], **between, "large": ladder[-1]}
+        read.sources.append({"file": path.name, "sha256": digest_of(path), "rows": len(some), **tiers})
+    return read
+
+
+def read_answers(paths: Sequence[Path], model: str) -> tuple[list[LabelledAnswer], list[Json]]:
+    """Return all answers of a model, and for each file its name, SHA-256, number of answers and share right.
+
+    Raises DataError.
+    """
+    answers: list[LabelledAnswer] = []
+    sources: list[Json] = []
+    for path in paths:
+        rows = read_rows(path)
+        some = [row.answers[model] for row in rows if model in row.answers]
+        if not some:
+            models = sorted({name for row in rows for name in row.answers})
+            raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(models) or 'no model'}")
+        right = round(sum(answer.correct for answer in some) / len(some), 4)
+        sources.append({"file": path.name, "sha256": digest_of(path), "answers": len(some), "right": right})
+        answers += some
+    return answers, sources
+
+
+def _row(row: Json) -> LabelledRow:
+    answers = {name: _answer(model) for name, model in row["models"].items()}
+    prompt = whole_text(unwrapped(row["prompt"]), "prompt")
+    return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
 
 
 def _answer(model: Mapping[str, Any]) -> LabelledAnswer:

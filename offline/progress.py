@@ -20,7 +20,7 @@ class OnProgress(Protocol):
 def progress(*, quiet: bool = False) -> Iterator[OnProgress]:
     """Show a bar for each stage during the context; none if `quiet`. A stage that starts again restarts its bar."""
     if quiet:
-        yield _show_nothing
+        yield silent
         return
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
@@ -34,5 +34,10 @@ def progress(*, quiet: bool = False) -> Iterator[OnProgress]:
         yield on_progress
 
 
-def _show_nothing(_stage: str, _done: int, _total: int, /) -> None:
+def silent(_stage: str, _done: int, _total: int, /) -> None:
     """Ignore the progress."""
+
+
+def part_of(on_progress: OnProgress, number: int, parts: int) -> OnProgress:
+    """Return a callback for part `number` of several equal parts of the work, so that all parts share one bar."""
+    return lambda stage, done, total: on_progress(stage, number * total + done, parts * total)

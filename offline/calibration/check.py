@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from offline.calibration.cases import THRESHOLDS, Cases
 from offline.calibration.choose import Setting, Target, choose_setting, cost_of, keeps, quality_of
-
-OnRound = Callable[[int, int], None]
-"""Called with the number of rounds done and of all rounds."""
+from offline.progress import OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +33,13 @@ class Check:
     best_quality: float
 
 
-def check(cases: Cases, target: Target, delta: float, rounds: int, on_round: OnRound) -> Check:
+def check(cases: Cases, target: Target, delta: float, rounds: int, on_progress: OnProgress) -> Check:
     """Calibrate on `rounds` random halves. Equal cases give equal figures."""
     draw = np.random.default_rng(0)
     half = len(cases) // 2
     outcomes: list[tuple[bool, bool, bool, float, float]] = []
     for done in range(rounds):
-        on_round(done, rounds)
+        on_progress("checking on halves", done, rounds)
         order = draw.permutation(len(cases))
         setting = choose_setting(cases.take(order[:half]), target, delta)
         if setting is None:
@@ -50,7 +47,7 @@ def check(cases: Cases, target: Target, delta: float, rounds: int, on_round: OnR
             continue
         kept, quality, cost = _measured(cases, setting, target)
         outcomes.append((False, not kept, not _measured(cases.take(order[half:]), setting, target)[0], cost, quality))
-    on_round(rounds, rounds)
+    on_progress("checking on halves", rounds, rounds)
     refused, violated, held_out, cost, quality = np.array(outcomes, float).mean(axis=0).tolist()
     best_cost, best_quality = _in_hindsight(cases, target)
     return Check(rounds, half, refused, violated, held_out, cost, quality, best_cost, best_quality)

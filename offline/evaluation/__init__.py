@@ -1,1 +1,1 @@
-"""Evaluate a router on labelled prompts: curves, figures with intervals, and baselines."""
+"""Evaluate routing on labelled prompts and the semantic cache on labelled pairs: `tierline eval`."""

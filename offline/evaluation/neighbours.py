@@ -7,16 +7,15 @@ is cut off, <x, y> <= <x1, y1> + r_x r_y (Cauchy-Schwarz). Only pairs whose boun
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from offline.progress import OnProgress
+
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
-OnBlock = Callable[[int, int], None]
-"""Called with the number of rows done and of all rows."""
 
 MOST = 256
 """Maximum number of nearest earlier texts stored for a text: those of one template (`what is the capital of X`) are
@@ -42,14 +41,14 @@ class Neighbours:
         return self.columns[part].tolist(), self.cosines[part].tolist()
 
 
-def near_neighbours(vectors: Vectors, at_least: float, on_block: OnBlock) -> Neighbours:
+def near_neighbours(vectors: Vectors, at_least: float, on_progress: OnProgress) -> Neighbours:
     """Return for each unit vector, shape (n, dimension), the others with a cosine of at least `at_least`."""
     bounds, count = vectors if at_least < _NEAR else _bounding(vectors), len(vectors)
     blocks: list[tuple[Rows, Rows, Vectors]] = []
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
         blocks.append(_nearest(*_near(vectors, bounds, start, stop, at_least)))
-        on_block(stop, count)
+        on_progress("comparing", stop, count)
     row, column = (np.concatenate([one[i] for one in blocks] or [np.zeros(0, np.int64)]) for i in (0, 1))
     cosine = np.concatenate([one[2] for one in blocks] or [np.zeros(0, np.float32)])
     row, column, cosine = np.append(row, column), np.append(column, row), np.append(cosine, cosine)

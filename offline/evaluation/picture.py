@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.evaluation.figures import SHARES, Draw, Drawn, Outcomes, draw_curves
+from offline.measures.figures import SHARES, Draw, Drawn, Outcomes, draw_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

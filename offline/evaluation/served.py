@@ -1,4 +1,4 @@
-"""Compute shares with intervals, and the three figures that measure a cache on labelled pairs.
+"""Score labelled pairs as the cache would, and compute the three figures that measure it, with intervals.
 
 served     of the pairs that want the same answer, the share for which the stored one was served
 wrong      of the pairs that want different answers, the share for which it was served nevertheless
@@ -8,14 +8,21 @@ precision  of the pairs for which it was served, the share that wants the same a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.planning.plan import CachePlan
+from cache.semantic.decision import Decide
+
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+NEVER = -math.inf
+SAME_REQUEST = math.inf
+_DIGITS = 6
 _Z = 1.959963984540054  # standard errors of a central 95% interval
 
 
@@ -27,6 +34,15 @@ class Figure:
     lo: float
     hi: float
     n: int
+
+    def as_json(self) -> dict[str, float | None]:
+        """Return the figure as JSON values, rounded to six digits."""
+        value = None if self.value is None else round(self.value, _DIGITS)
+        return {"value": value, "lo": round(self.lo, _DIGITS), "hi": round(self.hi, _DIGITS), "n": self.n}
+
+    def __str__(self) -> str:
+        """Format the share in percent."""
+        return "-" if self.value is None else f"{self.value:.1%} [{100 * self.lo:.1f}, {100 * self.hi:.1f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +93,42 @@ def best_within(scores: Floats, same: Flags, most_wrong: float) -> tuple[Figure,
         return share(0, int(same.sum())), math.inf
     at = int(fits[np.argmax(right[fits])])
     return share(int(right[at]), int(same.sum())), float(ranked[at])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as the cache sees it.
+
+    `text` is the last user text, which is embedded; `question` is what candidates are compared by; `key` the exact key;
+    `partition` the semantic one, '' where the semantic cache does not apply to the request.
+    """
+
+    text: str
+    question: str
+    key: str
+    partition: str
+
+    @classmethod
+    def of(cls, plan: CachePlan, text: str) -> Asked:
+        """Return what the plan of a request allows."""
+        keys = plan.keys
+        if keys is None:
+            return cls(text, "", "", "")
+        return cls(text, keys.question or "", keys.key, "" if plan.why_not_semantic() else keys.partition)
+
+
+def score_pairs(pairs: Sequence[tuple[Asked, Asked]], cosines: Floats, decide: Decide) -> Floats:
+    """Return the score of each pair, shape (n,), to which a threshold applies.
+
+    NEVER where no threshold would serve it: another history or system prompt, a question that no neighbour's answer may
+    be served for, or a veto. SAME_REQUEST where the exact cache answers.
+    """
+    scores = np.full(len(pairs), NEVER)
+    for row, (stored, asked) in enumerate(pairs):
+        if stored.key and stored.key == asked.key:
+            scores[row] = SAME_REQUEST
+        elif stored.partition and stored.partition == asked.partition:
+            verdict = decide(stored.question, asked.question, float(cosines[row]))
+            if not verdict.refused:
+                scores[row] = verdict.score
+    return scores

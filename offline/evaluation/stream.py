@@ -7,7 +7,7 @@ from then on (the back-fill). So a threshold affects later requests, which isola
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +15,12 @@ import numpy as np
 from cache.risk.control import Batch, Label, RiskControl
 from cache.semantic.decision import Decide, choose
 from offline.evaluation.neighbours import Neighbours
-from offline.evaluation.pairs import Asked
-from offline.evaluation.served import Figure, Flags, share
-from offline.evaluation.truth import Truth
+from offline.evaluation.served import Asked, Figure, Flags, share
+from offline.progress import OnProgress
 
 NEIGHBOURS = 5
 """Number of neighbours that a lookup compares."""
 
-OnRequest = Callable[[int, int], None]
 _SHOWN_EVERY = 1_000
 _BATCH = 200  # requests between two updates of the controller
 
@@ -104,6 +102,35 @@ class StreamGate:
         return serves
 
 
+class Truth:
+    """Equivalence of requests, by number. Pairs without a label, direct or by transitivity, count as different."""
+
+    def __init__(self, count: int, labels: Iterable[tuple[int, int, bool]]) -> None:
+        """Take the `labels`: (one request, another, whether they want the same answer)."""
+        self._parent = list(range(count))
+        self._told: dict[tuple[int, int], bool] = {}
+        for one, other, same in labels:
+            self._told[min(one, other), max(one, other)] = same
+            if same:
+                self._parent[self._root(one)] = self._root(other)
+
+    def same(self, one: int, other: int) -> bool:
+        """Return whether both want the same answer. A pair's own label takes precedence."""
+        label = self._told.get((min(one, other), max(one, other)))
+        return self._root(one) == self._root(other) if label is None else label
+
+    def told(self, one: int, other: int) -> bool:
+        """Return whether this pair itself has a label."""
+        return (min(one, other), max(one, other)) in self._told
+
+    def _root(self, number: int) -> int:
+        parent = self._parent
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """`requests` in order of arrival, repeated ones included.
@@ -117,12 +144,12 @@ class Stream:
     neighbours: Neighbours
     truth: Truth
 
-    def served_by(self, decide: Decide, gate: StreamGate, on_request: OnRequest) -> StreamOutcome:
+    def served_by(self, decide: Decide, gate: StreamGate, on_progress: OnProgress) -> StreamOutcome:
         """Simulate our cache, deciding like a lookup, at the threshold that `gate` has at the time."""
         outcome, kept, answers = StreamOutcome.none(len(self.requests)), _Kept(), dict[str, int]()
         for row, asked in enumerate(self.requests):
             if row % _SHOWN_EVERY == 0:
-                on_request(row, len(self.requests))
+                on_progress("serving", row, len(self.requests))
             stored = answers.get(asked.key) if asked.key else None
             if stored is not None:
                 outcome.repeats[row] = True
@@ -134,7 +161,7 @@ class Stream:
             outcome.hits[row] = stored is not None
             outcome.wrong[row] = stored is not None and not self._same(stored, row)
             outcome.unlabelled[row] = outcome.wrong[row] and not self._told(stored, row)
-        on_request(len(self.requests), len(self.requests))
+        on_progress("serving", len(self.requests), len(self.requests))
         return outcome
 
     def _found(self, kept: _Kept, row: int, decide: Decide, gate: StreamGate) -> int | None:

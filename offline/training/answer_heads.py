@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
 from offline.datasets import DataError, LabelledAnswer
-from offline.evaluation.metrics import Floats, calibration_error, folds_of
-from offline.training.difficulty import TrainingUnavailable
+from offline.libraries import one_thread
+from offline.measures.curves import Floats
+from offline.measures.metrics import calibration_error
+from offline.measures.parts import folds_of
+from offline.progress import OnProgress
+from offline.report import table
 from offline.training.scorers import ScorerPart, log_losses, scorers_of
 from routing.confidence.head import (
     AGREEMENT,
@@ -35,9 +40,6 @@ from routing.confidence.judge import Evidence
 _FOLDS = 5
 _PRIOR_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.25, 1.5)
 _FEWEST = 5  # right, and wrong, answers that fitting needs at least
-
-OnProgress = Callable[[str, int, int], None]
-"""Called with a stage's name, the steps done and the steps in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,13 @@ def fit_head(
     """Fit the head of `model` to these answers. Equal inputs give equal numbers.
 
     `priors` are, for each answer, the classifier's probability that this model would be right, None where it abstains;
-    without any the head ignores the classifier. Raises DataError or TrainingUnavailable.
+    without any the head ignores the classifier. Raises DataError or LibraryMissing.
     """
-    limits = _one_thread()
     parts = list(_parts(answers))
     scorers: dict[str, list[dict[str, Any]]] = {}
     measured: dict[str, Any] = {}
     prior = {"weight": 0.0, "centre": 0.0}
-    with limits(limits=1):
+    with one_thread():
         for done, part in enumerate(parts):
             on_progress("fitting", done, len(parts))
             predicted = _held_out(part, seed)
@@ -92,16 +93,6 @@ def save_head(head: FittedHead, path: Path, sheet: Mapping[str, Any]) -> str:
     scratch.write_text(json.dumps({**artefact, "numbers": head.numbers}, indent=2) + "\n")
     scratch.replace(path)
     return digest
-
-
-def _one_thread() -> Callable[..., Any]:
-    try:
-        import sklearn  # noqa: F401
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        raise TrainingUnavailable from None
-    limits: Callable[..., Any] = threadpool_limits
-    return limits
 
 
 def _parts(answers: Sequence[LabelledAnswer]) -> Iterator[ScorerPart]:
@@ -232,3 +223,13 @@ def auroc(score: Floats, right: Floats) -> float:
     below = np.cumsum(losses) - losses
     pairs = float(right.sum() * (1.0 - right).sum())
     return float((wins * (below + 0.5 * losses)).sum()) / pairs if pairs else float("nan")
+
+
+def table_of_parts(metrics: Mapping[str, Any]) -> Table:
+    """Return the measurements of a head by part of the answer: the raw value beside the head's probability."""
+    made = table("judged by", "n", "right", "AUROC raw", "head", "ECE raw", "head", "Brier raw", "head")
+    for name, part in metrics["parts"].items():
+        shown = {"whole": "whole answer", "agreement": "second sample"}.get(name, f"first {name} tokens")
+        figures = [f"{part[who][what]:.3f}" for what in ("auroc", "ece", "brier") for who in ("raw", "head")]
+        made.add_row(shown, str(part["n"]), f"{part['right']:.3f}", *figures)
+    return made

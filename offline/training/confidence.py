@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.datasets import Example
-from offline.training.answer_heads import OnProgress
-from offline.training.difficulty import TrainingUnavailable
+from offline.libraries import one_thread
+from offline.progress import OnProgress
 from offline.training.gain import (
     Floats,
     GainLine,
@@ -49,7 +49,7 @@ def cross_validate(
     `vectors` (n, dimension) are the prompts' unit vectors, `fold` (n,) the number of the part in which each is held
     out. Gains of different fits are not on one scale, so each is replaced by its rank among the gains that its own fit
     gives to all n examples, which uses no label of the fold. Raises DataError where an answer of the small model has no
-    log-probability, and TrainingUnavailable.
+    log-probability, and LibraryMissing.
     """
     table = GainTable.of(examples, vectors)
     p_right, gain = np.zeros(len(fold)), np.zeros(len(fold))
@@ -72,7 +72,7 @@ def fit_and_judge(
 ) -> JudgedPair:
     """Judge the test examples by a fit to the others, whose answers may be few or of other data sets.
 
-    Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError or TrainingUnavailable.
+    Vectors are unit vectors, shape (n, dimension), all of one encoder. Raises DataError or LibraryMissing.
     """
     return _fitted(GainTable.of(fit_examples, fit_vectors)).judge(GainTable.of(test_examples, test_vectors))
 
@@ -137,10 +137,5 @@ class _Fit:
 
 
 def _fitted(table: GainTable) -> _Fit:
-    # On one thread sums are always computed in the same order, and for such small matrices it is also faster.
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        raise TrainingUnavailable from None
-    with threadpool_limits(limits=1):
+    with one_thread():
         return _Fit.of(table)

@@ -9,32 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 from offline.datasets import DataError, Example
-from offline.evaluation.metrics import Floats, folds_of, measure
+from offline.libraries import one_thread
+from offline.measures.curves import Floats
+from offline.measures.metrics import measure
+from offline.measures.parts import folds_of
+from offline.progress import OnProgress
+from offline.report import table
 from offline.training.difficulty_heads import Heads, fit, fit_general
 from offline.training.domain import Domain
-from offline.training.table import OnProgress, TrainingTable, tabulate
+from offline.training.table import TrainingTable, tabulate
 from routing.difficulty.model import FORMAT, SHEET_FILE, TENSORS, WEIGHTS_FILE
 from routing.embedding.embedder import Embedder
 
 _FEWEST = 10  # right and wrong answers of each model at least, so that every fold has some
 _SHORTEST = 0.01  # share of training texts that are shorter than the domain's minimum
-
-
-class TrainingUnavailable(RuntimeError):
-    """scikit-learn is not installed."""
-
-    def __init__(self) -> None:
-        super().__init__("fitting needs scikit-learn; run: make tools (or pip install 'tierline[train]')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +64,8 @@ class Trained:
 
 
 def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress) -> Trained:
-    """Train the classifier. Equal inputs give equal numbers. Raises TrainingUnavailable or DataError."""
-    with _one_thread():
+    """Train the classifier. Equal inputs give equal numbers. Raises LibraryMissing or DataError."""
+    with one_thread():
         _check(examples)
         table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
         return _trained(table, examples, embedder.name, recipe, on_progress)
@@ -78,23 +76,11 @@ def cross_validate(
 ) -> Floats:
     """Return P(right) of each tier, shape (examples, tiers), by fits to all examples but those of the same `fold`.
 
-    A negative fold is used for fitting and never held out; its examples get 0. Raises TrainingUnavailable or DataError.
+    A negative fold is used for fitting and never held out; its examples get 0. Raises LibraryMissing or DataError.
     """
-    with _one_thread():
+    with one_thread():
         table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
         return _out_of_fold(table, fold, recipe, on_progress)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread: sums are always computed in the same order, and small matrices are faster, too."""
-    try:
-        import sklearn  # noqa: F401
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        raise TrainingUnavailable from None
-    with threadpool_limits(limits=1):
-        yield
 
 
 def _trained(
@@ -186,3 +172,23 @@ def _check(examples: Sequence[Example]) -> None:
                     f"{name}: the {role} model was right on {right} of {len(some)} prompts; "
                     f"at least {_FEWEST} right and {_FEWEST} wrong answers are needed to tell them apart"
                 )
+
+
+_METHODS = ("random", "length", "groups", "small_is_wrong", "ours")
+
+
+def table_of_apgr(metrics: Mapping[str, Any]) -> Table:
+    """Return the measurements of a classifier by data set."""
+    tiers = ("small", *(["middle"] if "ece_middle" in metrics["datasets"]["all"] else []), "large")
+    headings = ("n", *_METHODS, *(f"ECE {tier}" for tier in tiers))
+    made = table("data set", *(heading.replace("_", " ") for heading in headings))
+    for name, figures in metrics["datasets"].items():
+        values = [_shown(figures["apgr"].get(method, [])) for method in _METHODS]
+        made.add_row(name, str(figures["n"]), *values, *(_shown(figures[f"ece_{tier}"]) for tier in tiers))
+    return made
+
+
+def _shown(figure: float | Sequence[float]) -> str:
+    """Format a figure or several, `-` for none."""
+    each = figure if isinstance(figure, Sequence) else [figure]
+    return " ".join(f"{value:.3f}" for value in each) or "-"

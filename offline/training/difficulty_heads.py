@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.evaluation.metrics import Floats
+from offline.measures.curves import Floats
 from offline.training.table import TrainingTable
 from routing.difficulty.model import mix
 from routing.difficulty.text_statistics import ENOUGH

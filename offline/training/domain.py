@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.evaluation.metrics import Floats
+from offline.measures.curves import Floats
 from offline.training.table import TrainingTable
 from routing.difficulty.text_statistics import CountRange
 

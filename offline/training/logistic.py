@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from offline.evaluation.metrics import Floats
+from offline.measures.curves import Floats
 
 _STEPS = 100
 _HALVINGS = 30

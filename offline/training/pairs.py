@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.planning.eligibility import LONGEST_QUESTION
-from offline.training.perturb import PerturbedPair, perturbed
+from offline.datasets import DataError, read_pairs
+from offline.training.perturb import QuestionPair, perturbed
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 """Maps texts to unit vectors, shape (texts, dimension)."""
@@ -27,35 +25,24 @@ _NEIGHBOURS = 4
 _STRANGERS = 2_500
 
 
-class PairError(ValueError):
-    """A file of pairs cannot be used; the message gives the line and the reason."""
+def read_questions(path: Path) -> list[QuestionPair]:
+    """Return the pairs of questions in a file; conversations and very long texts are left out. Raises DataError.
 
-
-def read_pairs(path: Path) -> list[PerturbedPair]:
-    """Read rows `{"a", "b", "same_answer", "dataset", "group"}` of JSON lines, plain or .gz. Raises PairError.
-
-    Rows whose `a` or `b` is a conversation are left out: the verifier compares two questions.
+    The verifier compares two questions.
     """
-    pairs: list[PerturbedPair] = []
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row: dict[str, Any] = json.loads(line)
-                texts, same = (row["a"], row["b"]), row["same_answer"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise PairError(f"{path}:{number}: a row is {{a, b, same_answer, dataset, group}}: {error}") from None
-            if not isinstance(same, bool):
-                raise PairError(f"{path}:{number}: same_answer must be true or false")
-            if all(isinstance(text, str) and len(text) <= LONGEST_QUESTION for text in texts):
-                pairs.append(PerturbedPair(*texts, same, str(row.get("dataset", path.stem)), str(row.get("group", ""))))
+    pairs = [
+        QuestionPair(pair.a, pair.b, pair.same_answer, pair.dataset or path.stem, pair.group)
+        for pair in read_pairs(path)
+        if isinstance(pair.a, str) and isinstance(pair.b, str) and max(len(pair.a), len(pair.b)) <= LONGEST_QUESTION
+    ]
     if not pairs:
-        raise PairError(f"{path}: it contains no pair of questions")
+        raise DataError(f"{path}: it contains no pair of questions")
     return pairs
 
 
 def prepared(
-    pairs: Sequence[PerturbedPair], checked: Sequence[PerturbedPair], embed: Embed, seed: int
-) -> list[PerturbedPair]:
+    pairs: Sequence[QuestionPair], checked: Sequence[QuestionPair], embed: Embed, seed: int
+) -> list[QuestionPair]:
     """Return a bounded share of every group for fitting and for checking, then strangers and perturbed pairs.
 
     Of the pairs for checking only the questions' wording is used to generate others, never a label.
@@ -67,8 +54,8 @@ def prepared(
     return [*bounded, *strangers(pairs, embed, rng), *perturbed(questions[:_QUESTIONS], seed)]
 
 
-def _bounded(pairs: Sequence[PerturbedPair], rng: random.Random) -> Iterator[PerturbedPair]:
-    groups: dict[tuple[str, str, bool], list[PerturbedPair]] = defaultdict(list)
+def _bounded(pairs: Sequence[QuestionPair], rng: random.Random) -> Iterator[QuestionPair]:
+    groups: dict[tuple[str, str, bool], list[QuestionPair]] = defaultdict(list)
     for pair in pairs:
         groups[pair.dataset, pair.group, pair.same_answer].append(pair)
     parts = Counter(dataset for dataset, _, _ in groups)
@@ -77,7 +64,7 @@ def _bounded(pairs: Sequence[PerturbedPair], rng: random.Random) -> Iterator[Per
         yield from rng.sample(group, min(_PER_DATASET // parts[name[0]], len(group)))
 
 
-def strangers(pairs: Sequence[PerturbedPair], embed: Embed, rng: random.Random) -> Iterator[PerturbedPair]:
+def strangers(pairs: Sequence[QuestionPair], embed: Embed, rng: random.Random) -> Iterator[QuestionPair]:
     """Yield near texts of one data set that are known to differ: they are in different clusters of paraphrases."""
     for dataset in sorted({pair.dataset for pair in pairs}):
         own = [pair for pair in pairs if pair.dataset == dataset]
@@ -91,7 +78,7 @@ def strangers(pairs: Sequence[PerturbedPair], embed: Embed, rng: random.Random) 
         yield from rng.sample(near, min(_STRANGERS, len(near)))
 
 
-def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset: str) -> Iterator[PerturbedPair]:
+def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset: str) -> Iterator[QuestionPair]:
     if len(texts) < _NEIGHBOURS:
         return
     vectors = embed(texts)
@@ -99,10 +86,10 @@ def _near(texts: Sequence[str], clusters: dict[str, int], embed: Embed, dataset:
         near = np.argsort(-(vectors @ vectors[row]))[1 : 8 * _NEIGHBOURS]
         others = [texts[i] for i in near if clusters[texts[i]] != clusters[text]]
         for other in others[:_NEIGHBOURS]:
-            yield PerturbedPair(text, other, False, dataset, STRANGERS)
+            yield QuestionPair(text, other, False, dataset, STRANGERS)
 
 
-def clusters_of(pairs: Iterable[PerturbedPair]) -> dict[str, int]:
+def clusters_of(pairs: Iterable[QuestionPair]) -> dict[str, int]:
     """Return each text's cluster number: texts connected by a chain of true pairs have the same one."""
     parent: dict[str, str] = {}
 

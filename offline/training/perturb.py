@@ -38,7 +38,7 @@ for _word, _groups in SYNONYM.items():
 
 
 @dataclass(frozen=True, slots=True)
-class PerturbedPair:
+class QuestionPair:
     """Two questions and whether the answer to `a` may be served for `b`. Pairs of a `group` are left out together."""
 
     a: str
@@ -48,7 +48,7 @@ class PerturbedPair:
     group: str
 
 
-def perturbed(questions: Sequence[str], seed: int) -> Iterator[PerturbedPair]:
+def perturbed(questions: Sequence[str], seed: int) -> Iterator[QuestionPair]:
     """Yield a paraphrase and a changed version of each question, using the rules in turn."""
     rng = random.Random(seed)  # noqa: S311  (no secret)
     pool = [word for text in questions for word in _changeable(text)]
@@ -60,7 +60,7 @@ def perturbed(questions: Sequence[str], seed: int) -> Iterator[PerturbedPair]:
                     name, rule = rules[(start + turn) % len(rules)]
                     other = rule(question, rng, pool)
                     if other and other.lower() != question.lower():
-                        yield PerturbedPair(question, other, label, OURS, name)
+                        yield QuestionPair(question, other, label, OURS, name)
                         break
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.evaluation.metrics import Floats, folds_of
+from offline.measures.curves import Floats
+from offline.measures.parts import folds_of
 from offline.training.logistic import fit_logistic
 from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer
 

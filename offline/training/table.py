@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.datasets import Example, without_choices
-from offline.evaluation.metrics import Floats
+from offline.embedding import Remembered
+from offline.measures.curves import Floats
+from offline.progress import OnProgress
 from routing.difficulty.text_statistics import BUCKETS, counts_of, read, terms_of
 from routing.embedding.embedder import Embedder, bounded
 from routing.features import features_of_text
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-_BATCH = 64
-
-OnProgress = Callable[[str, int, int], None]
-"""Called with a stage's name, the steps done and the steps in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +62,12 @@ def tabulate(
         if question is not None:
             texts.append(question)
             owner.append(index)
-    vectors = np.concatenate(list(_embedded(texts, embedder, on_progress))).astype(np.float64)
+    vectors = Remembered(embedder, on_progress).embed(texts).astype(np.float64)
     counts, terms = _read(texts)
     labels = np.array([[answer.correct for answer in example.answers] for example in examples])
     tasks = {name: index for index, name in enumerate(dict.fromkeys(example.dataset for example in examples))}
     task = np.array([tasks[example.dataset] for example in examples])
     return TrainingTable(vectors, counts, terms, np.array([len(text) for text in texts]), np.array(owner), labels, task)
-
-
-def _embedded(texts: Sequence[str], embedder: Embedder, on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:
-    for start in range(0, len(texts), _BATCH):
-        on_progress("embedding", start, len(texts))
-        yield embedder.embed(texts[start : start + _BATCH])
-    on_progress("embedding", len(texts), len(texts))
 
 
 def _read(texts: Sequence[str]) -> tuple[Floats, csr_matrix]:

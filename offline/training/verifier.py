@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
 from cache.semantic import pair_features as contrast
-from cache.semantic.verifier import ALL_GUARDS
+from cache.semantic.verifier import ALL_GUARDS, WORDS, Verifier, VerifierWords
 from cache.text.normalized_question import gist
-from offline.training.pairs import STRANGERS, clusters_of
-from offline.training.perturb import OURS, PerturbedPair
+from cache.text.thesaurus import KIND, SYNONYM
+from offline.datasets import DataError
+from offline.embedding import Remembered
+from offline.libraries import one_thread, require
+from offline.progress import OnProgress
+from offline.report import table
+from offline.training.pairs import STRANGERS, clusters_of, prepared, read_questions
+from offline.training.perturb import OURS, QuestionPair
+from offline.training.sheet import Remade, data_sheet
+from routing.embedding.embedder import Embedder
+from routing.embedding.static import StaticEmbedder
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-OnProgress = Callable[[str, int, int], None]
-"""Called for each fit with its purpose, the number done and the number of all."""
 
 _FOLDS = 5
 _ROUNDS = 600
@@ -38,10 +46,6 @@ _WEIGHT_OF_OURS = 0.3
 commands and for questions; from 1 on they rank labelled pairs worse than the cosine alone does."""
 STRICT_ERROR = 0.02
 """Maximum share, of near pairs that differ, that is served at the strict threshold."""
-
-
-class CacheTrainingUnavailable(RuntimeError):
-    """scikit-learn is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,49 @@ class Fitted:
     figures: dict[str, Any]
 
 
+def train_verifier(
+    data: Sequence[Path],
+    check: Sequence[Path],
+    out: Path,
+    embedder: Embedder,
+    seed: int,
+    remade: Remade,
+    on_progress: OnProgress,
+) -> tuple[Fitted, str]:
+    """Fit to the pairs in the files `data`, test on those in `check`, and write the artefact to the folder `out`.
+
+    The table of word vectors is written beside it. Return the fit and the SHA-256 of the tensors. Raises DataError,
+    LibraryMissing, EmbedderUnavailable, VerifierError, OSError.
+    """
+    static = StaticEmbedder.load()
+    labelled, checked = ([pair for path in paths for pair in read_questions(path)] for paths in (data, check))
+    names = {pair.dataset for pair in checked}
+    if both := names & {pair.dataset for pair in labelled}:
+        raise DataError(f"{', '.join(sorted(both))}: given by --data and by --check; remove it from one of them")
+    pairs = prepared(labelled, checked, static.embed, seed)
+    own = static.vocabulary()
+    words = [*own, *sorted({*SYNONYM, *KIND} - {*own})]
+    save_words(words, static.embed(words), out.parent / WORDS)
+    vectors = Remembered(embedder, on_progress)
+    # In order of length, because a batch takes as long as its longest text.
+    vectors.embed(sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len))
+    cosines = [float(np.dot(*vectors.embed([pair.a, pair.b]))) for pair in pairs]
+    fitted = fit(tabulated(pairs, cosines, VerifierWords.load(out.parent / WORDS), names), seed, on_progress)
+    counts = {name: sum(pair.dataset == name for pair in pairs) for name in sorted({pair.dataset for pair in pairs})}
+    facts = {
+        "encoder": embedder.name,
+        "trained_on": [{"file": path.name} for path in data],
+        "checked_by": [{"file": path.name} for path in check],
+        "pairs": {"read": len(labelled), "used": counts},
+    }
+    what = "P(the answer to one question serves another), from how alike they are and what differs between them"
+    digest = save(fitted, out, data_sheet(what, facts, remade))
+    Verifier.load(out)
+    return fitted, digest
+
+
 def tabulated(
-    pairs: Sequence[PerturbedPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
+    pairs: Sequence[QuestionPair], cosines: Sequence[float], words: contrast.WordTable, checked: Collection[str] = ()
 ) -> PairTable:
     """Compute features, vetoes and weights of the pairs. `checked` names the data sets that are not fitted on."""
     rows, refused = [], []
@@ -113,7 +158,7 @@ def _weights(dataset: NDArray[np.str_], group: NDArray[np.str_], refused: Mask) 
 
 
 def _folds(
-    pairs: Sequence[PerturbedPair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
+    pairs: Sequence[QuestionPair], cosines: Sequence[float], dataset: NDArray[np.str_], group: NDArray[np.str_]
 ) -> NDArray[np.intp]:
     """Assign folds by whole groups, or by whole topics where there are few groups, so that similar pairs stay together.
 
@@ -142,8 +187,9 @@ def _fold_of(name: str) -> int:
 def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
     """Fit on all pairs; calibration, threshold and figures come from fits that left some out.
 
-    Raises CacheTrainingUnavailable.
+    Raises LibraryMissing.
     """
+    require("sklearn", "fitting needs scikit-learn")
     live = table.weight > 0
     steps = _FOLDS + 1
     margins = np.zeros(len(table.same))
@@ -167,11 +213,8 @@ def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
 
 
 def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
-    try:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
-        raise CacheTrainingUnavailable("scikit-learn is not installed: pip install 'tierline[train]'") from None
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
     model = HistGradientBoostingClassifier(
         max_iter=_ROUNDS,
         learning_rate=0.06,
@@ -183,7 +226,7 @@ def _trees(table: PairTable, rows: Mask, seed: int) -> Any:
         random_state=seed,
     )
     weight = table.weight[rows]
-    with threadpool_limits(1):  # trees this small grow more slowly with several threads
+    with one_thread():  # trees this small grow more slowly with several threads
         return model.fit(table.features[rows], table.same[rows], sample_weight=weight * (len(weight) / weight.sum()))
 
 
@@ -295,3 +338,16 @@ def save_words(words: Sequence[str], vectors: NDArray[np.float32], path: Path) -
     small = np.round(vectors / np.maximum(lengths, 1e-9) * 127).astype(np.int8)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(packed({"words": np.frombuffer("\n".join(words).encode(), np.uint8), "vectors": small}))
+
+
+_SEEN = {"left_out": "not this part", "checked": "nothing of it"}
+
+
+def table_of_shares(fitted: Fitted) -> Table:
+    """Return the shares of pairs served at the strict threshold, by data set."""
+    made = table("data set", "seen", "n", "same answer", "another answer", left=2)
+    for kind, by_dataset in fitted.figures.items():
+        for name, figures in by_dataset.items():
+            shares = ["-" if figures[key] is None else f"{figures[key]:.1%}" for key in ("served", "wrong")]
+            made.add_row(name, _SEEN[kind], str(figures["n"]), *shares)
+    return made

@@ -38,9 +38,9 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.cli.commands._collect_model import local_model
-from gateway.cli.commands.eval._cache_rows import read_rows
 from gateway.config.schema import BackendConfig
 from gateway.tiers import Endpoint
+from offline.datasets import read_pairs
 from offline.evaluation.served import Figure, share
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
@@ -173,18 +173,18 @@ async def _with_judge(asked: argparse.Namespace, pairs: Sequence[Pair]) -> Judge
 
 async def _collect(asked: argparse.Namespace, embedder: Embedder) -> None:
     """Half of the pairs want the same answer, and half do not although they are near enough to be looked at."""
-    rows = [row for row in read_rows(asked.ask, None, 0, asked.seed) if _short(row.a) and _short(row.b)]
+    rows = [row for row in read_pairs(asked.ask) if _short(row.a) and _short(row.b)]
     order = np.random.default_rng(asked.seed).permutation(len(rows))
     left = {True: asked.pairs // 2, False: asked.pairs - asked.pairs // 2}
     async with _model(asked) as (url, name), httpx2.AsyncClient(timeout=300) as client:
         with asked.out.open("w") as out:
             for row in (rows[i] for i in order):
                 vectors = embedder.embed((str(row.a), str(row.b)))
-                if not left[row.same] or float(vectors[0] @ vectors[1]) < _LEAST:
+                if not left[row.same_answer] or float(vectors[0] @ vectors[1]) < _LEAST:
                     continue
-                left[row.same] -= 1
+                left[row.same_answer] -= 1
                 answers = [await _answer(client, url, name, str(text)) for text in (row.a, row.b)]
-                said = {"question": row.b, "answers": answers, "same_answer": row.same}
+                said = {"question": row.b, "answers": answers, "same_answer": row.same_answer}
                 out.write(json.dumps(said, ensure_ascii=False) + "\n")
 
 

@@ -201,7 +201,7 @@ def test_a_start_threshold_is_not_judged_by_requests_never_asked() -> None:
 def test_the_check_agrees_with_delta() -> None:
     """Calibrating on halves breaks the target on all labels in delta of the rounds at most, and costs what it costs."""
     rounds: list[tuple[int, int]] = []
-    found = check(world(1200, 11), Target("quality", 0.95), DELTA, 60, lambda done, of: rounds.append((done, of)))
+    found = check(world(1200, 11), Target("quality", 0.95), DELTA, 60, lambda _, done, of: rounds.append((done, of)))
     assert (found.rounds, found.n) == (60, 600) and rounds[-1] == (60, 60)
     assert found.violated <= DELTA and found.refused < 0.1
     assert found.best_cost <= found.cost < 1 and found.quality >= 0.95 and found.best_quality >= 0.95

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.cli.commands import CommandError, train_confidence
+from gateway.cli.commands import CommandError, train
 from offline.datasets import DataError, Example, LabelledAnswer
-from offline.evaluation.metrics import Floats, apgr, calibration_error, folds_of
+from offline.measures.curves import Floats
+from offline.measures.metrics import apgr, calibration_error
+from offline.measures.parts import folds_of
 from offline.training.answer_heads import auroc, fit_head, save_head
 from offline.training.confidence import cross_validate, fit_and_judge
 from offline.training.scorers import FEW_LABELS
@@ -278,9 +280,8 @@ def test_auroc_counts_pairs() -> None:
 def command(*words: str) -> int:
     """What `tierline train confidence` does with these words."""
     parser = argparse.ArgumentParser()
-    train_confidence.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["confidence", *words])
-    return int(args.run(args))
+    train.add_parser(parser.add_subparsers())
+    return train.run(parser.parse_args(["train", "confidence", *words]))
 
 
 def rows_of(path: Path, made: list[LabelledAnswer]) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from offline.datasets import Example, LabelledAnswer
-from offline.evaluation.metrics import Floats
+from offline.measures.curves import Floats
 from offline.training.difficulty import Recipe, cross_validate
 from offline.training.difficulty_heads import Heads, fit
 from offline.training.table import TrainingTable

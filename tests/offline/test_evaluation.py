@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from offline.datasets import DataError, Example, LabelledAnswer
-from offline.evaluation import parts
-from offline.evaluation.baselines import bounds, by_length, by_table
-from offline.evaluation.curves import Blocks, Curve, Floats
-from offline.evaluation.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
-from offline.evaluation.metrics import apgr, calibration_error
-from offline.evaluation.stability import Assessed, best, cuts
-
-
-def silently(done: int, total: int) -> None:
-    """No progress bar."""
+from offline.evaluation.robustness import Assessed, best, cuts
+from offline.measures import parts
+from offline.measures.curves import Blocks, Curve, Floats
+from offline.measures.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
+from offline.measures.metrics import apgr, bounds, by_length, by_table, calibration_error
+from offline.progress import silent
 
 
 def example(small: float, large: float, group: str = "g", cost: tuple[float, float] | None = None) -> Example:
@@ -35,7 +31,7 @@ def some_examples(count: int = 400) -> list[Example]:
 
 def figures_of(examples: list[Example], *scores: Floats, cascade: bool = False) -> Figures:
     methods = tuple(Method(f"m{number}", score) for number, score in enumerate(scores))
-    return figures(Outcomes.of(examples), [Draw(np.arange(len(examples)), methods, cascade)], 0, silently)
+    return figures(Outcomes.of(examples), [Draw(np.arange(len(examples)), methods, cascade)], 0, silent)
 
 
 def test_a_constant_score_is_exactly_random_whatever_the_order() -> None:
@@ -139,7 +135,7 @@ def test_figures_over_several_draws_are_their_means() -> None:
     halves = [np.arange(0, 400, 2), np.arange(1, 400, 2)]
     score = np.random.default_rng(6).random(400)
     draws = [Draw(rows, (Method("m", score[rows]),), False) for rows in halves]
-    both = figures(outcomes, draws, 0, silently)["apgr"]["m"].value
+    both = figures(outcomes, draws, 0, silent)["apgr"]["m"].value
     each = [apgr(score[rows], outcomes.small[rows], outcomes.large[rows]) for rows in halves]
     assert both == pytest.approx(np.mean(each))
 
@@ -148,7 +144,7 @@ def test_ours_is_compared_on_the_same_resamples() -> None:
     """Two methods that rank alike differ by nothing, however unsure the figure of each is."""
     score = np.random.default_rng(9).random(400)
     methods = (Method("length", score), Method("ours", score * 2), Method("groups", -score))
-    found = figures(Outcomes.of(some_examples()), [Draw(np.arange(400), methods, False)], 0, silently)
+    found = figures(Outcomes.of(some_examples()), [Draw(np.arange(400), methods, False)], 0, silent)
     assert found["ours_minus"]["length"].exact
     assert found["ours_minus"]["length"].value == 0
     ours, groups = found["apgr"]["ours"].value, found["apgr"]["groups"].value

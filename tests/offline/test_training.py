@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gateway.cli.main import main
 from offline.datasets import DataError, Example, LabelledAnswer, choose_pair, label, read_rows, without_choices
-from offline.evaluation.metrics import apgr, calibration_error, folds_of
+from offline.measures.metrics import apgr, calibration_error
+from offline.measures.parts import folds_of
 from offline.training.difficulty import Recipe, Trained, cross_validate, save, train
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.difficulty.text_statistics import COUNTS

@@ -1,12 +1,36 @@
-"""Define the options that several commands share, and make a Launch from them."""
+"""Define commands and the options that several of them share, and make values from parsed options."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from gateway.config.launch import Launch
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+T = TypeVar("T")
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    summary: str,
+    description: str = "",
+    examples: str = "",
+    usage: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command to the command line: `summary` stands in the list of commands, `examples` end its own help."""
+    return subparsers.add_parser(
+        name,
+        usage=usage,
+        help=summary,
+        description=description or summary,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 def add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -18,21 +42,42 @@ def add_config_flags(parser: argparse.ArgumentParser) -> None:
 def add_server_flags(parser: argparse.ArgumentParser) -> None:
     """Add --host, --port, --config, --policies and --workers to a command."""
     parser.add_argument("--host", metavar="ADDRESS", help="the address to listen on (default: the config's, 127.0.0.1)")
-    parser.add_argument("--port", type=_port, metavar="N", help="the port to listen on (default: the config's, 8787)")
+    parser.add_argument(
+        "--port", type=whole(0, 65535), metavar="N", help="the port to listen on (default: the config's, 8787)"
+    )
     add_config_flags(parser)
     parser.add_argument(
-        "--workers", type=_workers, default=1, metavar="N", help="number of gateway processes (default: 1)"
+        "--workers", type=whole(1, 256), default=1, metavar="N", help="number of gateway processes (default: 1)"
     )
+
+
+def add_seed_flag(parser: argparse.ArgumentParser, of: str = "; the result depends on it") -> None:
+    """Add --seed: 0 to 2**32 - 1, the range that both numpy and scikit-learn accept."""
+    parser.add_argument(
+        "--seed", type=whole(0, (1 << 32) - 1), default=0, metavar="N", help=f"random seed{of} (default: 0)"
+    )
+
+
+def add_state_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --state to a command that encodes texts."""
+    parser.add_argument(
+        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
+    )
+
+
+def add_json_flag(parser: argparse.ArgumentParser, instead_of: str = "tables") -> None:
+    """Add --json to a command."""
+    parser.add_argument("--json", action="store_true", help=f"print one JSON object instead of {instead_of}")
+
+
+def options_of(kind: type[T], args: argparse.Namespace) -> T:
+    """Return the dataclass `kind`, each field from the option of its name."""
+    return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def launch_of(args: argparse.Namespace) -> Launch:
     """Return the Launch of these options; fields without an option keep their defaults."""
     return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
-
-
-def seed_number(text: str) -> int:
-    """Parse --seed: 0 to 2**32 - 1, the range that both numpy and scikit-learn accept."""
-    return _whole(text, 0, (1 << 32) - 1)
 
 
 def share_number(text: str) -> float:
@@ -46,15 +91,13 @@ def share_number(text: str) -> float:
     return value
 
 
-def _port(text: str) -> int:
-    return _whole(text, 0, 65535)
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a parser for option values that are whole numbers from `least` to `most`."""
+    bounds = f"from {least} on" if most is None else f"from {least} to {most}"
 
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least or (most is not None and int(text) > most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
+        return int(text)
 
-def _workers(text: str) -> int:
-    return _whole(text, 1, 256)
-
-
-def _whole(text: str, least: int, most: int) -> int:
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-    return int(text)
+    return read

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.commands._output import console_of_stdout
 from gateway.telemetry.reasons import dollars, milliseconds
+from offline.report import console_of_stdout
 
 Figures = Mapping[str, Any]
 

@@ -20,10 +20,10 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._cache_tables import draw_entry, draw_stats, size
-from gateway.cli.commands._output import print_json
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
+from offline.report import print_json
 
 _EXAMPLES = """examples:
   tierline cache stats                              show how much each surface and tenant has stored

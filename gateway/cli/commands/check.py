@@ -10,12 +10,12 @@ from typing import Any
 
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.cli.commands._flags import add_config_flags, launch_of
-from gateway.cli.commands._output import print_json
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
 from gateway.server.descriptors import why_too_few
+from offline.report import print_json
 from policies.errors import ConfigError, Problem, UnreadableFile
 from policies.lint import faults, lint
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy

@@ -22,12 +22,12 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
 from gateway.cli.commands._collect_rows import CollectTask, Json, Labels, read_tasks
-from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
 from gateway.exit_codes import Exit
 from offline.datasets import DataError
 from offline.progress import progress
+from offline.report import console_of_stdout
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20

@@ -1,26 +1,33 @@
-"""Run `tierline train`: train the difficulty classifier on prompts labelled with which models answered them right."""
+"""Run `tierline train [confidence | cache]`: fit the classifier, a confidence head, or the cache's verifier."""
 
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rich.table import Table
+import numpy as np
 
-from gateway.cli.commands import CommandError, train_cache, train_confidence
-from gateway.cli.commands._flags import seed_number, share_number
-from gateway.cli.commands._labelled import read_labelled
-from gateway.cli.commands._output import console_of_stdout
+from cache.semantic.verifier import VerifierError
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import (
+    Subparsers,
+    add_command,
+    add_json_flag,
+    add_seed_flag,
+    add_state_flag,
+    share_number,
+    whole,
+)
 from gateway.exit_codes import Exit
-from offline.datasets import DataError
-from offline.progress import progress
-from offline.training.difficulty import Recipe, TrainingUnavailable, save, train
+from offline.datasets import DataError, read_answers, read_labelled
+from offline.libraries import LibraryMissing
+from offline.progress import OnProgress, progress
+from offline.report import Report, show
+from offline.training.answer_heads import fit_head, save_head, table_of_parts
+from offline.training.difficulty import Recipe, save, table_of_apgr, train
+from offline.training.sheet import Remade, data_sheet
+from offline.training.verifier import table_of_shares, train_verifier
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
@@ -43,56 +50,54 @@ collect` writes them. Each data set is treated as a kind of task and gets heads 
 explains and gives
 with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request does not have."""
 
-_METHODS = ("random", "length", "groups", "small_is_wrong", "ours")
+_CONFIDENCE = """examples:
+  tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
+                              fit to all labelled answers of the model
+  tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --calibration 200
+                              fit to 200 of them
+
+Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
+{"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}. With only `confidence`, the mean
+log-probability, the head judges whole answers only; with only `agreement` (0..1), second samples. With 100 to 200
+labels the head turns log-probabilities into probabilities and keeps their order; with more it may also improve the
+order. The command prints figures by 5-fold cross-validation, for whole answers and for the first tokens of a stream.
+AUROC is the probability that a right answer gets a higher confidence than a wrong one.
+
+The head judges the answer alone. The weight of the difficulty classifier's estimate for the prompt (`prior` in the
+artefact) is not fitted here: it is 0."""
+
+_CACHE = """examples:
+  tierline train cache --data pairs.jsonl.gz --out artefacts/static
+                              for the static encoder
+  tierline train cache --data pairs.jsonl.gz --check others.jsonl.gz --embedding minilm --out artefacts/minilm
+                              for the MiniLM encoder, also tested on another file
+
+A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}; `same_answer` says whether the answer to
+question `a` may be given to question `b`. Generated pairs (a question rephrased, or with one detail changed) are added.
+The command prints which share of the pairs is served at the strict threshold, by fits that have not seen the pair's
+group or topic, and for --check files nothing of their data set. The strict threshold is the lowest one at which at most
+2% of the pairs with different answers and similar vectors are served, in each data set. The table of word vectors is
+written beside the folder, and all artefacts there share it."""
+
+_FAILURES = (DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
+_WIDTH = 120
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `train` and its subcommands to the command line."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "train",
-        usage=_USAGE,
-        help="train the difficulty classifier, a confidence head, or the cache's verifier",
-        description="Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "train the difficulty classifier, a confidence head, or the cache's verifier",
+        "Train the difficulty classifier on labelled prompts, and measure it by cross-validation.",
+        _EXAMPLES,
+        _USAGE,
     )
     parser.add_argument(
         "--data", type=Path, nargs="+", metavar="FILE", help="labelled prompts: JSON lines, plain or .gz; required"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder to write the classifier to; required")
-    parser.add_argument(
-        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
-    )
-    _add_models(parser)
-    parser.add_argument(
-        "--small-accuracy",
-        type=share_number,
-        metavar="SHARE",
-        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model",
-    )
-    parser.add_argument(
-        "--bare-questions",
-        action="store_true",
-        help="also train on multiple-choice prompts without their choices, as people ask them",
-    )
-    parser.add_argument(
-        "--seed", type=seed_number, default=0, metavar="N", help="random seed; the result depends on it (default: 0)"
-    )
-    parser.add_argument(
-        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
-    )
-    parser.add_argument(
-        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
-    )
-    # Not `required`: argparse would then require --data and --out before a subcommand too.
-    parser.set_defaults(run=_difficulty, refuse=parser.error)
-    others = parser.add_subparsers(title="other models to train", prog="tierline train")
-    train_confidence.add_parser(others)
-    train_cache.add_parser(others)
-
-
-def _add_models(parser: argparse.ArgumentParser) -> None:
-    """Add --small, --middle and --large: the labels' models that represent the tiers."""
+    _add_embedding_flag(parser)
     first = "of several names, the first that a file has"
     parser.add_argument(
         "--small",
@@ -116,71 +121,158 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"the model of the large tier; {first} (default: the file's best model)",
     )
+    parser.add_argument(
+        "--small-accuracy",
+        type=share_number,
+        metavar="SHARE",
+        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model",
+    )
+    parser.add_argument(
+        "--bare-questions",
+        action="store_true",
+        help="also train on multiple-choice prompts without their choices, as people ask them",
+    )
+    add_seed_flag(parser)
+    add_state_flag(parser)
+    _add_note_flag(parser)
+    # Not `required`: argparse would then require --data and --out before a subcommand too.
+    parser.set_defaults(train=_difficulty, refuse=parser.error, json=False)
+    others = parser.add_subparsers(title="other models to train", prog="tierline train")
+    _add_confidence(others)
+    _add_cache(others)
+
+
+def _add_confidence(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "confidence",
+        "train the confidence head of a backend's model",
+        "Train the head that estimates how likely an answer of a backend's model is right, and measure it.",
+        _CONFIDENCE,
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
+    )
+    parser.add_argument(
+        "--model", required=True, metavar="NAME", help="the model whose answers to use: a name under `models` of a row"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write the head to")
+    parser.add_argument(
+        "--calibration", type=whole(20), metavar="N", help="fit to N random labels, at least 20 (default: all)"
+    )
+    add_seed_flag(parser)
+    _add_note_flag(parser)
+    add_json_flag(parser, "a table")
+    parser.set_defaults(train=_confidence)
+
+
+def _add_cache(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "cache",
+        "train the semantic cache's verifier",
+        "Train the verifier of the semantic cache, which estimates whether the answer to one question may "
+        "be given to another.",
+        _CACHE,
+    )
+    parser.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled pairs: JSON lines, plain or .gz"
+    )
+    parser.add_argument(
+        "--check", type=Path, nargs="+", default=[], metavar="FILE", help="labelled pairs used only to test the result"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the verifier to")
+    _add_embedding_flag(parser)
+    add_seed_flag(parser)
+    add_state_flag(parser)
+    _add_note_flag(parser)
+    add_json_flag(parser, "a table")
+    parser.set_defaults(train=_cache)
+
+
+def _add_embedding_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
+    )
+
+
+def _add_note_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train the chosen model, write the artefact and print its quality."""
-    return int(args.run(args))
+    """Train the chosen model, write the artefact and print its quality. Raises CommandError."""
+    try:
+        with progress() as on_progress:
+            report: Report = args.train(args, on_progress)
+    except _FAILURES as error:
+        raise CommandError(str(error)) from None
+    show(report, as_json=args.json)
+    return Exit.OK
 
 
-def _difficulty(args: argparse.Namespace) -> int:
+def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     missing = [flag for flag, value in (("--data", args.data), ("--out", args.out)) if value is None]
     if missing:
         args.refuse(f"the following arguments are required: {', '.join(missing)}")
     recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy, bare_questions=args.bare_questions)
-    try:
-        data = read_labelled(args.data, args.small, args.large, args.middle)
-        with progress() as on_progress:
-            trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
-        digest = save(trained, args.out, _sheet(args, data.sources))
-    except (DataError, EmbedderUnavailable, TrainingUnavailable, OSError) as error:
-        raise CommandError(str(error)) from None
-    _print(trained.metrics)
-    sys.stdout.write(f"written to {args.out}, version {digest[:12]}\n")
-    return Exit.OK
-
-
-def _sheet(args: argparse.Namespace, sources: list[dict[str, Any]]) -> dict[str, Any]:
+    data = read_labelled(args.data, args.small, args.large, args.middle)
+    trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
     tiers = ("small", *(["middle"] * len(args.middle)), "large")
-    right = " and ".join(f"P({tier} model right)" for tier in tiers)
-    return {
-        "what": f"difficulty: {right} of a prompt, by kind of task",
-        "trained_on": sources,
-        "trained_at": datetime.now(UTC).date().isoformat(),
-        "tierline": version("tierline"),
-        "scikit_learn": version("scikit-learn"),
-        "command": shlex.join(_command(args)),
-        "small_accuracy": args.small_accuracy,
-        "notes": args.note,
-    }
-
-
-def _command(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the words of the command that makes this artefact again; without --note, which has no effect on it."""
-    yield from ("tierline", "train", "--data", *(path.name for path in args.data), "--out", args.out.name)
-    yield from ("--embedding", args.embedding, "--seed", str(args.seed))
+    what = f"difficulty: {' and '.join(f'P({tier} model right)' for tier in tiers)} of a prompt, by kind of task"
+    command = ["--embedding", args.embedding, "--seed", str(args.seed)]
     for role, ladders in (("small", [args.small]), ("middle", args.middle), ("large", [args.large])):
         for names in filter(None, ladders):
-            yield from (f"--{role}", *names)
+            command += [f"--{role}", *names]
     if args.small_accuracy is not None:
-        yield from ("--small-accuracy", str(args.small_accuracy))
+        command += ["--small-accuracy", str(args.small_accuracy)]
     if args.bare_questions:
-        yield "--bare-questions"
+        command.append("--bare-questions")
+    facts = {"trained_on": data.sources, "small_accuracy": args.small_accuracy}
+    digest = save(trained, args.out, data_sheet(what, facts, _remade(args, (), command)))
+    done = [f"written to {args.out}, version {digest[:12]}"]
+    title = f"APGR, {trained.metrics['folds']}-fold"
+    return Report({}, [table_of_apgr(trained.metrics)], title=title, done=done, width=_WIDTH)
 
 
-def _print(metrics: Mapping[str, Any]) -> None:
-    table = Table(title=f"APGR, {metrics['folds']}-fold", title_justify="left", box=None)
-    table.add_column("data set")
-    tiers = ("small", *(["middle"] if "ece_middle" in metrics["datasets"]["all"] else []), "large")
-    for heading in ("n", *_METHODS, *(f"ECE {tier}" for tier in tiers)):
-        table.add_column(heading.replace("_", " "), justify="right")
-    for name, figures in metrics["datasets"].items():
-        values = [_shown(figures["apgr"].get(method, [])) for method in _METHODS]
-        table.add_row(name, str(figures["n"]), *values, *(_shown(figures[f"ece_{tier}"]) for tier in tiers))
-    console_of_stdout().print(table)
+def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    answers, sources = read_answers(args.data, args.model)
+    if args.calibration:
+        if args.calibration > len(answers):
+            raise DataError(f"--calibration asks for {args.calibration} labels, but there are {len(answers)}")
+        chosen = np.random.default_rng(args.seed).permutation(len(answers))[: args.calibration]
+        answers = [answers[row] for row in np.sort(chosen).tolist()]
+    head = fit_head(answers, args.model, args.seed, on_progress)
+    what = f"confidence: P(an answer of {args.model} is right), from the evidence it leaves"
+    calibration = ("--calibration", str(args.calibration)) if args.calibration else ()
+    remade = _remade(args, ("confidence",), ("--seed", str(args.seed), *calibration), ("--model", args.model))
+    digest = save_head(head, args.out, data_sheet(what, {"trained_on": sources, "labels": len(answers)}, remade))
+    values = {"model": args.model, "version": digest[:12], "labels": len(answers), **head.metrics}
+    done = [f"written to {args.out}, version {digest[:12]}"]
+    title = f"{head.metrics['folds']}-fold"
+    return Report(values, [table_of_parts(head.metrics)], title=title, done=done, width=_WIDTH)
 
 
-def _shown(figure: float | Sequence[float]) -> str:
-    """Format a figure or several, `-` for none."""
-    each = figure if isinstance(figure, Sequence) else [figure]
-    return " ".join(f"{value:.3f}" for value in each) or "-"
+def _cache(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    embedder = load_embedder(args.embedding, args.state)
+    check = ("--check", *(path.name for path in args.check)) if args.check else ()
+    remade = _remade(args, ("cache",), ("--embedding", args.embedding, "--seed", str(args.seed)), check)
+    fitted, digest = train_verifier(args.data, args.check, args.out, embedder, args.seed, remade, on_progress)
+    values = {"version": digest[:12], "strict": fitted.strict, **fitted.figures}
+    done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fitted.strict:.4f}"]
+    title = "served at the strict threshold, of pairs left out"
+    return Report(values, [table_of_shares(fitted)], title=title, done=done, width=_WIDTH)
+
+
+def _remade(
+    args: argparse.Namespace, subcommand: Sequence[str], after: Sequence[str], before: Sequence[str] = ()
+) -> Remade:
+    """Return the command that makes the artefact again; without --note, which has no effect on it.
+
+    `before` and `after` are further options, before and after --out.
+    """
+    files = (path.name for path in args.data)
+    words = ("tierline", "train", *subcommand, "--data", *files, *before, "--out", args.out.name, *after)
+    return Remade(words, tuple(args.note))

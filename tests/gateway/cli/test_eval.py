@@ -270,7 +270,7 @@ def test_rows_without_a_confidence_are_counted(capsys: pytest.CaptureFixture[str
         (["cascade", "--data", str(SAMPLE)], "230 of 230 rows have no confidence"),
         (["robustness", "--pairs", "nowhere.jsonl"], "nowhere.jsonl"),
         (["cascade", "--data", str(SAMPLE), "--group-out", "--calibration", "50"], "remove it with"),
-        (["robustness", "--pairs", str(SAMPLE)], "not a row of pairs"),
+        (["robustness", "--pairs", str(SAMPLE)], ":1: a missing; a row is"),
     ],
 )
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -284,13 +284,13 @@ def test_values_that_json_allows_and_nothing_can_use_are_one_line(
     """Half a character in a text, and a number of tokens beyond all bounds; the line is named."""
     rows = labelled(2)
     torn = written(tmp_path / "torn.jsonl", [rows[0], rows[1] | {"prompt": "half a \ud83d"}])
-    assert f"{torn}:2: not a row" in refusal(capsys, "route", "--data", torn)
+    assert f"{torn}:2: prompt holds a lone surrogate" in refusal(capsys, "route", "--data", torn)
     rows[0]["models"]["little"]["tok_in"] = float("inf")
     endless = written(tmp_path / "endless.jsonl", rows)
-    assert f"{endless}:1: not a row" in refusal(capsys, "route", "--data", endless)
+    assert f"{endless}:1: cannot convert float infinity" in refusal(capsys, "route", "--data", endless)
     pair = {"dataset": "d", "group": "g", "a": "\ud83d", "b": "b", "same_answer": True}
     pairs = written(tmp_path / "pairs.jsonl", [pair])
-    assert f"{pairs}:1: not a row" in refusal(capsys, "robustness", "--pairs", pairs)
+    assert f"{pairs}:1: a holds a lone surrogate" in refusal(capsys, "robustness", "--pairs", pairs)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli.main import main
 from offline.datasets import DataError, Example, choose_ladder, label, read_rows
-from offline.evaluation.metrics import measure
+from offline.measures.metrics import measure
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.embedding.embedder import load_embedder
 from routing.features import Features

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_config_flags, launch_of, share_number
-from gateway.cli.commands._output import print_json
 from gateway.cli.commands.calibrate import view
 from gateway.cli.commands.calibrate.change import Change, change_to
 from gateway.cli.commands.calibrate.from_data import Scorers, from_data, sheet_of
@@ -21,6 +20,7 @@ from offline.calibration.check import Check, check
 from offline.calibration.choose import Choice, Target, choose
 from offline.datasets import DataError
 from offline.progress import OnProgress, progress
+from offline.report import print_json
 from policies.loader import SHIPPED
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
@@ -170,7 +170,7 @@ def _checked(args: argparse.Namespace, labelled: LabelledTraffic, on_progress: O
         args.target,
         args.delta,
         args.check,
-        lambda done, total: on_progress("checking on halves", done, total),
+        on_progress,
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from rich.table import Table
 
-from gateway.cli.commands._output import console_of_stdout
 from gateway.cli.commands.calibrate.change import Change, key_for
 from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic
 from offline.calibration.check import Check
 from offline.calibration.choose import Choice, Point, Setting, Target
+from offline.report import console_of_stdout
 
 BOUND = (
     "betting (Waudby-Smith and Ramdas 2024; exact binomial for 0/1 losses), fixed-sequence Learn then Test "

@@ -16,14 +16,15 @@ on the tested prompts, not how far on the training prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offline.datasets import Example
-from offline.evaluation.curves import Blocks, Curve, Floats, calibration_errors, heights
+from offline.measures.curves import Blocks, Curve, Floats, calibration_errors, heights
+from offline.progress import OnProgress, silent
 
 ALWAYS_SMALL = "always_small"
 ALWAYS_LARGE = "always_large"
@@ -34,9 +35,6 @@ SHARES = np.linspace(0, 1, 101)
 
 _BASELINES = frozenset({"groups", "length", "raw_logprob"})
 _CHUNK = 50  # resamples at a time: a few megabytes for thousands of prompts
-
-OnResample = Callable[[int, int], None]
-"""Called with the number of resamples done and of all resamples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +120,11 @@ Figures = dict[str, dict[str, Interval]]
 _Values = dict[tuple[str, str], Floats]
 
 
-def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_resample: OnResample) -> Figures:
+def figures(outcomes: Outcomes, draws: Sequence[Draw], seed: int, on_progress: OnProgress) -> Figures:
     """Compute every figure of every method. Several draws (each with the same methods) are averaged."""
     point = _mean_over(outcomes, draws, np.ones((1, len(outcomes.small))))
     resampled: dict[tuple[str, str], list[Floats]] = {key: [] for key in point}
-    for weights in _resamples(len(outcomes.small), seed, on_resample):
+    for weights in _resamples(len(outcomes.small), seed, on_progress):
         with np.errstate(invalid="ignore", divide="ignore"):  # a resample may hold no prompt of a small data set
             values = _mean_over(outcomes, draws, weights)
         for key, value in values.items():
@@ -172,18 +170,14 @@ def draw_curves(outcomes: Outcomes, draws: Sequence[Draw], seed: int) -> dict[st
     return drawn
 
 
-def _silent(done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-def _resamples(count: int, seed: int, on_resample: OnResample = _silent) -> Iterator[Floats]:
+def _resamples(count: int, seed: int, on_progress: OnProgress = silent) -> Iterator[Floats]:
     """Yield each prompt's number of occurrences in each resample, shape (resamples, count), in chunks of resamples."""
     generator = np.random.default_rng(seed)
     for start in range(0, RESAMPLES, _CHUNK):
-        on_resample(start, RESAMPLES)
+        on_progress("resampling", start, RESAMPLES)
         drawn = generator.integers(0, count, (_CHUNK, count)) + np.arange(_CHUNK)[:, None] * count
         yield np.bincount(drawn.ravel(), minlength=_CHUNK * count).reshape(_CHUNK, count).astype(np.float64)
-    on_resample(RESAMPLES, RESAMPLES)
+    on_progress("resampling", RESAMPLES, RESAMPLES)
 
 
 def _taken(outcomes: Outcomes, draw: Draw) -> Outcomes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-from gateway.cli.commands.eval._embedding import Remembered
+from offline.embedding import Remembered
 from offline.progress import OnProgress
 from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder

@@ -1,4 +1,4 @@
-"""Embed texts for evaluations, each text only once, however many fits need it."""
+"""Embed texts with progress, each text only once, however many fits need it."""
 
 from __future__ import annotations
 

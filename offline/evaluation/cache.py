@@ -1,0 +1,282 @@
+"""Evaluate how often the semantic cache serves right and wrong answers: `tierline eval cache`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from cache.planning.plan import Planner
+from cache.risk.control import RiskControl, calibrated
+from cache.semantic.cross_encoder import CrossEncoder, consulting
+from cache.semantic.decision import Decide, decide_by, default_threshold
+from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.text.normalized_question import gist
+from offline.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
+from offline.embedding import Remembered
+from offline.evaluation.neighbours import near_neighbours
+from offline.evaluation.served import Asked, Flags, Floats, ServedPairs, best_within, score_pairs, served_of
+from offline.evaluation.stream import Rates, Stream, StreamGate, Truth, halves, rates
+from offline.progress import OnProgress
+from offline.report import Report, table
+from policies.caching import CrossEncoderRules, SemanticCache
+from policies.loader import read_policy
+from policies.model import Policy
+from routing.embedding.embedder import EmbedderKind, load_embedder
+from routing.features import features_of
+
+BASELINES = (0.80, 0.90, 0.95)
+MOST_WRONG = 0.01
+_TENANT = "evaluation"
+_CROSS_ENCODER_AS_THE_SCORE = CrossEncoderRules(min_score=0.5, decides="score")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """Either `pairs`, each tested by itself, or `stream`, whose questions are asked one after another.
+
+    `limit` is the number of random pairs to use, 0 for all. `threshold` is fixed, or `max_error` sets it; without both
+    it is the verifier's. `artefact` is the verifier's folder, None for the shipped one.
+    """
+
+    pairs: Path | None
+    stream: Path | None
+    threshold: float | None
+    max_error: float | None
+    artefact: Path | None
+    cross_encoder: Path | None
+    policy: Path
+    embedding: EmbedderKind
+    group: str | None
+    limit: int
+    seed: int
+    state: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """The cache under test: its policy and rules, its decision on one candidate, and its default threshold."""
+
+    policy: Policy
+    semantic: SemanticCache
+    decide: Decide
+    threshold: float
+
+
+def evaluate_cache(
+    options: CacheOptions, conversation: Callable[[list[Any]], tuple[Json, ...]], on_progress: OnProgress
+) -> Report:
+    """Measure the cache on labelled pairs. `conversation` checks a list of messages, or raises ValueError.
+
+    Raises DataError, ConfigError, VerifierError, CrossEncoderError, EmbedderUnavailable.
+    """
+    if options.threshold is not None and not math.isfinite(options.threshold):
+        raise DataError("--threshold must be a finite number")
+    cache = _cache(options)
+    pairs = read_group(options.pairs or options.stream or Path(), options.group, conversation)
+    pairs = sampled(pairs, options.limit, options.seed)
+    embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
+    requests = _Requests(cache.policy, embedder)
+    asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
+    run = _pairs if options.pairs else _stream
+    return run(options, cache, pairs, asked, embedder, on_progress)
+
+
+def read_group(
+    path: Path, group: str | None, conversation: Callable[[list[Any]], tuple[Json, ...]]
+) -> list[LabelledPair]:
+    """Return the pairs of a file, of one group if given. Raises DataError if there are none."""
+    pairs = read_pairs(path, conversation)
+    if not pairs:
+        raise DataError(f"{path}: no rows")
+    if group is None:
+        return pairs
+    chosen = [pair for pair in pairs if _group_of(pair) == group]
+    if not chosen:
+        raise DataError(f"{path}: no group {group!r}; there are: {', '.join(sorted({*map(_group_of, pairs)}))}")
+    return chosen
+
+
+def _group_of(pair: LabelledPair) -> str:
+    return pair.group or pair.dataset or "all"
+
+
+def _cache(options: CacheOptions) -> _Cache:
+    policy = read_policy(options.policy)[0]
+    semantic = policy.cache.semantic
+    if semantic is None:
+        raise DataError(f"{options.policy}: the surface {policy.surface} has no semantic cache")
+    verifier: Verifier | None = None
+    if semantic.verify != "none":
+        # Thousands of questions are compared many times here, so cache their analysis without a limit.
+        analysed = lru_cache(maxsize=None)(gist.__wrapped__)
+        verifier = Verifier.load(options.artefact or shipped_verifier(options.embedding), analysed)
+    elif options.artefact is not None:
+        raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
+    decide = decide_by(semantic, verifier)
+    if options.cross_encoder is not None:
+        if options.stream is not None:
+            # Every neighbour would have to be scored, not only the best as in the gateway: that takes hours.
+            raise DataError("--cross-encoder works with --pairs only")
+        rule = semantic.cross_encoder or _CROSS_ENCODER_AS_THE_SCORE
+        decide = consulting(decide, rule, CrossEncoder.load(options.cross_encoder))
+        semantic = semantic.model_copy(update={"cross_encoder": rule})
+    elif semantic.cross_encoder is not None:
+        raise DataError(f"{options.policy} uses a cross-encoder; name its folder with --cross-encoder")
+    threshold = default_threshold(semantic, verifier) if options.threshold is None else options.threshold
+    return _Cache(policy, semantic, decide, threshold)
+
+
+class _Requests:
+    """Plan the texts of pairs as requests of one tenant to one surface, as the gateway plans requests."""
+
+    def __init__(self, policy: Policy, embedder: Remembered) -> None:
+        self._policy = policy
+        self._planner = Planner(
+            b"", f"{embedder.name}/{embedder.dimension}", embedder.whole_chars, {}, lambda owner, surface: 0
+        )
+        self._questions: dict[str, Asked] = {}
+
+    def asked(self, messages: Messages) -> Asked:
+        """Return the planned request of one side of a pair."""
+        if not isinstance(messages, str):
+            return self._planned(list(messages))
+        question = self._questions.get(messages)
+        if question is None:
+            question = self._questions[messages] = self._planned([{"role": "user", "content": messages}])
+        return question
+
+    def _planned(self, messages: list[Json]) -> Asked:
+        body = {"model": self._policy.surface, "messages": messages}
+        facts = features_of(body)
+        plan = self._planner.plan(body, self._policy, _TENANT, facts, model=self._policy.surface)
+        return Asked.of(plan, facts.text)
+
+
+def _pairs(
+    options: CacheOptions,
+    cache: _Cache,
+    pairs: Sequence[LabelledPair],
+    asked: Sequence[tuple[Asked, Asked]],
+    embedder: Remembered,
+    on_progress: OnProgress,
+) -> Report:
+    """Measure each pair by itself."""
+    same = np.array([pair.same_answer for pair in pairs])
+    cosines = _cosines(asked, embedder)
+    on_progress("deciding", 0, len(pairs))
+    scores = score_pairs(asked, cosines, cache.decide)
+    on_progress("deciding", len(pairs), len(pairs))
+    thresholds = _thresholds(options, cache, scores, same)
+    out = scores >= thresholds
+    names = np.array([_group_of(pair) for pair in pairs])
+    groups = {str(name): served_of(out[names == name], same[names == name]) for name in dict.fromkeys(names.tolist())}
+    baselines = {f"cosine_{at:.2f}": served_of(cosines >= at - 1e-6, same) for at in BASELINES}
+    best, at = best_within(scores, same, MOST_WRONG)
+    facts = [
+        f"{len(pairs):,} pairs, {embedder.name}, {cache.policy.label}",
+        f"threshold {', '.join(f'{t:.4f}' for t in dict.fromkeys(thresholds.tolist()))}; best at 1%: {at:.4f}",
+    ]
+    every = served_of(out, same)
+    methods = table("", "same", "served", "different", "wrong", "precision")
+    for name, one in {"ours": every, **baselines}.items():
+        methods.add_row(name.replace("_", " "), *_cells(one), str(one.precision))
+    lines: list[str | Table] = [methods, f"best at 1% wrong: {best} served", ""]
+    if len(groups) > 1:
+        by_group = table("group", "same", "served", "different", "wrong")
+        for name, one in groups.items():
+            by_group.add_row(name, *_cells(one))
+        lines += [by_group, ""]
+    values = {
+        "all": _values(every),
+        "groups": {name: _values(one) for name, one in groups.items()},
+        "baselines": {name: _values(one) for name, one in baselines.items()},
+        "best_at_1pct": best.as_json(),
+    }
+    return Report(values, lines, facts)
+
+
+def _cells(one: ServedPairs) -> list[str]:
+    return [f"{one.served.n:,}", str(one.served), f"{one.wrong.n:,}", str(one.wrong)]
+
+
+def _values(of: ServedPairs | Rates) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name).as_json() for field in fields(of)}
+
+
+def _cosines(asked: Sequence[tuple[Asked, Asked]], embedder: Remembered) -> Floats:
+    """Return the cosine of each pair's last user texts."""
+    texts = list(dict.fromkeys(one.text for pair in asked for one in pair))
+    vectors, places = embedder.embed(texts), {text: place for place, text in enumerate(texts)}
+    a, b = (np.array([places[pair[side].text] for pair in asked]) for side in (0, 1))
+    cosines: Floats = np.einsum("ij,ij->i", vectors[a], vectors[b]).astype(np.float64)
+    return cosines
+
+
+def _thresholds(options: CacheOptions, cache: _Cache, scores: Floats, same: Flags) -> Floats:
+    """Return each pair's threshold: one for all, or with --max-error one calibrated on the other half of the pairs."""
+    if options.max_error is None:
+        return np.full(len(scores), cache.threshold)
+    half = np.random.default_rng(options.seed).permutation(len(scores)) % 2 == 0
+    made = np.zeros(len(scores))
+    for own in (half, ~half):
+        others = ~own & ~same
+        made[own] = calibrated(scores[others], np.ones(int(others.sum()), np.bool_), options.max_error)
+    return made
+
+
+def _stream(
+    options: CacheOptions,
+    cache: _Cache,
+    pairs: Sequence[LabelledPair],
+    asked: Sequence[tuple[Asked, Asked]],
+    embedder: Remembered,
+    on_progress: OnProgress,
+) -> Report:
+    """Measure the pairs' requests in random order."""
+    both = [one for pair in asked for one in pair]
+    requests = [both[i] for i in np.random.default_rng(options.seed).permutation(len(both))]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in requests))}
+    labels = [(numbers[a.key], numbers[b.key], pair.same_answer) for pair, (a, b) in zip(pairs, asked, strict=True)]
+    texts = list(dict.fromkeys(one.text for one in requests))
+    places = {text: place for place, text in enumerate(texts)}
+    least = min(*BASELINES, cache.semantic.min_similarity)
+    neighbours = near_neighbours(embedder.embed(texts), least, on_progress)
+    stream = Stream(
+        requests,
+        [numbers[one.key] for one in requests],
+        [places[one.text] for one in requests],
+        neighbours,
+        Truth(len(numbers), labels),
+    )
+    control = None if options.max_error is None else RiskControl(options.max_error, cache.threshold)
+    gate = StreamGate(cache.threshold, control, options.seed)
+    ours = stream.served_by(cache.decide, gate, on_progress)
+    baselines = {f"cosine_{at:.2f}": rates(stream.served_by_cosine(at - 1e-6)) for at in BASELINES}
+    facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _threshold_in_words(cache, control)]
+    facts.append(f"of {ours.wrong.sum():,} wrong hits {ours.unlabelled.sum():,} are on pairs that have no label")
+    every, (first, second) = rates(ours), halves(ours)
+    shown = table("", "requests", "hit rate", "repeats", "error", "precision")
+    for name, one in {"ours": every, "first half": first, "second half": second, **baselines}.items():
+        figures = (one.hit_rate, one.repeats, one.error, one.precision)
+        shown.add_row(name.replace("_", " "), f"{one.hit_rate.n:,}", *map(str, figures))
+    values = {
+        **_values(every),
+        "halves": [_values(first), _values(second)],
+        "baselines": {name: _values(one) for name, one in baselines.items()},
+    }
+    return Report(values, [shown, ""], facts)
+
+
+def _threshold_in_words(cache: _Cache, control: RiskControl | None) -> str:
+    if control is None:
+        return f"threshold {cache.threshold:.4f}, fixed"
+    return (
+        f"threshold {cache.threshold:.4f} at first, {control.threshold:.4f} at the end, from {control.labels:,} labels"
+    )

@@ -1,0 +1,73 @@
+"""Hold the result of a command and print it: as text and tables for people, or as one JSON object for --json."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 100
+"""Columns of a report that is not printed to a terminal."""
+NONE = "-"
+"""Stands in a table for a figure that there is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result. `values` is the JSON object; `lines` are what people read: text and tables, '' for an empty line.
+
+    `notes` are printed below, as a list; with --json on stderr, unless `values` holds them. `done` says what was
+    written where, in lines that are never wrapped.
+    """
+
+    values: Mapping[str, Any]
+    lines: Sequence[str | Text | Table]
+    notes: Sequence[str] = ()
+    title: str = ""
+    done: Sequence[str] = ()
+    width: int = WIDTH
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """Print the report on stdout."""
+    if as_json:
+        if "notes" not in report.values:
+            _print_notes(Console(stderr=True, highlight=False, markup=False), report.notes)
+        print_json(report.values)
+        return
+    console = console_of_stdout(report.width)
+    if report.title:
+        console.print(report.title, style="bold")
+    for line in report.lines:
+        console.print(line)
+    _print_notes(console, report.notes)
+    sys.stdout.write("".join(f"{line}\n" for line in report.done))
+
+
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(f"- {note}", style="dim")
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print one indented JSON object on stdout."""
+    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def console_of_stdout(width: int = 120) -> Console:
+    """Return a console on stdout: as wide as the terminal, or `width` columns if stdout is not one."""
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False)
+
+
+def table(*headings: str, left: int = 1) -> Table:
+    """Return an empty table; its first `left` columns are aligned left, the others right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        made.add_column(heading, justify="left" if number < left else "right")
+    return made

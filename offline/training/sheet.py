@@ -1,0 +1,30 @@
+"""Write the data sheet of an artefact: what it was fitted to, when, and by which command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """How an artefact was made: the words of the command that makes it again, and the user's remarks."""
+
+    command: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def data_sheet(what: str, facts: dict[str, Any], remade: Remade) -> dict[str, Any]:
+    """Return the sheet as JSON values."""
+    return {
+        "what": what,
+        **facts,
+        "trained_at": datetime.now(UTC).date().isoformat(),
+        "tierline": version("tierline"),
+        "scikit_learn": version("scikit-learn"),
+        "command": shlex.join(remade.command),
+        "notes": list(remade.notes),
+    }
