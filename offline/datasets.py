@@ -334,7 +334,7 @@ def choose_pair(rows: Sequence[LabelledRow], small: Sequence[str], large: Sequen
     if len(complete) < 2 and not (small and large):
         raise DataError("no two models have answered every prompt of the file; name a small and a large one")
     by_skill = sorted(complete, key=lambda name: sum(row.answers[name].correct for row in rows))
-    return _named(small, models) or by_skill[0], _named(large, models) or by_skill[-1]
+    return _named(small, models, "small") or by_skill[0], _named(large, models, "large") or by_skill[-1]
 
 
 def choose_ladder(
@@ -347,20 +347,21 @@ def choose_ladder(
     """
     cheapest, strongest = choose_pair(rows, small, large)
     models = sorted({name for row in rows for name in row.answers})
-    ladder = (cheapest, *filter(None, (_named(names, models) for names in middle)), strongest)
+    ladder = (cheapest, *filter(None, (_named(names, models, "middle") for names in middle)), strongest)
     for name in ladder:
         if ladder.count(name) > 1:
             raise DataError(f"two tiers are {name}, of {', '.join(ladder)}; name another model for one of them")
     return ladder
 
 
-def _named(names: Sequence[str], models: Sequence[str]) -> str | None:
+def _named(names: Sequence[str], models: Sequence[str], role: str) -> str | None:
     if not names:
         return None
     for name in names:
         if name in models:
             return name
-    raise DataError(f"none of {', '.join(names)} is among the models of the file: {', '.join(models)}")
+    there = ", ".join(models)
+    raise DataError(f"none of {', '.join(names)} is among the models of the file: {there}; name one by --{role}")
 
 
 def label(rows: Sequence[LabelledRow], *models: str) -> Iterator[Example]:

@@ -25,7 +25,8 @@ from gateway.backends.base import (
     Unreachable,
 )
 from gateway.chat.completions import token_logprobs, top_logprobs, usage_of
-from gateway.cli.commands._collect_rows import CollectTask, Json
+from gateway.cli.commands._collect_rows import CollectTask
+from offline.datasets import Json
 from offline.grading import grade
 
 _CALL_S = 300.0

@@ -15,15 +15,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from offline.datasets import DataError, json_lines, unwrapped
+from offline.datasets import DataError, Json, json_objects, unwrapped, whole_text
 from offline.grading import RULES
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,10 @@ class CollectTask:
 
 def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[CollectTask], int]:
     """Return the prompts with accepted answers, and the number of those without. Raises DataError."""
-    accepted = {} if answers is None else {str(row.get("id")): (place, row) for place, row in _lines(answers)}
+    accepted = {} if answers is None else {str(row.get("id")): (place, row) for place, row in json_objects(answers)}
     tasks: dict[str, CollectTask] = {}
     ungraded = 0
-    for place, row in _lines(prompts):
+    for place, row in json_objects(prompts):
         gold_place, gold = accepted.get(str(row.get("id")), (place, row))
         if "answers" not in gold:
             ungraded += 1
@@ -73,8 +71,7 @@ def read_tasks(prompts: Path, answers: Path | None) -> tuple[list[CollectTask], 
 
 def _task(row: Json, place: str, rule: str, right: tuple[str, ...]) -> CollectTask:
     try:
-        prompt = unwrapped(row["prompt"])
-        prompt.encode()  # raises for a lone surrogate, which JSON can hold and a request cannot
+        prompt = whole_text(unwrapped(row["prompt"]), "prompt")
         group = str(row.get("group", row["dataset"]))
         return CollectTask(str(row["id"]), str(row["dataset"]), group, prompt, right, rule, row.get("models", {}))
     except (KeyError, AttributeError, ValueError, SyntaxError) as error:
@@ -107,7 +104,7 @@ class Labels:
                 continue
             if not resume:
                 raise DataError(f"{file} exists already: continue it with --resume, or name another --out")
-            labels.rows |= {str(row.get("id")): row for _, row in _lines(file, torn_end=file == labels.part)}
+            labels.rows |= {str(row.get("id")): row for _, row in json_objects(file, skip_broken=file == labels.part)}
         out.parent.mkdir(parents=True, exist_ok=True)
         with labels.part.open("ab") as part:
             # End a line that a killed run left incomplete, so that the next row starts a line of its own.
@@ -151,17 +148,3 @@ class Labels:
 
 def _dumped(row: Json) -> bytes:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _lines(path: Path, *, torn_end: bool = False) -> Iterator[tuple[str, Json]]:
-    """Yield (`FILE:LINE`, object) for each line. With `torn_end`, lines that are not JSON are left out."""
-    for place, line in json_lines(path):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            if torn_end:
-                continue
-            raise DataError(f"{place}: not JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{place}: not an object")
-        yield place, row

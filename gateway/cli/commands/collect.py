@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import os
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,19 +13,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rich.console import Console
-from rich.table import Table
 
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
-from gateway.cli.commands._collect_rows import CollectTask, Json, Labels, read_tasks
+from gateway.cli.commands._collect_rows import CollectTask, Labels, read_tasks
+from gateway.cli.commands._flags import whole
 from gateway.cli.local import CannotStart
 from gateway.cli.local.local_model import find_gguf
 from gateway.exit_codes import Exit
-from offline.datasets import DataError
+from offline.datasets import DataError, Json
 from offline.progress import progress
-from offline.report import console_of_stdout
+from offline.report import NONE, Report, show, table
 
 _CONNECT_S = 10.0
 _MAX_REPLY = 32 << 20
@@ -72,12 +70,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--out", type=Path, required=True, metavar="FILE", help="the file to write the rows to; compressed if named .gz"
     )
     parser.add_argument(
-        "--concurrency", type=_count, default=4, metavar="N", help="number of prompts asked at a time (default: 4)"
+        "--concurrency", type=whole(1), default=4, metavar="N", help="number of prompts asked at a time (default: 4)"
     )
     parser.add_argument(
-        "--max-tokens", type=_count, default=256, metavar="N", help="longest answer in tokens (default: 256)"
+        "--max-tokens", type=whole(1), default=256, metavar="N", help="longest answer in tokens (default: 256)"
     )
-    parser.add_argument("--limit", type=_count, metavar="N", help="ask only the first N prompts")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help="ask only the first N prompts")
     parser.add_argument("--resume", action="store_true", help="continue an earlier run with the same --out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
@@ -100,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if failures:
         task, reason = failures[0]
         _say(f"{len(failures)} prompts got no answer, --resume asks them again; the first, {task.id}: {reason}")
-    _report(args, labels, tasks)
+    show(_report(args, labels, tasks), as_json=args.json)
     return Exit.FINDINGS if failures else Exit.OK
 
 
@@ -166,25 +164,19 @@ async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, s
     yield args.base_url, args.model, key
 
 
-def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> None:
-    """Print by data set how often the model was right, over all prompts and over the fifth of highest confidence."""
+def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTask]) -> Report:
+    """Return by data set how often the model was right, over all prompts and over the fifth of highest confidence."""
     answers: dict[str, list[Json]] = {}
     for task in tasks:
         if task.id in labels.rows and labels.model in labels.rows[task.id]["models"]:
             answers.setdefault(task.dataset, []).append(labels.rows[task.id]["models"][labels.model])
     figures = {dataset: _figures(some) for dataset, some in answers.items()}
-    if args.json:
-        print(json.dumps({"model": labels.model, "out": str(args.out), "datasets": figures}))  # noqa: T201
-        return
-    table = Table(title=labels.model, title_justify="left", box=None)
-    table.add_column("data set")
-    for heading in ("n", "right", "mean confidence", "right among the surest fifth"):
-        table.add_column(heading, justify="right")
+    shown = table("data set", "n", "right", "mean confidence", "right among the surest fifth")
     for dataset, figure in figures.items():
         shares = (figure["right"], figure["confidence"], figure["right_surest_fifth"])
-        table.add_row(dataset, str(figure["n"]), *("-" if one is None else f"{one:.3f}" for one in shares))
-    console_of_stdout().print(table)
-    sys.stdout.write(f"written to {args.out}\n")
+        shown.add_row(dataset, str(figure["n"]), *(NONE if one is None else f"{one:.3f}" for one in shares))
+    values = {"model": labels.model, "out": str(args.out), "datasets": figures}
+    return Report(values, [shown], title=labels.model, done=[f"written to {args.out}"], width=120)
 
 
 def _figures(answers: Sequence[Json]) -> dict[str, Any]:
@@ -207,12 +199,6 @@ def _url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL like http://127.0.0.1:8000/v1")
     return text.rstrip("/")
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
 
 
 def _say(line: str) -> None:

@@ -16,6 +16,7 @@ import orjson
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import whole
 from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._store import add_store_flags, store_url
@@ -58,7 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--last", type=_count, metavar="N", help="only the latest N requests")
+    which.add_argument("--last", type=whole(1), metavar="N", help="only the latest N requests")
     which.add_argument(
         "--since", type=_duration, metavar="TIME", help="only requests of the last TIME, such as 90s, 15m, 1h or 2d"
     )
@@ -143,12 +144,6 @@ def _write(file: Path, rows: list[dict[str, Any]], on_progress: OnProgress) -> N
                     on_progress("writing", number, len(rows))
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
 
 
 def _duration(text: str) -> float:

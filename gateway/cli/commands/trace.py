@@ -13,6 +13,7 @@ from rich.console import Console
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import whole
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
@@ -43,9 +44,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     where.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
     last = what.add_parser("last", parents=[where], help="draw the latest request")
-    last.add_argument("-n", type=_count, default=1, metavar="N", help="number of requests (default: 1)")
+    last.add_argument("-n", type=whole(1), default=1, metavar="N", help="number of requests (default: 1)")
     several = what.add_parser("list", parents=[where], help="list the latest requests, one line each")
-    several.add_argument("-n", type=_count, default=20, metavar="N", help="number of requests (default: 20)")
+    several.add_argument("-n", type=whole(1), default=20, metavar="N", help="number of requests (default: 20)")
     show = what.add_parser("show", parents=[where], help="draw one request")
     show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
     parser.set_defaults(run=run)
@@ -100,9 +101,3 @@ async def _records(store: RedisStore, args: argparse.Namespace) -> list[bytes]:
     if not blobs:
         raise CommandError("no request has been recorded yet; send one and try again")
     return blobs
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)

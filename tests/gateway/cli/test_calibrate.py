@@ -169,7 +169,7 @@ def test_it_refuses_what_no_number_of_labels_would_support(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--small", "tiny"), "no answers of 'tiny'; it has large, small: name one by --small"),
+        (("--small", "tiny"), "none of tiny is among the models of the file: large, small; name one by --small"),
         (("--data", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--surface", "chta"), "no surface 'chta' (did you mean 'chat'?)"),
         (("--labels", "labels.jsonl"), "--ledger and --labels belong together"),
@@ -432,7 +432,7 @@ def test_a_structural_fault_is_escalated_whatever_its_confidence(
     ("ledger", "right", "said"),
     [
         ("{}\n", '{"request_id": "a", "small": 1, "large": 1}\n', "ledger.jsonl:1: not a record"),
-        ("", '{"request_id": "a", "small": 1}\n', "labels.jsonl:1: not a label"),
+        ("", '{"request_id": "a", "small": 1}\n', "labels.jsonl:1: large missing; a row is"),
         ("", '{"request_id": "a", "small": 3, "large": 1}\n', "labels.jsonl:1: small and large are shares"),
         ("", '{"request_id": "a", "small": 1, "large": 1}\n', "no labelled request of chat"),
         ("what\n", '{"request_id": "a", "small": 1, "large": 1}\n', "ledger.jsonl:1: not JSON"),

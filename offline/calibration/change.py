@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
-from gateway.cli.commands import CommandError
-from gateway.cli.commands.calibrate.labelled import LabelledSurface
 from offline.calibration.choose import Setting
 from offline.calibration.start import with_threshold
+from offline.calibration.traffic import LabelledSurface
+from offline.datasets import DataError
 from policies.edit import CannotEdit, source_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
@@ -50,13 +50,13 @@ def key_for(basis: Basis) -> str:
 
 
 def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Change:
-    """Return the change that sets `setting` in the policy file. Raises CommandError if its text cannot be edited."""
+    """Return the change that sets `setting` in the policy file. Raises DataError if its text cannot be edited."""
     before = surface.file.read_bytes().decode("utf-8-sig")
     key = key_for(basis)
     try:
         after = with_value(before, (*_WHEN, key), f"{setting.confidence_below:g}")
     except CannotEdit as error:
-        raise CommandError(f"{surface.file}: {error}") from None
+        raise DataError(f"{surface.file}: {error}") from None
     if setting.p_adequate is not None:
         where = ("route", "start", surface.tiers[0])
         rule = source_of(after, where)
@@ -69,14 +69,14 @@ def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Chang
 
 
 def _check(change: Change, surface: LabelledSurface, setting: Setting) -> None:
-    """Load the edited text and check that only the intended values changed. Raises CommandError."""
+    """Load the edited text and check that only the intended values changed. Raises DataError."""
     expected = _meant(surface, change.key, setting)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / surface.file.name
         file.write_text(change.after, encoding="utf-8", newline="")
         policy, _ = read_policy(file)
     if policy.version != version_of(expected):
-        raise CommandError(f"{surface.file} is laid out in a way that cannot be edited automatically; edit it by hand")
+        raise DataError(f"{surface.file} is laid out in a way that cannot be edited automatically; edit it by hand")
 
 
 def _meant(surface: LabelledSurface, key: str, setting: Setting) -> Policy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from gateway.cli.commands import CommandError
-from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from offline.calibration.cases import Cases
-from offline.datasets import DataError, Example, LabelledAnswer, label, read_rows
+from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from offline.datasets import DataError, Example, Json, LabelledAnswer, read_labelled
+from offline.embedding import Remembered
 from offline.progress import OnProgress
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
-from routing.difficulty.model import SHEET_FILE, DifficultyModel
+from routing.difficulty.model import DifficultyModel
 from routing.embedding.embedder import Embedder
 from routing.features import features_of_text
 
-_BATCH = 64
+_SHOWN_EVERY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,9 @@ class Scorers:
 def from_data(
     surface: LabelledSurface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers, on_progress: OnProgress
 ) -> LabelledTraffic:
-    """Return the rows that both models answered as labelled requests. Raises CommandError, DataError."""
-    examples = [example for file in files for example in _examples(file, models)]
+    """Return the rows that both models answered as labelled requests. Raises DataError."""
+    data = read_labelled(files, models[:1], models[1:])
+    examples = data.examples
     values, priors = _scored(examples, surface, scorers, on_progress)
     answers = [example.answers[0] for example in examples]
     evidence = [_evidence(answer, scorers.first) for answer in answers]
@@ -65,19 +65,7 @@ def from_data(
         unit=unit,
         accepts_unknown=surface.policy.escalate.no_signal == "accept",
     )
-    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, files, models, scorers)))
-
-
-def _examples(file: Path, models: tuple[str, str]) -> list[Example]:
-    rows = read_rows(file)
-    known = sorted({name for row in rows for name in row.answers})
-    for name, flag in zip(models, ("--small", "--large"), strict=True):
-        if name not in known:
-            raise CommandError(f"{file} has no answers of {name!r}; it has {', '.join(known)}: name one by {flag}")
-    examples = list(label(rows, *models))
-    if not examples:
-        raise DataError(f"{file}: no prompt was answered by both {models[0]} and {models[1]}")
-    return examples
+    return LabelledTraffic(cases, verdicts.basis, models, tuple(_notes(surface, data.sources, models, scorers)))
 
 
 def _scored(
@@ -86,15 +74,15 @@ def _scored(
     """Return for each example the values that start rules use, and P(the small tier is right) if it is in domain."""
     values: list[dict[str, Any]] = []
     priors: list[float | None] = []
-    for start in range(0, len(examples), _BATCH):
-        on_progress("scoring prompts", start, len(examples))
-        prompts = [example.prompt for example in examples[start : start + _BATCH]]
-        for prompt, vector in zip(prompts, scorers.embedder.embed(prompts), strict=True):
-            features = features_of_text(prompt)
-            difficulty = scorers.difficulty.assess(vector, features)
-            values.append(rule_values(difficulty, features, surface.policy.slo.deadline))
-            known = difficulty.in_domain and surface.policy.route.classifier != "none"
-            priors.append(scorers.difficulty.probabilities(vector, features)[0] if known else None)
+    vectors = Remembered(scorers.embedder, on_progress).embed([example.prompt for example in examples])
+    for number, (example, vector) in enumerate(zip(examples, vectors, strict=True)):
+        if number % _SHOWN_EVERY == 0:
+            on_progress("scoring prompts", number, len(examples))
+        features = features_of_text(example.prompt)
+        difficulty = scorers.difficulty.assess(vector, features)
+        values.append(rule_values(difficulty, features, surface.policy.slo.deadline))
+        known = difficulty.in_domain and surface.policy.route.classifier != "none"
+        priors.append(scorers.difficulty.probabilities(vector, features)[0] if known else None)
     on_progress("scoring prompts", len(examples), len(examples))
     return values, priors
 
@@ -112,9 +100,7 @@ def _evidence(answer: LabelledAnswer, first: int | None) -> Evidence:
 
 def _of_first_tokens(answer: LabelledAnswer, first: int) -> Evidence:
     if answer.logprobs is None:
-        raise CommandError(
-            "--stream needs the logprobs of the small model's tokens in every row; collect the rows again"
-        )
+        raise DataError("--stream needs the logprobs of the small model's tokens in every row; collect the rows again")
     complete = len(answer.logprobs) <= first
     return Evidence(
         text=(answer.text or "") if complete else "",
@@ -136,17 +122,19 @@ def _cost(answer: LabelledAnswer, surface: LabelledSurface, tier: int) -> float 
     return dollars(answer.cost_usd, answer.tok_in, answer.tok_out, (surface.small, surface.large)[tier])
 
 
-def _notes(surface: LabelledSurface, files: Sequence[Path], models: tuple[str, str], scorers: Scorers) -> Iterator[str]:
+def _notes(
+    surface: LabelledSurface, sources: Sequence[Json], models: tuple[str, str], scorers: Scorers
+) -> Iterator[str]:
     for model, backend, tier in zip(models, (surface.small, surface.large), surface.tiers, strict=True):
         if model != backend.model:
             yield (
                 f"the labels are {model}'s, but {tier} runs {backend.model}: thresholds hold for the models they were "
                 "chosen with"
             )
-    digests = {hashlib.sha256(file.read_bytes()).hexdigest(): file for file in files}
+    files = {source["sha256"]: source["file"] for source in sources}
     for sheet in scorers.sheets:
-        for digest in _trained_on(sheet) & digests.keys():
-            yield f"{sheet} was fitted on {digests[digest].name}: expect worse results on new traffic than here"
+        for digest in _trained_on(sheet) & files.keys():
+            yield f"{sheet} was fitted on {files[digest]}: expect worse results on new traffic than here"
 
 
 def _trained_on(sheet: Path) -> set[str]:
@@ -157,8 +145,3 @@ def _trained_on(sheet: Path) -> set[str]:
         return set()
     sources = content.get("trained_on", []) if isinstance(content, dict) else []
     return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}
-
-
-def sheet_of(artefact: Path) -> Path:
-    """Return the path of the data sheet in a classifier's folder."""
-    return artefact / SHEET_FILE

@@ -6,7 +6,6 @@ tier the small tier's confidence is unknown, so start thresholds that would have
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from gateway.telemetry import names
 from offline.calibration.cases import Cases, known_starts
-from offline.datasets import DataError, json_lines
+from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
+from offline.datasets import DataError, Json, json_objects, rows_of
 from routing.confidence.judge import Basis
 
 Attributes = Mapping[str, Any]
@@ -49,7 +48,7 @@ def from_ledger(surface: LabelledSurface, records: Path, labels: Path) -> Labell
     skipped: Counter[str] = Counter()
     left_out: set[str] = set()
     requests: dict[str, _Request] = {}
-    for place, record in _lines(records):
+    for place, record in json_objects(records):
         try:
             request_id = str(record["ledger"]["request_id"])
             if record["ledger"]["surface"] != surface.policy.surface or request_id not in right:
@@ -103,26 +102,14 @@ def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: C
 
 def _labels(file: Path) -> dict[str, tuple[float, float]]:
     """Return by request id how right each of the two models' answers was, from 0 to 1. Raises DataError."""
-    right: dict[str, tuple[float, float]] = {}
-    for place, line in _lines(file):
-        try:
-            pair = float(line["small"]), float(line["large"])
-            right[str(line["request_id"])] = pair
-        except (KeyError, TypeError, ValueError):
-            raise DataError(
-                f'{place}: not a label; write {{"request_id": "...", "small": 0..1, "large": 0..1}}'
-            ) from None
-        if not all(0 <= share <= 1 for share in pair):
-            raise DataError(f"{place}: small and large are shares from 0 to 1")
-    return right
+    return dict(rows_of(file, _label, '{"request_id": "...", "small": 0..1, "large": 0..1}'))
 
 
-def _lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, line in json_lines(file):
-        try:
-            yield place, json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{place}: not JSON: {error}") from None
+def _label(row: Json) -> tuple[str, tuple[float, float]]:
+    pair = float(row["small"]), float(row["large"])
+    if not all(0 <= share <= 1 for share in pair):
+        raise ValueError("small and large are shares from 0 to 1")
+    return str(row["request_id"]), pair
 
 
 def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[float, float]) -> _Request | str:

@@ -5,26 +5,37 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_config_flags, launch_of, share_number
-from gateway.cli.commands.calibrate import view
-from gateway.cli.commands.calibrate.change import Change, change_to
-from gateway.cli.commands.calibrate.from_data import Scorers, from_data, sheet_of
-from gateway.cli.commands.calibrate.from_ledger import from_ledger
-from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic, find_surface
-from gateway.config.schema import Deployment
+from gateway.cli.commands._flags import (
+    Subparsers,
+    add_command,
+    add_config_flags,
+    add_json_flag,
+    add_state_flag,
+    launch_of,
+    share_number,
+    whole,
+)
+from gateway.cli.commands._ledger_labels import from_ledger
+from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
-from offline.calibration.cases import Cases
-from offline.calibration.check import Check, check
-from offline.calibration.choose import Choice, Target, choose
+from offline.calibration.change import Change, change_to
+from offline.calibration.check import check
+from offline.calibration.choose import Target, TargetKind, choose
+from offline.calibration.from_data import Scorers, from_data
+from offline.calibration.start import StartRules
+from offline.calibration.traffic import LabelledSurface, LabelledTraffic, TierModel
+from offline.calibration.view import plot, refusal, report_on
 from offline.datasets import DataError
 from offline.progress import OnProgress, progress
-from offline.report import print_json
-from policies.loader import SHIPPED
+from offline.report import show
+from policies.errors import did_you_mean
+from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
-from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
+from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 
 _EXAMPLES = """examples:
@@ -48,16 +59,16 @@ surface's traffic. A row of --data is {"id", "dataset", "group", "prompt", "mode
 Exit code 1: the data cannot prove the target; the message says about how many labels are missing."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `calibrate` to the command line."""
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "calibrate",
-        help="choose a surface's thresholds from labelled requests",
-        description="Choose the thresholds that decide where a surface's requests start and which answers are "
+        "choose a surface's thresholds from labelled requests",
+        "Choose the thresholds that decide where a surface's requests start and which answers are "
         "escalated: the cheapest setting that meets the target with the given confidence. Print the curve of settings, "
         "and the change to the policy as a diff.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLES,
     )
     parser.add_argument("--surface", required=True, metavar="NAME", help="the surface whose policy to calibrate")
     parser.add_argument(
@@ -94,14 +105,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve to this file (needs matplotlib)")
     parser.add_argument(
         "--check",
-        type=_rounds,
+        type=whole(1, 100_000),
         metavar="N",
         help="also calibrate on N random halves of the labels, and print how often the target holds",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument(
-        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
-    )
+    add_json_flag(parser, "text")
+    add_state_flag(parser)
     add_config_flags(parser)
 
 
@@ -113,86 +122,74 @@ def run(args: argparse.Namespace) -> int:
     if (args.ledger is None) != (args.labels is None):
         raise CommandError("--ledger and --labels belong together: give both, or --data instead")
     deployment = launch_of(args).deployment()
-    surface = find_surface(args.surface, args.policies or SHIPPED, deployment)
+    surface, small, large = _surface(args.surface, args.policies or SHIPPED, deployment)
     try:
         with progress(quiet=args.json) as on_progress:
-            labelled = _labelled(args, surface, deployment, on_progress)
-            choice = choose(_usable(labelled), args.target, args.delta)
-            checked = _checked(args, labelled, on_progress)
+            if args.ledger is not None:
+                labelled = from_ledger(surface, args.ledger, args.labels)
+            else:
+                labelled = _from_data(args, surface, small, large.model, deployment, on_progress)
+            if not labelled.cases.large.any():
+                raise DataError("the large model is never right in these labels, so there is no quality to keep")
+            choice = choose(labelled.cases, args.target, args.delta)
+            if args.check is not None and len(labelled.cases) < 2:
+                raise DataError("--check needs at least two labels, one for each half")
+            checked = check(labelled.cases, args.target, args.delta, args.check, on_progress) if args.check else None
+        change = change_to(surface, choice.setting, labelled.basis) if choice.setting else None
+        if args.plot is not None:
+            plot(choice, args.plot)
     except (DataError, ArtefactError, EmbedderUnavailable) as error:
         raise CommandError(str(error)) from None
-    change = change_to(surface, choice.setting, labelled.basis) if choice.setting else None
-    _print(args, surface, labelled, choice, checked, change)
+    show(report_on(surface, labelled, choice, checked, change), as_json=args.json)
     if change is None:
-        raise CommandError(view.refusal(choice), Exit.FINDINGS)
+        raise CommandError(refusal(choice), Exit.FINDINGS)
     _write(args, change)
     return Exit.OK
 
 
-def _labelled(
-    args: argparse.Namespace, surface: LabelledSurface, deployment: Deployment, on_progress: OnProgress
+def _surface(name: str, folder: Path, deployment: Deployment) -> tuple[LabelledSurface, BackendConfig, BackendConfig]:
+    """Return the surface of that name, and the first backends of its first two tiers.
+
+    Raises CommandError if it cannot be calibrated, ConfigError for a bad policy.
+    """
+    read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
+    if name not in read:
+        raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}")
+    file, policy = read[name]
+    if len(policy.tiers) < 2:
+        raise CommandError(f"{name} has one tier, {policy.tiers[0]}: there is no threshold to choose")
+    if policy.escalate.max_attempts < 2:
+        raise CommandError(f"{name} never escalates (max_attempts is 1): there is no threshold to choose")
+    backends = {tier.name: tier.backends[0] for tier in deployment.tiers}
+    for tier in policy.tiers[:2]:
+        if tier not in backends:
+            raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
+    small, large = (backends[tier] for tier in policy.tiers[:2])
+    models = (TierModel(one.model, one.price.input, one.price.output) for one in (small, large))
+    return LabelledSurface(file, policy, StartRules.of(policy), *models), small, large
+
+
+def _from_data(
+    args: argparse.Namespace,
+    surface: LabelledSurface,
+    backend: BackendConfig,
+    large: str,
+    deployment: Deployment,
+    on_progress: OnProgress,
 ) -> LabelledTraffic:
-    if args.ledger is not None:
-        return from_ledger(surface, args.ledger, args.labels)
-    models = args.small or surface.small.model, args.large or surface.large.model
-    scorers = _scorers(args, surface, models[0], deployment)
-    return from_data(surface, args.data, models, scorers, on_progress)
-
-
-def _scorers(args: argparse.Namespace, surface: LabelledSurface, small: str, deployment: Deployment) -> Scorers:
-    """Load the deployment's classifier, and the small model's confidence head if there is one."""
+    """Label the rows of --data by the deployment's classifier, and by the small model's head if there is one."""
+    small = args.small or backend.model
     kind = deployment.embedding.kind
     artefact = args.artefact or deployment.classifier or shipped_artefact(kind)
     embedder = load_embedder(kind, args.state)
     file = args.head or shipped_head(small)
     head: ScoringHead | None = ConfidenceHead.load(file) if file else None
-    if args.head is None and small == surface.small.model:
-        head = surface.small.head  # the config's, which may be another than the shipped one, or None
-    sheets = (sheet_of(artefact), file) if file else (sheet_of(artefact),)
+    if args.head is None and small == backend.model:
+        head = backend.head  # the config's, which may be another than the shipped one, or None
+    sheets = (artefact / SHEET_FILE, file) if file else (artefact / SHEET_FILE,)
     first = surface.policy.escalate.stream.hold_tokens if args.stream else None
-    return Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets, first)
-
-
-def _usable(labelled: LabelledTraffic) -> Cases:
-    cases = labelled.cases
-    if not cases.large.any():
-        raise CommandError("the large model is never right in these labels, so there is no quality to keep")
-    return cases
-
-
-def _checked(args: argparse.Namespace, labelled: LabelledTraffic, on_progress: OnProgress) -> Check | None:
-    if args.check is None:
-        return None
-    if len(labelled.cases) < 2:
-        raise CommandError("--check needs at least two labels, one for each half")
-    return check(
-        labelled.cases,
-        args.target,
-        args.delta,
-        args.check,
-        on_progress,
-    )
-
-
-def _print(
-    args: argparse.Namespace,
-    surface: LabelledSurface,
-    labelled: LabelledTraffic,
-    choice: Choice,
-    checked: Check | None,
-    change: Change | None,
-) -> None:
-    if args.plot is not None:
-        from gateway.cli.commands.calibrate.plot import plot
-
-        plot(choice, args.plot)
-    if args.json:
-        report = view.as_json(surface, labelled, choice, checked, change)
-        print_json(report)
-        return
-    view.show(surface, labelled, choice)
-    if checked is not None:
-        view.show_check(checked, choice)
+    scorers = Scorers(embedder, DifficultyModel.load(artefact, embedder), head, sheets, first)
+    return from_data(surface, args.data, (small, args.large or large), scorers, on_progress)
 
 
 def _write(args: argparse.Namespace, change: Change) -> None:
@@ -206,27 +203,15 @@ def _write(args: argparse.Namespace, change: Change) -> None:
         raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
     if args.json:
         return
-    if args.out is None:
-        sys.stdout.write(change.diff or f"{change.file} has these thresholds already\n")
-    for done in ([f"the diff is in {args.out}"] if args.out else []) + (
-        [f"{change.file} is changed"] if args.write else []
-    ):
-        sys.stdout.write(done + "\n")
+    same = f"{change.file} has these thresholds already\n"
+    sys.stdout.write(f"the diff is in {args.out}\n" if args.out else change.diff or same)
+    if args.write:
+        sys.stdout.write(f"{change.file} is changed\n")
 
 
 def _target(text: str) -> Target:
     name, _, level = text.partition("=")
-    share = share_number(level) if name in ("quality", "error", "cost") else None
-    if name == "quality" and share is not None:
-        return Target("quality", share)
-    if name == "error" and share is not None:
-        return Target("error", share)
-    if name == "cost" and share is not None:
-        return Target("cost", share)
+    for kind in get_args(TargetKind):
+        if name == kind:
+            return Target(kind, share_number(level))
     raise argparse.ArgumentTypeError(f"{text!r} is not a target; write quality=0.97, error=0.02 or cost=0.4")
-
-
-def _rounds(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
-    return int(text)

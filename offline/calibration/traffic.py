@@ -8,26 +8,31 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.cli.commands import CommandError
-from gateway.config.schema import BackendConfig, Deployment
 from offline.calibration.cases import Cases, CostUnit
 from offline.calibration.risk import Flags, Floats
 from offline.calibration.start import StartRules
-from policies.errors import did_you_mean
-from policies.loader import policy_files, read_policy
 from policies.model import Policy
 from routing.confidence.judge import Basis
 
 
 @dataclass(frozen=True, slots=True)
+class TierModel:
+    """The model that a tier's first backend runs, and its prices in US dollars per million tokens."""
+
+    model: str
+    input_price: float
+    output_price: float
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledSurface:
-    """A surface, its policy file, and the first backends of its first two tiers, `small` and `large`."""
+    """A surface, its policy file, and the models of its first two tiers, `small` and `large`."""
 
     file: Path
     policy: Policy
     rules: StartRules
-    small: BackendConfig
-    large: BackendConfig
+    small: TierModel
+    large: TierModel
 
     @property
     def tiers(self) -> tuple[str, str]:
@@ -45,30 +50,13 @@ class LabelledTraffic:
     notes: tuple[str, ...]
 
 
-def find_surface(name: str, folder: Path, deployment: Deployment) -> LabelledSurface:
-    """Return the surface of that name. Raises CommandError if it cannot be calibrated, ConfigError for a bad policy."""
-    read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
-    if name not in read:
-        raise CommandError(f"{folder} has no surface {name!r}{did_you_mean(name, read)}; it has {', '.join(read)}")
-    file, policy = read[name]
-    if len(policy.tiers) < 2:
-        raise CommandError(f"{name} has one tier, {policy.tiers[0]}: there is no threshold to choose")
-    if policy.escalate.max_attempts < 2:
-        raise CommandError(f"{name} never escalates (max_attempts is 1): there is no threshold to choose")
-    backends = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    for tier in policy.tiers[:2]:
-        if tier not in backends:
-            raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
-    return LabelledSurface(file, policy, StartRules.of(policy), backends[policy.tiers[0]], backends[policy.tiers[1]])
-
-
-def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, backend: BackendConfig) -> float | None:
-    """Return a call's cost in US dollars: as recorded, else its tokens at the backend's price; None if unknown."""
+def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, model: TierModel) -> float | None:
+    """Return a call's cost in US dollars: as recorded, else its tokens at the model's price; None if unknown."""
     if cost_usd is not None:
         return cost_usd
     if tok_in is None or tok_out is None:
         return None
-    return (tok_in * backend.price.input + tok_out * backend.price.output) / 1e6
+    return (tok_in * model.input_price + tok_out * model.output_price) / 1e6
 
 
 def costs(small: Sequence[float | None], large: Sequence[float | None]) -> tuple[Floats, Floats, CostUnit]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from gateway.cli.commands.calibrate.change import Change, key_for
-from gateway.cli.commands.calibrate.labelled import LabelledSurface, LabelledTraffic
+from offline.calibration.change import Change, key_for
 from offline.calibration.check import Check
 from offline.calibration.choose import Choice, Point, Setting, Target
-from offline.report import console_of_stdout
+from offline.calibration.traffic import LabelledSurface, LabelledTraffic
+from offline.datasets import DataError
+from offline.report import Report, table
 
 BOUND = (
     "betting (Waudby-Smith and Ramdas 2024; exact binomial for 0/1 losses), fixed-sequence Learn then Test "
@@ -23,7 +26,7 @@ _WANTED = {"quality": "quality at least {:g} of always-large's", "error": "error
 _WANTED["cost"] = "cost at most {:g} of always-large's"
 
 
-def as_json(
+def _values(
     surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice, checked: Check | None, change: Change | None
 ) -> dict[str, Any]:
     """Return all results of a calibration as JSON values."""
@@ -62,24 +65,27 @@ def _flat(point: Point) -> dict[str, Any]:
     return {"p_adequate": setting["p_adequate"], "threshold": setting["confidence_below"], **figures}
 
 
-def show(surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice) -> None:
-    """Print the curve, and the setting chosen from it."""
-    out = console_of_stdout()
+def report_on(
+    surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice, checked: Check | None, change: Change | None
+) -> Report:
+    """Return the curve, and the setting chosen from it."""
     small, large = surface.tiers
-    out.print(
+    title = (
         f"{surface.policy.surface}: from {small} ({labelled.models[0]}) to {large} ({labelled.models[1]}); "
-        f"{choice.n} labelled requests; {wanted(choice.target)}, at {1 - choice.delta:.0%} confidence",
-        style="bold",
+        f"{choice.n} labelled requests; {wanted(choice.target)}, at {1 - choice.delta:.0%} confidence"
     )
+    lines: list[str | Text | Table] = []
     if len(surface.policy.tiers) > 2:
-        out.print(f"the first step of {' -> '.join(surface.policy.tiers)}; always-large means always {large}")
-    for note in labelled.notes:
-        out.print(f"note: {note}", style="yellow")
-    out.print(_curve(choice, labelled))
+        lines.append(f"the first step of {' -> '.join(surface.policy.tiers)}; always-large means always {large}")
+    lines += [Text(f"note: {note}", "yellow") for note in labelled.notes]
+    lines += ["", "the curve", *_curve(choice, labelled)]
     if len(choice.starts) > 1:
-        out.print(_starts(choice))
+        lines += ["", "the best of each start threshold", _starts(choice)]
     if choice.point is not None:
-        out.print(_chosen_in_words(choice.point, labelled, choice), style="bold green")
+        lines += ["", Text(_chosen_in_words(choice.point, labelled, choice), "bold green")]
+    if checked is not None:
+        lines.append(_checked_in_words(checked, choice))
+    return Report(_values(surface, labelled, choice, checked, change), lines, title=title, width=120)
 
 
 def wanted(target: Target) -> str:
@@ -87,9 +93,9 @@ def wanted(target: Target) -> str:
     return _WANTED[target.kind].format(target.level)
 
 
-def show_check(checked: Check, choice: Choice) -> None:
-    """Print the results of calibrating on random halves."""
-    console_of_stdout().print(
+def _checked_in_words(checked: Check, choice: Choice) -> str:
+    """Return the results of calibrating on random halves."""
+    return (
         f"check: {checked.rounds} random halves of {checked.n} labels, each calibrated by itself: "
         f"the target is missed on all labels in {checked.violated:.1%} (allowed {choice.delta:.0%}), "
         f"on the other half in {checked.violated_held_out:.1%} (that half's own chance included), "
@@ -110,26 +116,21 @@ def refusal(choice: Choice) -> str:
     return f"{start} for any setting that saves anything; about {choice.missing} more labels are missing"
 
 
-def _curve(choice: Choice, labelled: LabelledTraffic) -> Table:
-    table = Table(title="the curve", title_justify="left", box=None, caption_justify="left")
-    for heading in ("escalate below", "kept local", "large calls"):
-        table.add_column(heading, justify="right")
-    for heading, bound in (("quality", "at least"), ("errors", "at most"), ("cost", "at most")):
-        table.add_column(heading, justify="right")
-        table.add_column(bound, justify="right", style="dim")
-    table.add_column("")
+def _curve(choice: Choice, labelled: LabelledTraffic) -> tuple[Table, str]:
+    """Return the curve as a table, and what its columns are shares of."""
+    bounds = ("quality", "at least", "errors", "at most", "cost", "at most")
+    curve = table("escalate below", "kept local", "large calls", *bounds, "", left=0)
     for point in _thinned(choice):
         chosen = point.setting == choice.setting
         figures = (point.kept, point.large_calls, point.quality, point.quality_at_least)
         losses = (point.error, point.error_at_most, point.cost, point.cost_at_most)
         mark = "<- chosen" if chosen else "proven" if point.proven else ""
         cells = [f"{point.setting.confidence_below:g}", *(f"{figure:.1%}" for figure in (*figures, *losses)), mark]
-        table.add_row(*cells, style="bold" if chosen else None)
+        curve.add_row(*cells, style="bold" if chosen else None)
     start = choice.curve[0].setting.p_adequate
     where = "" if start is None else f"local starts where p_adequate >= {start:g}; "
     unit = "counted in large calls" if labelled.cases.unit == "large calls" else "in dollars"
-    table.caption = f"{where}quality and cost ({unit}) as shares of always-large's, the rest of all requests"
-    return table
+    return curve, f"{where}quality and cost ({unit}) as shares of always-large's, the rest of all requests"
 
 
 def _thinned(choice: Choice) -> list[Point]:
@@ -143,16 +144,14 @@ def _thinned(choice: Choice) -> list[Point]:
 
 
 def _starts(choice: Choice) -> Table:
-    table = Table(title="the best of each start threshold", title_justify="left", box=None)
-    for heading in ("p_adequate >=", "share of delta", "escalate below", "quality", "cost"):
-        table.add_column(heading, justify="right")
+    starts = table("p_adequate >=", "share of delta", "escalate below", "quality", "cost", left=0)
     for best in choice.starts:
         cells = ["-", "-", "-"]
         if best.setting is not None:
             cells = [f"{best.setting.confidence_below:g}", f"{best.quality:.1%}", f"{best.cost:.1%}"]
         start = "-" if best.p_adequate is None else f"{best.p_adequate:g}"
-        table.add_row(start, f"{best.delta:.3f}", *cells, style="bold" if best.setting == choice.setting else None)
-    return table
+        starts.add_row(start, f"{best.delta:.3f}", *cells, style="bold" if best.setting == choice.setting else None)
+    return starts
 
 
 def _chosen_in_words(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
@@ -162,13 +161,40 @@ def _chosen_in_words(point: Point, labelled: LabelledTraffic, choice: Choice) ->
         "cost": f"cost {point.cost:.1%} of always-large's, at most {point.cost_at_most:.1%}",
     }
     others = [f"{name} {getattr(point, name):.1%}" for name in ("quality", "cost") if name != choice.target.kind]
+    setting = _settings_in_words(point.setting, labelled)
     return (
-        f"chosen: {settings_in_words(point.setting, labelled)}: {bounds[choice.target.kind]} at {1 - choice.delta:.0%} "
+        f"chosen: {setting}: {bounds[choice.target.kind]} at {1 - choice.delta:.0%} "
         f"confidence, on {choice.n} labels; kept local {point.kept:.1%}, {', '.join(others)}"
     )
 
 
-def settings_in_words(setting: Setting, labelled: LabelledTraffic) -> str:
+def _settings_in_words(setting: Setting, labelled: LabelledTraffic) -> str:
     """Return a setting as text, such as `p_adequate >= 0.3, uncalibrated_below 0.92`."""
     parts: Sequence[str] = [] if setting.p_adequate is None else [f"p_adequate >= {setting.p_adequate:g}"]
     return ", ".join([*parts, f"{key_for(labelled.basis)} {setting.confidence_below:g}"])
+
+
+def plot(choice: Choice, file: Path) -> None:
+    """Draw cost and quality of every escalation threshold, with bounds, into `file`. Raises DataError."""
+    from matplotlib.figure import Figure
+
+    points = sorted(choice.curve, key=lambda point: point.cost)
+    cost = [point.cost for point in points]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(cost, [point.quality for point in points], label="seen")
+    axes.plot(cost, [point.quality_at_least for point in points], "--", label=f"at least, {1 - choice.delta:.0%} each")
+    if choice.target.kind == "quality":
+        axes.axhline(choice.target.level, color="grey", linewidth=0.8, label="target")
+    elif choice.target.kind == "cost":
+        axes.axvline(choice.target.level, color="grey", linewidth=0.8, label="target")
+    if choice.point is not None:
+        axes.plot([choice.point.cost], [choice.point.quality], "o", label="chosen")
+    axes.set_xlabel("cost, as a share of always-large's")
+    axes.set_ylabel("quality, as a share of always-large's")
+    axes.set_title(f"{choice.n} labels")
+    axes.legend()
+    try:
+        figure.savefig(file, dpi=150)
+    except (OSError, ValueError) as error:
+        raise DataError(f"the picture cannot be written: {error}") from None
