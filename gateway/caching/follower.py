@@ -169,7 +169,8 @@ class Follower:
                         continue
                 stall.since = time.monotonic()
                 yield _own_last(event) if follows and event.startswith(_LAST) else event
-                landing = self._flight.landing
+                stall.since = 0.0
+        landing = self._flight.landing
         if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
@@ -197,7 +198,9 @@ class Follower:
             if counted or not is_usage(chunk):
                 stall.since = time.monotonic()
                 yield chunk
-                self.end = "done"
+                stall.since = 0.0
+        self.end = "done"
+        stall.since = time.monotonic()
         yield _OWN_LAST + b"\n" + DONE_EVENT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -16,12 +17,13 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 from policies.model import Policy
 from routing.features import features_of
+from tests.support.wait import eventually
 
 CHUNK = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
 ERROR = b'data: {"error":{"message":"gone","type":"upstream_error","param":null,"code":"upstream_timeout"}}\n\n'
 
 
-def reading_of(flight: Flight) -> Follower:
+def reading_of(flight: Flight, client: Client) -> Follower:
     body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     policy: dict[str, Any] = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
     policy["route"] = {"start": {"a": "otherwise"}}
@@ -37,7 +39,7 @@ def reading_of(flight: Flight) -> Follower:
         deadline=time.monotonic() + 10,
         trace=Trace(names.REQUEST),
         ledger=Ledger("r"),
-        client=Client(None, 60.0),
+        client=client,
     )
     return Follower(request, flight.subscribe(request.deadline), follows=True, last=True)
 
@@ -45,7 +47,7 @@ def reading_of(flight: Flight) -> Follower:
 async def told(*events: bytes, landing: Landing) -> tuple[list[bytes], str]:
     """What a follower's client gets of such a flight, and how its record says that it ended."""
     flight = Flight("key", time.monotonic() + 10, roomy=True)
-    reading = reading_of(flight)
+    reading = reading_of(flight, Client(None, 60.0))
     flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
     for event in events:
         flight.add(event)
@@ -69,3 +71,33 @@ async def test_a_break_without_a_word_is_told_all_the_same() -> None:
         assert seen[0] == CHUNK
         assert orjson.loads(seen[1][6:])["error"]["code"] == end == "upstream_truncated"
         assert len(seen) == 2
+
+
+async def test_a_backend_that_is_slow_is_no_stall_of_the_client() -> None:
+    """A follower that reads all there is waits for more without a limit of its own, and hears how the answer ended."""
+    flight, client = Flight("key", time.monotonic() + 10, roomy=True), Client(None, 0.05)
+    reading = reading_of(flight, client)
+    flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
+    events = reading.rest()
+    flight.add(CHUNK)
+    assert await anext(events) == CHUNK
+    waiting = asyncio.create_task(anext(events, b"no more"))
+    await asyncio.sleep(0.2)
+    flight.land(Landing("done"))
+    assert await waiting == b"no more"
+    assert reading.end == "done"
+    reading.close()
+    assert not client.gone
+
+
+async def test_a_client_that_does_not_read_is_dropped() -> None:
+    """An event that is left unread for as long as the stall limit ends the reading."""
+    flight, client = Flight("key", time.monotonic() + 10, roomy=True), Client(None, 0.05)
+    reading = reading_of(flight, client)
+    flight.begin(AnswerHead("other", True, "direct", "a", "a", "m"))
+    events = reading.rest()
+    flight.add(CHUNK)
+    assert await anext(events) == CHUNK
+    await eventually(lambda: client.gone, 5, "the drop")
+    await events.aclose()
+    reading.close()
