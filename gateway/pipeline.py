@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 async def answer(request: RequestContext, steps: Steps) -> Reply:
     """Return the reply to one request; raise ApiError when there is none. See the module's docstring."""
     plan = await steps.exact_cache.plan(request)
-    turn = steps.coalescer.turn(request, plan)  # its place among equal requests; a lookup may claim the lease with it
-    if hit := await steps.exact_cache.find(request, plan, turn):  # 5
+    coalesced = steps.coalescer.accept(request, plan)  # None for a request that must not share its answer
+    if hit := await steps.exact_cache.find(request, plan, coalesced):  # 5
         return replay(request, hit)
-    with await steps.coalescer.enter(turn) as shared:  # 5: this request leads, or follows an answer under way
+    with await steps.coalescer.enter(coalesced) as shared:  # 5: follow an answer under way, or lead
         if shared.reply is not None:
             return shared.reply
         vector = await steps.embedder.vector_for(request, plan)  # 6

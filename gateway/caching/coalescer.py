@@ -1,10 +1,15 @@
-"""Step 5: give equal requests of the same moment one answer. The first leads a flight, the others join it.
+"""Step 5: give equal requests that come at the same moment one answer, in this worker and among all workers.
 
-The first of them makes the answer (`gateway.caching.leader`), the others read along (`gateway.caching.follower`), in
-this worker or in another (`cache.flights.exchange`). Followers have a hop `cache.follow`, no attempts and no cost; a
-deadline or a departure is each one's own.
+A request goes through here in two parts, both methods of its `CoalescedRequest`:
 
-A request that the flight fails for reasons that need not be its own tries again: one of those leads anew.
+    look_up    look for a stored answer. Where there is none, the same round trip to the store takes the lease: the
+               right, held by one worker at a time, to make this answer
+    enter      join the flight of an equal request in this worker (`gateway.caching.follower`), or launch a flight. A
+               launched flight is led by this request (`gateway.caching.leader`), or relays the answer of the worker
+               that holds the lease (`cache.flights.exchange`)
+
+A follower's trace has a hop `cache.follow`, no attempts and no cost; its deadline is its own. When a flight fails for
+reasons that may not concern a follower, such as a leader that left, the follower tries again and may lead itself.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
 from cache.flights.single_flight import Flight, Flights, Landing
 from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.store.base import Store, StoreUnavailable
-from gateway.caching.follower import Follower, late
-from gateway.caching.leader import Entered, Leader
+from gateway.caching.follower import Follower, deadline_passed
+from gateway.caching.leader import Leader, Sharing
 from gateway.caching.replay import replay
 from gateway.errors import ApiError, InternalError, PassedThrough
 
@@ -37,10 +42,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.coalescing")
 
 _MOST_FLIGHTS: Final = 3
+"""Flights that one request may join or launch; after that it makes its answer alone."""
 _LEAST_S: Final = 0.05
+"""Seconds that must be left before the deadline to try another flight."""
 _RECENT_KEYS: Final = 8_192
-_ALONE: Final = Entered()
-"""A request that shares its answer with no other."""
+_ALONE: Final = Sharing()
+"""For a request that shares its answer with no other."""
 
 
 class Coalescer:
@@ -50,12 +57,13 @@ class Coalescer:
         self.cache = cache
         self.exchange = FlightExchange(store, pack, unpack)
         self.flights = Flights()
-        self.looking: dict[str, list[asyncio.Future[Lookup | None]]] = {}
-        self.known = RecentKeys()
+        self.lookups: dict[str, list[asyncio.Future[Lookup | None]]] = {}
+        """By flight key, the requests that wait for an equal request's lookup; None tells them that it failed."""
+        self.recent = RecentKeys()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start to listen to what other workers ask for."""
+        """Start to serve this worker's flights to other workers."""
         self.exchange.start()
 
     async def aclose(self) -> None:
@@ -65,25 +73,25 @@ class Coalescer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.exchange.aclose()
 
-    def turn(self, request: RequestContext, plan: CachePlan) -> Turn | None:
-        """Return the request's place among its equals; None for a request that shares no answer."""
+    def accept(self, request: RequestContext, plan: CachePlan) -> CoalescedRequest | None:
+        """Return the request as one that shares its answer with equal requests; None if it must not."""
         policy = plan.policy
         if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
             return None
         if request.options.cache.only_if_cached:
             return None
-        # Policies that differ in nothing that makes an answer share it; one that allows more time waits for no flight
-        # that has less. Tiers of one's own choice are part of what is asked for.
-        key, clamp = f"{plan.keys.key}:{request.policy.slo.deadline:g}", request.clamp
+        # The deadline is part of the key, so that no request waits for a flight whose policy allows it less time. Other
+        # differences between policies that share cache keys do not matter. The client's choice of tiers does.
+        flight_key, clamp = f"{plan.keys.key}:{request.policy.slo.deadline:g}", request.clamp
         if clamp is not None:
-            key = f"{key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
-        return Turn(self, request, plan, key, plan.keys.key)
+            flight_key = f"{flight_key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
+        return CoalescedRequest(self, request, plan, flight_key, plan.keys.key)
 
-    async def enter(self, turn: Turn | None) -> Entered:
-        """Lead a flight, or read one to the reply. Without a turn the request shares nothing. Raises ApiError."""
-        return _ALONE if turn is None else await turn.enter()
+    async def enter(self, coalesced: CoalescedRequest | None) -> Sharing:
+        """Return how the request shares its answer: see `CoalescedRequest.enter`. Raises ApiError."""
+        return _ALONE if coalesced is None else await coalesced.enter()
 
-    def hold(self, task: asyncio.Task[None]) -> None:
+    def keep(self, task: asyncio.Task[None]) -> None:
         """Keep a reference to a task of a flight until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -99,201 +107,223 @@ class Coalescer:
             self.exchange.release(flight)
             end.end(write)
 
-    def let_go(self, flight: Flight) -> None:
-        """Let no further request join this flight, here or elsewhere."""
+    def end(self, flight: Flight, landing: Landing) -> None:
+        """Land a flight, release its lease, and let no further request join it, here or in other workers."""
+        flight.land(landing)
         self.flights.forget(flight)
         self.exchange.release(flight)
 
 
-class Turn:
-    """Take one request through the lookup, which its equals share, and then into a flight, as leader or follower."""
+class CoalescedRequest:
+    """One request that shares its lookup and its answer with equal requests.
 
-    __slots__ = ("_claimed", "_entry", "_first_due", "_flight", "_host", "_key", "_plan", "_request", "_unsure")
+    The lease is taken in the name of a flight, so a lookup that may take it makes the flight (`_flight`) before anybody
+    knows whether this request launches it. `_claimed` is what the store said about the lease then; None if it was not
+    asked, or has to be asked again.
+    """
 
-    def __init__(self, host: Coalescer, request: RequestContext, plan: CachePlan, key: str, entry: str) -> None:
-        """`key` is what equal requests share, `entry` the key of the answer in the cache."""
-        self._host = host
+    __slots__ = (
+        "_cache_key",
+        "_claimed",
+        "_coalescer",
+        "_first_due",
+        "_flight",
+        "_flight_key",
+        "_lease_uncertain",
+        "_plan",
+        "_request",
+    )
+
+    def __init__(
+        self, coalescer: Coalescer, request: RequestContext, plan: CachePlan, flight_key: str, cache_key: str
+    ) -> None:
+        """`flight_key` is equal for requests that may share a flight, `cache_key` is where the cache has the answer."""
+        self._coalescer = coalescer
         self._request = request
         self._plan = plan
-        self._key = key
-        self._entry = entry
-        # What the policy wants of every first token holds for whoever asked first, too: only a wish is its own.
+        self._flight_key = flight_key
+        self._cache_key = cache_key
+        # The policy's own limit on the first token is the same for all equal requests; only a client's is compared.
         self._first_due = request.ttft_deadline if request.options.ttft_s is not None else None
         self._flight: Flight | None = None
         self._claimed: Claimed | None = None
-        self._unsure = False  # whether a look that was too late has taken the lease
+        self._lease_uncertain = False
+        """Whether the lookup timed out, so that the store may or may not have given the lease."""
 
     @property
-    def joins(self) -> bool:
-        """Whether there is a flight that this request can join without a look into the cache.
+    def can_join(self) -> bool:
+        """Whether there is a flight that this request can join without a lookup.
 
-        One with tags has to look: it shares no answer that was begun before one of its sources changed.
+        A request with tags needs the lookup: it reads the versions of its tags, which are part of its flight key.
         """
         return self._plan.tags is None and self._joinable() is not None
 
-    async def look_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
-        """Return what is stored. Where nothing is, the same round trip has asked for the right to make the answer,
-        unless an answer was expected there.
+    # --- the lookup ---------------------------------------------------------------------------------------------------
 
-        Of those who ask at the same moment one looks: a burst would exhaust the store's connections.
+    async def look_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+        """Return what is stored, from `look`, which reads the store by the function that it is given.
+
+        Equal requests that ask at the same moment share one lookup: a burst would use up the store's connections. A
+        lookup reads with `_read`, which takes the lease where nothing is stored, or where an answer is expected with
+        the cache's own cheaper read.
         """
-        lookup = await self._shared_look(look)
+        try:
+            lookup = await self._shared_lookup(look)
+        except BaseException:
+            self._give_lease_up()
+            raise
         if lookup.hit is not None:
-            self._give_claim_up()  # a pending answer may be the hit though the store had none
+            # A write that is still pending in this worker may be the hit, though the store had none and gave the lease.
+            self._give_lease_up()
         return lookup
 
-    async def _shared_look(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+    async def _shared_lookup(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
-            return await look(self._read)
-        looking = self._host.looking
-        others = looking.get(self._key)
-        if others is not None:
-            shared: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
-            others.append(shared)
-            return await shared or await look(self._read)
-        others = looking[self._key] = []
+            return await look(
+                self._read
+            )  # tags and demands may make the same entry a hit for one and no hit for another
+        lookups, key = self._coalescer.lookups, self._flight_key
+        if key in lookups:
+            other: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
+            lookups[key].append(other)
+            return await other or await look(self._read)
+        waiting = lookups[key] = []
         lookup: Lookup | None = None
-        known = self._host.known
+        recent = self._coalescer.recent
         try:
-            lookup = await look(None if self._entry in known else self._read)
-            known.found(self._entry, there=lookup.hit is not None)
+            lookup = await look(None if self._cache_key in recent else self._read)
+            recent.note(self._cache_key, found=lookup.hit is not None)
             return lookup
         finally:
-            del looking[self._key]
-            for other in others:
+            del lookups[key]
+            for other in waiting:
                 if not other.done():
                     other.set_result(lookup)
 
-    async def enter(self) -> Entered:
-        """Lead a flight, or read one to the reply. Raises ApiError."""
-        request = self._request
-        if (tags := self._plan.tags) is not None:
-            # An answer goes when the source of one of its tags does, so equal requests have equal tags as they are now.
-            # Those to whom the store has not told how they are ("?") share among themselves.
-            versions = tags.versions or [(name, "?") for name in tags.names]
-            self._key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
-        for tried in range(_MOST_FLIGHTS):
-            flight = self._joinable()
-            if flight is None:
-                # A request that has lost an answer once does not wait for another worker again.
-                entered = await self._lead(relays=tried == 0)
-            else:
-                self._give_claim_up()
-                entered = await self._follow(flight, last=tried > 0)
-            if entered is not None:
-                return entered
-            if request.budget_s() < _LEAST_S:
-                raise late()
-        return Entered()
-
-    def _give_claim_up(self) -> None:
-        """Release the lease that the look has taken, or may have taken: this request makes no answer."""
-        flight = self._flight
-        if flight is not None:
-            if self._unsure:
-                self._host.exchange.leases.abandon(flight)
-            else:
-                self._host.exchange.leases.release(flight)
-        self._flight = self._claimed = None
-        self._unsure = False
-
-    def _joinable(self) -> Flight | None:
-        return self._host.flights.joinable(self._key, self._request.deadline, self._first_due)
-
-    async def _follow(self, flight: Flight, *, last: bool) -> Entered | None:
-        self._request.client.watch()
-        result = await Follower(
-            self._request, flight.subscribe(self._request.deadline), follows=True, last=last
-        ).answer()
-        if isinstance(result, Hit):
-            return Entered(replay(self._request, result))
-        return None if result is None else Entered(result)
-
-    async def _read(self, key: str) -> bytes | None:
-        """Return what the store has under a key; where it has nothing, the same round trip asks for the lease."""
-        self._flight = flight = self._new()
+    async def _read(self, cache_key: str) -> bytes | None:
+        """Return what the store has under a key; where it has nothing, take the lease in the same round trip."""
+        self._flight = flight = self._new_flight()
         try:
-            found = await self._host.exchange.leases.look(flight, key)
+            found = await self._coalescer.exchange.leases.look(flight, cache_key)
         except StoreUnavailable as error:
             self._claimed = None if error.reason in ASK_AGAIN else NO_LEASE
-            self._unsure = error.reason == "timeout"
+            self._lease_uncertain = error.reason == "timeout"
             raise
         if isinstance(found, bytes):
             return found
         self._claimed = found
         return None
 
-    async def _lead(self, *, relays: bool) -> Entered | None:
-        """Launch a flight, to be led by this request or, if it `relays`, fed by another worker."""
-        request, host = self._request, self._host
-        flight, claimed = self._flight or self._new(), self._claimed
+    def _give_lease_up(self) -> None:
+        """Release the lease that the lookup has taken, or may have taken: this request makes no answer."""
+        if self._flight is not None:
+            leases = self._coalescer.exchange.leases
+            if self._lease_uncertain:
+                leases.abandon(self._flight)
+            else:
+                leases.release(self._flight)
+        self._forget_lookup()
+
+    def _forget_lookup(self) -> None:
         self._flight = self._claimed = None
-        self._unsure = False
-        host.flights.launch(flight)
-        if claimed is None:
-            claimed = await self._claim(flight)
-        theirs = claimed.theirs if relays and self._first_due is None else None
-        if theirs is not None and can_serve(theirs, flight.deadline):
-            self._relay(flight, theirs)
+        self._lease_uncertain = False
+
+    # --- the flight ---------------------------------------------------------------------------------------------------
+
+    async def enter(self) -> Sharing:
+        """Follow a flight to its reply, or return as the leader of a new one. Raises ApiError."""
+        if (tags := self._plan.tags) is not None:
+            # A purged tag gets a new version, so no request joins an answer that was begun before the purge. Requests
+            # whose lookup could not read the versions ("?") share among themselves.
+            versions = tags.versions or [(name, "?") for name in tags.names]
+            self._flight_key += "".join(f":{name.encode().hex()}.{version}" for name, version in versions)
+        for tried in range(_MOST_FLIGHTS):
+            flight = self._joinable()
+            if flight is not None:
+                self._give_lease_up()
+                sharing = await self._follow(flight, last=tried > 0)
+            else:
+                # A request that has lost an answer once does not wait for another worker again.
+                sharing = await self._launch(may_relay=tried == 0)
+            if sharing is not None:
+                return sharing
+            if self._request.budget_s() < _LEAST_S:
+                raise deadline_passed()
+        return _ALONE
+
+    def _joinable(self) -> Flight | None:
+        return self._coalescer.flights.joinable(self._flight_key, self._request.deadline, self._first_due)
+
+    async def _follow(self, flight: Flight, *, last: bool) -> Sharing | None:
+        """Return the reply that the flight gives; None when the request should try again. Raises ApiError."""
+        request = self._request
+        request.client.watch()
+        result = await Follower(request, flight.subscribe(request.deadline), follows=True, last=last).answer()
+        if isinstance(result, Hit):
+            return Sharing(replay(request, result))
+        return None if result is None else Sharing(result)
+
+    async def _launch(self, *, may_relay: bool) -> Sharing | None:
+        """Launch a flight. If another worker has the lease and `may_relay`, relay its answer and follow; if the answer
+        was written since the lookup, replay it; else lead. None when the relayed answer was lost. Raises ApiError.
+        """
+        request, coalescer = self._request, self._coalescer
+        flight, claimed = self._flight or self._new_flight(), self._claimed
+        self._forget_lookup()
+        coalescer.flights.launch(flight)
+        hit: Hit | None = None
+        try:
+            if claimed is None:
+                claimed = await coalescer.exchange.leases.claim(flight, self._cache_key)
+            theirs = claimed.theirs if may_relay and self._first_due is None else None
+            if theirs is not None and not can_serve(theirs, flight.deadline):
+                theirs = None
+            if theirs is None and (claimed.written or self._cache_key in coalescer.cache.pending):
+                hit = (await coalescer.cache.exact(self._plan, request.allowed_tiers())).hit
+        except BaseException:
+            coalescer.end(flight, Landing("abandoned"))
+            raise
+        if theirs is not None:
+            self._start_relay(flight, theirs)
             return await self._follow(flight, last=False)
-        if (claimed.written or self._entry in host.cache.pending) and (hit := (await self._written(flight)).hit):
-            return Entered(replay(request, hit))
-        return Leader(request, flight, host.landed, host.hold)
+        if hit is not None:
+            coalescer.end(flight, Landing("found", found=hit))
+            return Sharing(replay(request, hit))
+        return Leader(request, flight, coalescer.landed, coalescer.keep)
 
-    async def _claim(self, flight: Flight) -> Claimed:
-        try:
-            return await self._host.exchange.leases.claim(flight, self._entry)
-        except BaseException:
-            self._end(flight, Landing("abandoned"))
-            raise
+    def _start_relay(self, flight: Flight, theirs: Lease) -> None:
+        """Start the task that feeds the flight from the worker that holds the lease; it ends with its last reader."""
+        task = asyncio.create_task(self._relay(flight, theirs), name="tierline.flight")
+        self._coalescer.keep(task)
 
-    async def _written(self, flight: Flight) -> Lookup:
-        """Return what was written, or is about to be, since the look."""
-        try:
-            found = await self._host.cache.exact(self._plan, self._request.allowed_tiers())
-        except BaseException:
-            self._end(flight, Landing("abandoned"))
-            raise
-        if found.hit is not None:
-            self._end(flight, Landing("found", found=found.hit))
-        return found
-
-    def _relay(self, flight: Flight, theirs: Lease) -> None:
-        task = asyncio.create_task(self._relayed(flight, theirs), name="tierline.flight")
-        self._host.hold(task)
-
-        def end() -> None:
-            self._host.flights.forget(flight)
+        def stop() -> None:
+            self._coalescer.flights.forget(flight)
             task.cancel()
 
-        flight.on_empty = end
+        flight.on_empty = stop
 
-    async def _relayed(self, flight: Flight, theirs: Lease) -> None:
+    async def _relay(self, flight: Flight, theirs: Lease) -> None:
         try:
-            await self._host.exchange.relay(flight, theirs)
+            await self._coalescer.exchange.relay(flight, theirs)
         except asyncio.CancelledError:
             flight.land(Landing("abandoned"))
         except Exception:
             log.exception("a flight of another worker met a bug")
         finally:
-            self._end(flight, Landing("lost"))
+            self._coalescer.end(flight, Landing("lost"))  # no effect on a flight that has landed
 
-    def _end(self, flight: Flight, landing: Landing) -> None:
-        flight.land(landing)
-        self._host.let_go(flight)
-
-    def _new(self) -> Flight:
+    def _new_flight(self) -> Flight:
         request = self._request
-        wish = request.options.deadline_s
-        roomy = wish is None or wish >= request.policy.slo.deadline
-        return Flight(self._key, request.deadline, roomy=roomy, first_due=request.ttft_deadline)
+        limit_s = request.options.deadline_s
+        roomy = limit_s is None or limit_s >= request.policy.slo.deadline
+        return Flight(self._flight_key, request.deadline, roomy=roomy, first_due=request.ttft_deadline)
 
 
 class RecentKeys:
     """Hold the latest few thousand keys under which an answer was found.
 
-    What was there a while ago is likely there still, and a bare GET costs a fifth less than a look that would take the
-    right to make the answer; what is new is likely absent, and then the look saves a round trip.
+    An answer found a while ago is likely still there, and then a bare GET costs a fifth less than a read that may take
+    the lease. A key that is not here is likely absent from the store, and then that read saves a round trip.
     """
 
     __slots__ = ("_keys", "_most")
@@ -305,9 +335,9 @@ class RecentKeys:
     def __contains__(self, key: str) -> bool:
         return key in self._keys
 
-    def found(self, key: str, *, there: bool) -> None:
+    def note(self, key: str, *, found: bool) -> None:
         """Note whether a lookup found an answer under a key."""
-        if not there:
+        if not found:
             self._keys.pop(key, None)
         elif key not in self._keys:
             self._keys[key] = None

@@ -1,7 +1,7 @@
 """Read a flight for one client, at its own pace and within its own deadline.
 
-Whatever the flight carries, each client gets what it asked for: events of a stream or one body, with the totals or
-without. The ids are those of the answer, the same for all.
+Each client gets the form that it asked for, whichever the flight has: events of a stream or one body, with usage or
+without. The ids in it are the same for all.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _CONTINUED: Final = b" x-tierline-continued-by="
 _OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
 _OVERLOADED: Final = 503
 _GRACE_S: Final = 0.25
-"""What the answer's maker has beyond the deadline to say so itself, before its readers do."""
+"""Seconds after the deadline in which the leader may end the answer with its own error, before its readers do."""
 
 
-def late() -> ApiError:
+def deadline_passed() -> ApiError:
     """Return the error of a request whose own deadline passed before the answer began."""
     return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
 
@@ -108,7 +108,7 @@ class Follower:
             self._hop.attributes.update(hit_attributes(hit))
         self.close()
         if landing is None:
-            raise late()
+            raise deadline_passed()
         if hit is not None:
             return hit
         error = landing.error
@@ -123,7 +123,7 @@ class Follower:
     def _late(self) -> None:
         flight = self._flight
         if flight.departed and flight.deadline <= self._request.deadline and self._request.budget_s() > -_GRACE_S:
-            # Who makes the answer keeps to that deadline, and says so in the answer.
+            # The leader keeps to the same deadline, and its error in the answer is preferred.
             self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
         else:
             self._subscription.nudge()
@@ -136,7 +136,7 @@ class Follower:
         if landing is None:
             self.end = DeadlinePassed.error_type
             self.close()
-            raise late()
+            raise deadline_passed()
         if landing.end != "done":
             self.end = landing.end
             self.close()
@@ -174,7 +174,7 @@ class Follower:
         if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
-        # Whoever made the answer has not said how it ended, which is for each reader's own client to hear.
+        # The flight has no error event of its own, so this reader's stream ends with one.
         why, self.end = "the deadline has passed", DeadlinePassed.error_type
         if landing is not None:
             why, self.end = "whoever made it is gone", Truncated.error_type
@@ -205,19 +205,22 @@ class Follower:
 
 
 def _meets_all(error: ApiError) -> bool:
-    """Whether an equal request would meet the same: the caller's fault, or every backend asks for a pause."""
+    """Return whether an equal request would fail alike: the caller's fault, or every backend asks for a pause."""
     return error.status < 500 or error.status == _OVERLOADED
 
 
 def is_usage(event: bytes) -> bool:
-    """Whether it is the chunk of the totals. No string in JSON can hold these bytes: its quotes would be escaped."""
+    """Return whether an event is the chunk with the usage.
+
+    No string in JSON can hold these bytes: its quotes would be escaped.
+    """
     return b'"choices":[]' in event and b'"usage":{' in event
 
 
 def _own_last(event: bytes) -> bytes:
-    """Return the last write with the figures of a request that has cost nothing."""
-    said, _, rest = event.partition(b"\n")
-    continued = said.partition(_CONTINUED)[2]
+    """Return the last write with the cost and the attempts of a follower, 0, in place of the leader's."""
+    comment, _, rest = event.partition(b"\n")
+    continued = comment.partition(_CONTINUED)[2]
     return _OWN_LAST + (_CONTINUED + continued if continued else b"") + b"\n" + rest
 
 

@@ -1,4 +1,4 @@
-"""The request that makes the answer of a flight, on its own task, and the producer task that feeds a stream's flight.
+"""Lead a flight: make the answer in the request's own task, and feed a stream to the flight in a producer task.
 
 The leader is the first subscriber of its flight and reads it as any other request does. A body lands at once. A stream
 has one producer task, which reads the backend and goes on for as long as anybody reads. The leader's record carries the
@@ -30,8 +30,8 @@ OnLanded = Callable[[Flight, PendingWrite | None, AnswerEnd], None]
 """Called once with what a landed flight leaves for the store."""
 
 
-class Entered:
-    """How a request left the coalescer: with a `reply` made elsewhere, leading a flight (`Leader`), or alone."""
+class Sharing:
+    """Say how a request shares its answer: it has a `reply` made elsewhere, leads a flight (`Leader`), or is alone."""
 
     __slots__ = ("reply",)
 
@@ -47,26 +47,27 @@ class Entered:
         """End the flight, if there is one and no reply was published."""
 
     def publish(self, reply: Reply, hit: Hit | None = None) -> Reply:
-        """Hand the reply to those who wait for it, and return what this request's own client gets. `hit`: the reply
-        replays it; each follower replays it for itself.
+        """Give the reply to the flight, if there is one, and return the reply for this request's own client.
+
+        `hit` is the stored answer that the reply replays, if it does; each follower replays it for itself.
         """
         return reply
 
 
-class Leader(Entered):
+class Leader(Sharing):
     """Lead a flight: make its answer within a `with` block, which ends by `publish` or by an exception."""
 
-    __slots__ = ("_end", "_flight", "_hold", "_on_landed", "_request", "_subscription")
+    __slots__ = ("_end", "_flight", "_keep", "_on_landed", "_request", "_subscription")
 
     def __init__(
-        self, request: RequestContext, flight: Flight, on_landed: OnLanded, hold: Callable[[asyncio.Task[None]], None]
+        self, request: RequestContext, flight: Flight, on_landed: OnLanded, keep: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """`hold` keeps a reference to the producer task."""
+        """`keep` keeps a reference to the producer task."""
         super().__init__()
         self._request = request
         self._flight = flight
         self._on_landed = on_landed
-        self._hold = hold
+        self._keep = keep
         self._end = AnswerEnd()
         self._subscription = flight.subscribe()
         flight.departed = True
@@ -83,7 +84,7 @@ class Leader(Entered):
             self._land(Landing("abandoned"))
 
     def publish(self, reply: Reply, hit: Hit | None = None) -> Reply:
-        """See `Entered`. Of a stream the client gets what it reads of the flight."""
+        """See `Sharing`. The client's stream is read from the flight, like every follower's."""
         flight, request = self._flight, self._request
         request.client.on_left = None
         if hit is not None:
@@ -127,13 +128,13 @@ class Leader(Entered):
 
         task = asyncio.create_task(produce(), name="tierline.flight")
         task.add_done_callback(finish)  # a task that is cancelled before its first step runs none of its code
-        self._hold(task)
+        self._keep(task)
         flight.on_empty = stop
         if not flight.readers:
             stop()
 
     def _client_left(self) -> bool:
-        """Return whether this task goes on without its client, because others wait for the answer."""
+        """Leave the flight for the client that is gone; return whether others read it, so that this task goes on."""
         if self._flight.readers < 2:
             return False
         self._flight.on_empty = self._abandon
@@ -141,7 +142,7 @@ class Leader(Entered):
         return True
 
     def _abandon(self) -> None:
-        """End the making: the last of the others has left too."""
+        """Cancel this task: the last of the other readers has left too."""
         client = self._request.client
         client.on_left = None
         client.drop()

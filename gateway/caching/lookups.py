@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from cache.entry import Hit, Lookup
     from cache.planning.plan import CachePlan
     from cache.response_cache import ResponseCache
-    from gateway.caching.coalescer import Turn
+    from gateway.caching.coalescer import CoalescedRequest
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
     from gateway.telemetry.trace import Hop
 
 
 class EarlyAttempt(Protocol):
-    """An attempt that began while the semantic cache is still asked."""
+    """Represent an attempt that began before the semantic lookup (`escalate.speculate.during_lookup`)."""
 
     async def aclose(self) -> None:
-        """Cancel it, and book what it cost."""
+        """Cancel the attempt, and charge what it cost."""
 
 
 class ExactLookup:
-    """Step 5: what the cache may do for a request, and the stored answer to exactly this one."""
+    """Step 5: plan what the cache may do for a request, and find the stored answer to an equal one."""
 
     def __init__(self, cache: ResponseCache, gate: LoadShedder) -> None:
         self._cache = cache
         self._gate = gate
 
     async def plan(self, request: RequestContext) -> CachePlan:
-        """Return what the cache may do. Its keys hash the whole body: those of a large body are made off the loop."""
+        """Return what the cache may do. The plan's keys hash the whole body, for a large one in a thread."""
         plan = partial(
             self._cache.plan,
             request.body,
@@ -59,31 +59,31 @@ class ExactLookup:
         )
         return await off_loop(plan) if request.large else plan()
 
-    async def find(self, request: RequestContext, plan: CachePlan, turn: Turn | None) -> Hit | None:
-        """Return the stored answer. With a `turn` the look is shared by all who ask the same at this moment; where an
-        equal request is being answered already, there is nothing to look for.
+    async def find(self, request: RequestContext, plan: CachePlan, coalesced: CoalescedRequest | None) -> Hit | None:
+        """Return the stored answer. A `coalesced` request shares the lookup with equal requests of this moment; None
+        without a lookup where it can join the flight of one that is being answered already.
         """
-        if turn is not None and turn.joins:
+        if coalesced is not None and coalesced.can_join:
             return None
         hop = request.trace.begin(names.CACHE_EXACT)
         look = partial(self._cache.exact, plan, request.allowed_tiers())
-        return _ended(hop, await (look() if turn is None else turn.look_up(look)))
+        return _ended(hop, await (look() if coalesced is None else coalesced.look_up(look)))
 
 
 class SemanticLookup:
-    """Step 7: the stored answer to another question that means the same."""
+    """Step 7: find the stored answer to another question that means the same."""
 
     def __init__(self, cache: ResponseCache, *, show_prompts: bool) -> None:
-        """`show_prompts`: the trace shows the neighbour's question, not only the hash that names it."""
+        """`show_prompts`: the trace shows the nearest question itself, not only its hash."""
         self._cache = cache
         self._show_prompts = show_prompts
 
     async def find(
         self, request: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
     ) -> Hit | None:
-        """Return the stored answer; None at once without a vector, or for a request whose meaning no other shares.
+        """Return the stored answer; None without a lookup where there is no vector or the plan forbids semantic hits.
 
-        A hit, and whatever goes wrong here, ends the `early` attempt.
+        A hit ends the `early` attempt, and so does any exception here, a cancellation included.
         """
         if vector is None or plan.why_not_semantic():
             return None

@@ -6,10 +6,10 @@ from gateway.caching.coalescer import RecentKeys
 def test_a_key_is_known_until_a_lookup_misses_it() -> None:
     """What a lookup has shown last is what is expected next."""
     known = RecentKeys()
-    known.found("a", there=True)
+    known.note("a", found=True)
     assert "a" in known
-    known.found("a", there=False)
-    known.found("a", there=False)
+    known.note("a", found=False)
+    known.note("a", found=False)
     assert "a" not in known
 
 
@@ -17,5 +17,5 @@ def test_only_the_latest_are_known() -> None:
     """The oldest go first, however many there were."""
     known = RecentKeys(most=2)
     for key in ("a", "b", "a", "c"):
-        known.found(key, there=True)
+        known.note(key, found=True)
     assert [key for key in "abc" if key in known] == ["b", "c"]
