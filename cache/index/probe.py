@@ -168,7 +168,7 @@ async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
     except StoreUnavailable as error:
         if error.reason != "index":
             raise
-            has = frozenset()  # COMMAND INFO is refused, so no kind can be relied on
+        has = frozenset()  # COMMAND INFO is refused, so no kind can be relied on
     able = [kind for kind, command in _NEEDS if command in has and choice in ("auto", kind)]
     if able:
         return able[0]

@@ -26,6 +26,13 @@ async def test_plain_servers_get_the_replica(valkey: LocalStore) -> None:
         assert worker.index.state().kind == "replica"
 
 
+async def test_a_server_that_may_not_be_asked_gets_the_replica() -> None:
+    """An access list can refuse COMMAND INFO, so that nothing says which indexes the server has."""
+    with local_store("--user default on nopass ~* &* +@all -command") as refusing:
+        async with hiring(refusing.url, "auto")() as worker:
+            assert worker.index.state().kind == "replica"
+
+
 async def test_redis_8_gets_vector_sets(redis8: LocalStore) -> None:
     """What lies in the store serves every worker at once."""
     async with hiring(redis8.url, "auto")() as worker:
