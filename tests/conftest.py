@@ -23,18 +23,14 @@ from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
 
 TOGETHER = {
-    "figures": (
+    "fits": (
         "test_training.py",
         "test_confidence_training.py",
-        "test_calibration_choose.py",
         "test_difficulty_heads.py",
-        "test_minilm.py",
         "test_train.py",
         "test_train_cache.py",
         "test_eval.py",
         "test_eval_cache.py",
-        "test_calibrate.py",
-        "test_control.py",
     ),
     "crowds": (
         "test_bench.py",
@@ -44,6 +40,13 @@ TOGETHER = {
         "test_overload.py",
         "test_exhaustion.py",
         "test_load_shedding.py",
+    ),
+    "figures": (
+        "test_calibration_choose.py",
+        "test_calibration_risk.py",
+        "test_minilm.py",
+        "test_calibrate.py",
+        "test_control.py",
     ),
     "lanes": ("test_backends.py", "test_clients.py", "test_context.py"),
     "gateway": (
@@ -55,9 +58,10 @@ TOGETHER = {
         "test_sdk_python.py",
     ),
 }
-"""Files, by their names, whose tests run in one process, one after the other: those of `figures` compute and nothing
-else, those of `crowds` keep a machine busy and measure it, so that two of a kind beside each other would slow down all
-others; the rest share a gateway that is slow to start. The first groups take longest, and begin first."""
+"""Files, by their names, whose tests run in one process, one after the other. Those of `fits` import scikit-learn,
+which takes seconds; those of `crowds` keep a machine busy and measure it, so that two of them beside each other would
+slow down all others; those of `figures` compute and nothing else; the rest share a gateway that is slow to start. The
+first groups take longest, and begin first."""
 SLOW_FIRST = ("tests/faults/", "tests/integration/", "tests/gateway/")
 """Folders of the other files, in the order of how long their longest take: none of those is to be begun last."""
 _GROUPS = {name: group for group, names in TOGETHER.items() for name in names}
