@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -39,8 +39,7 @@ class StoredAnswer:
     """Speed of a streamed answer, in tokens per second: a paced replay has the same."""
 
 
-@dataclass(slots=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """A stored answer. `body` is the completion as JSON; times are seconds since 1970; `question` is its user text.
 
     `similarity` is set on a copy that a semantic hit stored under another question's key; `score` is then that hit's
@@ -66,8 +65,7 @@ class CacheEntry:
     tags: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(slots=True)
-class Hit:
+class Hit(NamedTuple):
     """An entry that answers this request, and how it was found. `entry_id` is short hex, for headers and spans.
 
     `score`: confidence that another question's answer fits this one; None for an answer to exactly this request.
@@ -81,8 +79,7 @@ class Hit:
     score: float | None = None
 
 
-@dataclass(slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """The result of one lookup. `reason` says why there is no hit.
 
     `neighbour` (an entry id), `question` (its text, which must not be put on spans), `similarity` and `score` are those
@@ -123,8 +120,7 @@ class CorruptEntry(Exception):
     """The bytes are damaged, in another format, or belong to another key."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRecord:
+class IndexRecord(NamedTuple):
     """One line of the index's stream: an entry's key, its question, and the vector as little-endian float32."""
 
     partition: str

@@ -236,8 +236,7 @@ class ResponseCache:
         left = expires_at - self._clock()
         if left > 0:
             own = plan.tags.versions or () if plan.tags is not None else ()
-            copy = replace(
-                entry,
+            copy = entry._replace(
                 expires_at=expires_at,
                 similarity=near.similarity,
                 score=score,

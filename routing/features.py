@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -112,8 +111,7 @@ def _of_json(value: object) -> int:
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
-@dataclass(slots=True)
-class Features:
+class Features(NamedTuple):
     """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages."""
 
     text: str

@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cache.store.base import Claim, Store, StoreUnavailable
 
@@ -29,16 +28,14 @@ ASK_AGAIN: Final = frozenset({"busy", "timeout"})
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to produce an answer, held by `holder`."""
 
     key: str
     holder: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """The result of a claim: the `lease`, or another worker's (`theirs`); `written`: the answer exists, look again."""
 
     lease: Lease | None
@@ -50,8 +47,7 @@ NO_LEASE: Final = Claimed(None)
 """No store to ask: every worker produces its own answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(NamedTuple):
     flight: Flight
     lease: Lease
 

@@ -8,7 +8,7 @@ exists. So an index may list deleted entries and lack existing ones: both end as
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
 """What a deployment may configure: one kind, or the best that its server supports."""
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """A stored question: the key of its entry, its text, and the cosine of its vector and the query's."""
 
     key: str
@@ -48,7 +47,7 @@ class SemanticIndex(Protocol):
     """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """Return the `k` nearest, nearest first. Where none reaches `at_least`, it may return the nearest only."""
+        """Return the `k` nearest, nearest first. Of those that do not reach `at_least` it may return the first only."""
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
         """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""

@@ -20,7 +20,6 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -149,22 +148,25 @@ class Rows:
         if not self._keys:
             return []
         rows = self._candidates(vector)
-        scores: Vector = (self._vectors[rows] @ vector.astype(np.float32)) * np.float32(1 / _SCALE)
+        scores: Vector = (self._vectors[rows] @ vector.astype(np.float32, copy=False)) * np.float32(1 / _SCALE)
         scores[self._expires[rows] <= now] = -np.inf
         first = int(scores.argmax())
         # Usually none is near enough, and then the nearest one suffices.
-        best = [first] if scores[first] < at_least else np.argsort(-scores)[:k].tolist()
-        return [
-            Neighbour(self._keys[row], self._questions[row], float(scores[place]))
-            for place, row in ((place, int(rows[place])) for place in best)
-            if scores[place] > -np.inf
-        ]
+        best = [first] if scores[first] < at_least else (-scores).argsort()[:k].tolist()
+        found: list[Neighbour] = []
+        for place in best:
+            similarity = float(scores[place])
+            if similarity == -np.inf or (found and similarity < at_least):
+                break
+            row = place if isinstance(rows, slice) else rows[place]
+            found.append(Neighbour(self._keys[row], self._questions[row], similarity))
+        return found
 
-    def _candidates(self, vector: Vector) -> NDArray[np.intp]:
+    def _candidates(self, vector: Vector) -> NDArray[np.intp] | slice:
         """Return the rows to compare exactly: all if they are few, else those with the nearest sketches."""
         count = len(self._keys)
         if count <= _CANDIDATES:
-            return np.arange(count)
+            return slice(count)
         apart = self._counted_apart(vector, count)
         sample = apart[:: max(1, count // _SAMPLE)]
         place = _CANDIDATES * len(sample) // count
@@ -272,7 +274,7 @@ class ReplicaIndex:
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
         """Return a stream entry, its vector as float16: half the memory, and a cosine accurate to 1e-4."""
         half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
-        return (Append(self._stream, encode_record(replace(record, vector=half)), self.total),)
+        return (Append(self._stream, encode_record(record._replace(vector=half)), self.total),)
 
     def kept(self, record: IndexRecord) -> None:
         """Add a record written by this worker at once, before it arrives on the stream."""

@@ -24,7 +24,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -50,8 +50,7 @@ _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
 """`re` counts no mark as a word character. Rows of emoji and of dashes match too, which costs at most a miss."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """`scope` prefixes `key` and `partition`. `question` is the last user text; None without a plain one."""
 
     scope: str
@@ -177,6 +176,7 @@ class CachePlan:
     """The sources of the answer; None if none are named."""
     drawn: list[Sample] = field(default_factory=list)
     """Samples to compare the new answer with: added by the lookup, used when the answer is stored."""
+    _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def outranks(self, tier: str, other: str) -> bool:
         """Return whether `tier` is the stronger of the two, by their places on the ladder."""
@@ -186,11 +186,16 @@ class CachePlan:
     def why_not_semantic(self) -> str:
         """Return why no neighbour's answer may be served, or ''; then the question is worth embedding.
 
-        Computed on demand: a request with an exact hit does not need it.
+        Computed on demand, once: a request with an exact hit does not need it.
         """
-        if self.keys is None:
-            return self.reason
-        return eligibility.why_not_semantic(self.policy, self.body, self.facts, self.keys.question, self.longest)
+        if self._why_not_semantic is None:
+            self._why_not_semantic = self.reason
+            if self.keys is not None:
+                question = self.keys.question
+                self._why_not_semantic = eligibility.why_not_semantic(
+                    self.policy, self.body, self.facts, question, self.longest
+                )
+        return self._why_not_semantic
 
 
 class Planner:

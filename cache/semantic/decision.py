@@ -17,8 +17,7 @@ its order are always compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cache.text.reading import read
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from policies.caching import SemanticCache
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result for one candidate: its score, and the veto that forbids serving it at any score ('' for none)."""
 
     score: float

@@ -8,7 +8,6 @@ model all the same, to compare the answers: see `cache.risk.audit`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cache.entry import Lookup, id_of
@@ -96,10 +95,5 @@ def missed(reason: str, near: Neighbour | None, verdict: Verdict) -> Lookup:
 
 def beside(near: Neighbour, verdict: Verdict, lookup: Lookup) -> Lookup:
     """Add the neighbour under consideration to the result of a lookup; its score only if there was no veto."""
-    return replace(
-        lookup,
-        neighbour=id_of(near.key),
-        question=near.question,
-        similarity=near.similarity,
-        score=None if verdict.refused else verdict.score,
-    )
+    score = None if verdict.refused else verdict.score
+    return Lookup(lookup.outcome, lookup.hit, lookup.reason, id_of(near.key), near.question, near.similarity, score)

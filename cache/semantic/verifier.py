@@ -16,10 +16,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +40,7 @@ class VerifierError(ValueError):
     """An artefact cannot be used; the message gives the file and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifierVerdict:
+class VerifierVerdict(NamedTuple):
     """`score`: the probability that both have the same answer, 0..1. `refused`: the veto's name, '' for none."""
 
     score: float

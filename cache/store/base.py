@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 
 class StoreUnavailable(Exception):
@@ -54,8 +54,7 @@ class Command:
     words: tuple[bytes, ...]
 
 
-@dataclass(slots=True)
-class Look:
+class Look(NamedTuple):
     """The value that was read; without one, the holder of the lease now, None if no lease can be taken."""
 
     value: bytes | None

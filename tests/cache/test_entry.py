@@ -4,7 +4,6 @@ import pickle
 import random
 import struct
 import zlib
-from dataclasses import replace
 
 import pytest
 
@@ -29,7 +28,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
     """Every field survives."""
     assert decode("k", encode("k", ENTRY)) == ENTRY
     tags = (("doc:42", ""), ("doc:43", "18c"))
-    full = replace(ENTRY, confidence=0.25, body=bytes(range(256)), similarity=0.9, score=0.8, origin="abc", tags=tags)
+    full = ENTRY._replace(confidence=0.25, body=bytes(range(256)), similarity=0.9, score=0.8, origin="abc", tags=tags)
     assert decode("k", encode("k", full)) == full
 
 
@@ -80,7 +79,7 @@ def test_records_and_entries_are_not_confused() -> None:
 @pytest.mark.parametrize("body", [b"all the same " * 1000, bytes(random.Random(4).randbytes(20_000)), b"x" * 4096])
 def test_a_long_answer_comes_back_as_it_was_and_never_takes_more_room(body: bytes) -> None:
     """It is deflated where that helps, and left alone where it does not."""
-    entry = replace(ENTRY, body=body)
+    entry = ENTRY._replace(body=body)
     assert decode("k", encode("k", entry)) == entry
     assert len(encode("k", entry)) <= len(encode("k", ENTRY)) - len(ENTRY.body) + len(body) + 8
 
@@ -93,7 +92,7 @@ def test_a_short_answer_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize("said", [1, 12_999, 13_001, 1 << 40, -5])
 def test_an_answer_inflates_to_what_it_said_or_to_nothing(said: int) -> None:
     """Whoever can write to the store cannot have a few bytes become gigabytes here."""
-    data = encode("k", replace(ENTRY, body=b"all the same " * 1000))
+    data = encode("k", ENTRY._replace(body=b"all the same " * 1000))
     with pytest.raises(CorruptEntry):
         decode("k", _resealed(data.replace(b'["k",13000,', b'["k",%d,' % said)))
 
