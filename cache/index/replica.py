@@ -84,7 +84,7 @@ class Rows:
             row = self._append() if len(self._keys) < self._most and (grow or not self._keys) else self._take_over()
             self._row_of[key] = row
         self._keys[row], self._questions[row] = key, question
-        self._vectors[row] = np.rint(np.clip(vector, -1.0, 1.0) * _SCALE)
+        self._vectors[row] = np.rint(np.minimum(np.maximum(vector, -1.0), 1.0) * _SCALE)
         self._sketches[:, row] = _sketch(vector, len(self._sketches))
         self._expires[row] = expires_at
         self._sweep_at = min(self._sweep_at, expires_at)

@@ -140,9 +140,9 @@ class CountRange:
         return np.where(far, self.mean, np.minimum(np.maximum(counts, self.low), self.high)), far
 
 
-def _byte_classes() -> NDArray[np.intp]:
-    classes = np.zeros(256, np.intp)
-    classes[128:] = 1
+def _byte_classes() -> bytes:
+    """Return a table for `bytes.translate`: the class of each byte, 0 for those that are not counted."""
+    classes = bytearray(128) + b"\x01" * 128
     members = (
         b" \t",
         b"\n",
@@ -153,21 +153,21 @@ def _byte_classes() -> NDArray[np.intp]:
         bytes(range(ord("A"), ord("Z") + 1)),
     )
     for index, some in enumerate(members, start=2):
-        classes[list(some)] = index
-    return classes
+        for byte in some:
+            classes[byte] = index
+    return bytes(classes)
 
 
-_CLASS_OF_BYTE = _byte_classes()
+_CLASS_OF_BYTE: Final = _byte_classes()
+_COUNTED: Final = range(1, 9)
 
 
 def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32]:
     """Return the counts in the order of COUNTS, shape (len(COUNTS),), of a request whose text was read as `reading`."""
     text, words = reading.text, reading.words
-    data = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-    _, non_ascii, spaces, lines, questions, digits, maths, brackets, capitals = np.bincount(
-        _CLASS_OF_BYTE[data], minlength=9
-    ).tolist()
-    size = max(len(data), 1)
+    classes = text.encode("utf-8", "replace").translate(_CLASS_OF_BYTE)
+    non_ascii, spaces, lines, questions, digits, maths, brackets, capitals = map(classes.count, _COUNTED)
+    size = max(len(classes), 1)
     choices, mean, spread, with_digits = _choices_in(text[reading.choices_at :])
     context = max(0, features.approx_tokens - int(estimated_tokens(features.text)) - 4)
     logs = np.log1p(
@@ -183,7 +183,7 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
             context,
             features.turns,
         ]
-    )
+    ).tolist()
     shares = [digits / size, maths / size, brackets / size, capitals / size, non_ascii / size]
     word_count = max(len(words), 1)
     style = [sum(map(len, words)) / word_count, len(set(words)) / word_count]
