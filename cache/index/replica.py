@@ -201,6 +201,8 @@ def _longer(array: NDArray, size: int) -> NDArray:  # type: ignore[type-arg]  # 
 
 _PAGE = 50
 """Records added at once: decoding and adding them holds the event loop for about a millisecond."""
+_REMEMBERED = 1_024
+"""Most entries of its own by which a worker remembers not to decode them again."""
 _BLOCK_MS = 5_000
 _RETRY_S = (0.1, 5.0)
 _CLEAN_S = 60.0
@@ -247,6 +249,8 @@ class ReplicaIndex:
         self._clock = clock
         self._shares: OrderedDict[str, _Share] = OrderedDict()
         self._count = 0
+        self._appended: dict[str, bytes] = {}  # by key: this worker's entries of the stream, being written
+        self._own: dict[bytes, None] = {}  # and those written, which the stream will bring back
         self._swept_at = clock()
         self._follower: asyncio.Task[None] | None = None
 
@@ -274,11 +278,20 @@ class ReplicaIndex:
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
         """Return a stream entry, its vector as float16: half the memory, and a cosine accurate to 1e-4."""
         half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
-        return (Append(self._stream, encode_record(record._replace(vector=half)), self.total),)
+        value = encode_record(record._replace(vector=half))
+        self._appended[record.key] = value
+        if len(self._appended) > _REMEMBERED:
+            del self._appended[next(iter(self._appended))]
+        return (Append(self._stream, value, self.total),)
 
     def kept(self, record: IndexRecord) -> None:
         """Add a record written by this worker at once, before it arrives on the stream."""
         self.add(record)
+        value = self._appended.pop(record.key, None)
+        if value is not None:
+            self._own[value] = None
+            if len(self._own) > _REMEMBERED:
+                del self._own[next(iter(self._own))]
 
     def add(self, record: IndexRecord) -> None:
         """Add a record; one with the same key is replaced. Its vector is float32 or float16."""
@@ -382,6 +395,9 @@ class ReplicaIndex:
             self.following, self._lost, pause = True, False, _RETRY_S[0]
             for name, value in page:
                 last = name
+                if value in self._own:  # this worker has added it already
+                    del self._own[value]
+                    continue
                 with contextlib.suppress(CorruptEntry):
                     if not self._has(record := decode_record(value)):
                         self.add(record)

@@ -11,6 +11,7 @@ import math
 import mmap
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,6 +42,7 @@ _SPECIAL: Final = ("<s>", "</s>", "<unk>")
 _MOST_WORDS: Final = 32_768
 """Maximum number of words whose tokens are kept: about 6 MB."""
 _LONGEST_WORD: Final = 32
+_UNREAD: Final[list[int]] = []
 _MOST_ONES: Final = 1_024
 _WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
 _EXPONENT_OFFSET: Final = np.float32(2.0**112)
@@ -104,16 +106,16 @@ class StaticEmbedder:
             return self._read([text])[0]
         words = _WORD.findall(f" {text}")
         known = self._tokens_of
-        tokens = [known.get(word) for word in words]
-        if None in tokens:
+        tokens = [known.get(word, _UNREAD) for word in words]
+        if not all(tokens):
             # Another thread may clear the table at any time, so what was found is not looked up again.
-            new = list({word for word, found in zip(words, tokens, strict=True) if found is None})
+            new = list({word for word, found in zip(words, tokens, strict=True) if not found})
             read = dict(zip(new, self._read([word[1:] for word in new]), strict=True))
             if len(known) + len(new) > _MOST_WORDS:
                 known.clear()
             known.update({word: ids for word, ids in read.items() if len(word) <= _LONGEST_WORD})
-            tokens = [read[word] if found is None else found for word, found in zip(words, tokens, strict=True)]
-        return [token for ids in tokens if ids is not None for token in ids]
+            tokens = [found or read[word] for word, found in zip(words, tokens, strict=True)]
+        return list(chain.from_iterable(tokens))
 
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Return the tokenizer's tokens of each text; it puts a space before each."""

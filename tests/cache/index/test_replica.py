@@ -196,6 +196,25 @@ async def test_every_worker_follows_what_is_appended(store: RedisStore) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_a_worker_passes_over_its_own_records_on_the_stream(store: RedisStore) -> None:
+    """It has added them when it wrote them; one that it has forgotten since does not come back."""
+    stream = f"test:{secrets.token_hex(8)}"
+    index = ReplicaIndex(DIMENSION, store=store, stream=stream, clock=lambda: 1000.0)
+    other, _ = make()
+    for i in range(3):
+        await store.apply(index.operations(record(i)))
+        index.kept(record(i))
+    await index.forget("p", index.search("p", unit(1), 1)[0])
+    tasks = [asyncio.create_task(one.follow(store, stream)) for one in (index, other)]
+    await store.apply([Append(stream, encode_record(record(1000)), 10_000)])
+    await eventually(lambda: len(other) == 4, what="all records elsewhere")
+    await eventually(lambda: len(index.search("p", unit(1000), 9)) == 3, what="the new record here")
+    assert {near.key for near in index.search("p", unit(1), 9)} == {"k0", "k2", "k1000"}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_following_goes_on_after_a_restart_of_the_store() -> None:
     """While the store is down the index serves what it has; afterwards it takes what a new, empty store gets."""
     index, _ = make()
