@@ -167,7 +167,6 @@ class WriteBehind:
             else:
                 writes.append(write)
                 writing.append((finished, hop))
-            await asyncio.sleep(0)  # a request that came meanwhile does not wait for the whole batch
         for (finished, hop), outcome in zip(writing, await self._cache.write_all(writes), strict=True):
             _end(hop, outcome)
             if outcome.stored:
