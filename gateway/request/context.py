@@ -92,11 +92,11 @@ class ClientGone(Exception):
     """Raised when the client disconnected before it had sent its whole request."""
 
 
-class Connection(Protocol):
-    """What a `Client` needs of the connection to it; `server.http_protocol.ReplyCycle` has it."""
+class ClientConnection(Protocol):
+    """Methods of its connection that a `Client` calls; `server.http_protocol.ReplyCycle` implements it."""
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
-        """Have `callback` called once if the client disconnects before the reply has ended; None: do not any more."""
+        """Call `callback` once if the client disconnects before the reply has ended; None cancels that."""
 
 
 class Client:
@@ -104,7 +104,7 @@ class Client:
 
     __slots__ = ("_answering", "_connection", "absent", "gone", "on_left", "stall_s")
 
-    def __init__(self, connection: Connection | None, stall_s: float) -> None:
+    def __init__(self, connection: ClientConnection | None, stall_s: float) -> None:
         """Watch a connection; None for a client that is in this process, and never leaves.
 
         `stall_s` is how long the client may leave sent data unread before it is dropped.

@@ -65,7 +65,7 @@ class ReplyCycle(RequestResponseCycle):
     _when_gone: Callable[[], None] | None = None
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
-        """See `request.context.Connection`."""
+        """See `request.context.ClientConnection`."""
         self._when_gone = callback
         if callback is None:
             return
