@@ -274,8 +274,12 @@ def read_answers(paths: Sequence[Path], model: str) -> tuple[list[LabelledAnswer
 
 
 def _row(row: Json) -> LabelledRow:
-    answers = {name: _answer(model) for name, model in row["models"].items()}
-    prompt = whole_text(unwrapped(row["prompt"]), "prompt")
+    if not isinstance(text := row["prompt"], str):
+        raise ValueError(f"prompt is a text, not {_shown(text)}")
+    if not isinstance(models := row["models"], dict) or not all(isinstance(one, dict) for one in models.values()):
+        raise ValueError(f"models is an object of objects, not {_shown(models)}")
+    answers = {name: _answer(model) for name, model in models.items()}
+    prompt = whole_text(unwrapped(text), "prompt")
     return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
 
 

@@ -190,6 +190,7 @@ class Directions:
 
     name = "directions"
     dimension = DIMENSION
+    whole_chars = 1000
 
     def __init__(self, vectors: Floats) -> None:
         self._vectors = vectors.astype(np.float32)

@@ -35,6 +35,7 @@ class HashedWords:
 
     name = "hashed-words"
     dimension = 16
+    whole_chars = 1000
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         sums = np.array([np.sum([self._direction(word) for word in text.lower().split()], axis=0) for text in texts])
@@ -182,13 +183,23 @@ def test_rows_are_read_plain_and_gzipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["not json", "[]", "{}", '{"id": 1, "dataset": "d", "group": "g", "prompt": 3, "models": {}}']
+    ("line", "reason"),
+    [
+        ("not json", "not JSON"),
+        ("[]", r"a row is an object, this is \[\]"),
+        ("{}", "prompt missing"),
+        ('{"id": 1, "dataset": "d", "group": "g", "prompt": 3, "models": {}}', "prompt is a text, not 3"),
+        (
+            '{"id": 1, "dataset": "d", "group": "g", "prompt": "p", "models": {"m": 1}}',
+            "models is an object of objects",
+        ),
+    ],
 )
-def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, line: str) -> None:
+def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, line: str, reason: str) -> None:
     """Whoever prepared the data finds the line."""
     bad = tmp_path / "bad.jsonl"
     bad.write_text(SAMPLE.read_text().splitlines()[0] + "\n" + line + "\n")
-    with pytest.raises(DataError, match=r"bad\.jsonl:2: not a row"):
+    with pytest.raises(DataError, match=rf"bad\.jsonl:2: {reason}"):
         read_rows(bad)
 
 

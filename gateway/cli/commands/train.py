@@ -204,6 +204,10 @@ def _add_note_flag(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train the chosen model, write the artefact and print its quality. Raises CommandError."""
+    # The subcommands' parsers ask for these themselves; that of `train` cannot, as the subcommands would inherit it.
+    missing = [flag for flag, value in (("--data", args.data), ("--out", args.out)) if value is None]
+    if missing:
+        args.refuse(f"the following arguments are required: {', '.join(missing)}")
     try:
         with progress() as on_progress:
             report: Report = args.train(args, on_progress)
@@ -214,9 +218,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    missing = [flag for flag, value in (("--data", args.data), ("--out", args.out)) if value is None]
-    if missing:
-        args.refuse(f"the following arguments are required: {', '.join(missing)}")
     recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy, bare_questions=args.bare_questions)
     data = read_labelled(args.data, args.small, args.large, args.middle)
     trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
