@@ -1,81 +1,245 @@
 """Run a server and count what its event loop's thread does: `python -m tests.bench.counted FILE MODULE [ARGUMENT ...]`.
 
-SIGUSR1 begins to count, SIGUSR2 ends it and writes the counts to FILE, as JSON. Counts do not depend on how fast the
-machine is at the moment, as times do:
+SIGUSR1 begins to count and SIGUSR2 ends it; FILE, as JSON, says when either is done ({} for the beginning). The counts
+do not depend on how fast the machine is at the moment, as times do:
 
     calls        Python functions entered and coroutines or generators resumed (`call` events of `sys.setprofile`)
     tasks        asyncio tasks made
     timers       callbacks asked for at some later time
     callbacks    callbacks asked for at the next turn of the loop
     round_trips  exchanges with the store
+    store_bytes  bytes sent to the store and received from it
     peak_bytes   the most memory that was allocated at one time, above what there was at the beginning (tracemalloc)
 
-A file beside it, `.modules`, holds the calls by the module in which the function stands.
+Each is counted for the root that does it: the callback or the step of a task that the event loop runs. Roots of
+requests are the protocols of clients and backends, the tasks and callbacks that follow from them, and the tasks that
+finish requests in batches (`_BATCHES`). All others are the clock's: they run so often a second, however many requests
+there are, so a slow machine has more of them among as many requests. So are timers that fire, such as deadlines.
+
+How many requests one batch has would depend on the machine, too. So nothing is finished while requests are counted; at
+the end everything is, in full batches, as under load. Time limits that a slow machine would reach are far away.
+
+A file beside FILE, `.modules`, holds the calls of requests by the module in which the function stands.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import importlib
 import json
 import runpy
 import signal
 import sys
+import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Final
 
 import uvloop
 
-from cache.store.redis_node import Node
+from cache.flights.leases import Leases
+from cache.store.connections import WirePool
+from cache.store.redis_node import StoreConnection
+from cache.store.redis_store import RedisStore
 
-_LOOP_METHODS = {"call_later": "timers", "call_at": "timers", "call_soon": "callbacks", "create_task": "tasks"}
+_LOOP_METHODS: Final = {"call_later": "timers", "call_at": "timers", "call_soon": "callbacks", "create_task": "tasks"}
+_PROTOCOL: Final = {
+    "connection_made", "data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing",
+}  # fmt: skip
+_LINGERING: Final = {"tierline.telemetry", "tierline.write_behind"}
+"""Tasks that wait for more requests before they finish those that are over."""
+_BATCHES: Final = {*_LINGERING, "cache-index"}
+"""Tasks that run all the time, and do what requests cause."""
+_RELEASE: Final = Leases._release.__code__
+"""The one timer that does what requests cause: it releases the leases that were given up in the last milliseconds."""
+_DIAL: Final = WirePool._dial.__code__
+_STORE_REPLY: Final = StoreConnection.data_received.__code__
+_FAR_S: Final = 60.0
+_LIMITS: Final = {
+    "gateway.request.context": "_PATIENCE_S",
+    "gateway.http.early_head": "_AFTER_S",
+    "gateway.request.load_shedding": "MOST_LAG_S",
+}
+"""Time limits that become `_FAR_S`; those of the store become `_SLACK` times as long."""
+_SLACK: Final = 50.0
+_QUIET_S: Final = 0.02
+_QUIET: Final = 8
+"""Everything is finished when requests had no call between so many looks, so far apart."""
+
+REQUESTS, CLOCK = "requests", "clock"
+_root: ContextVar[str] = ContextVar("root")
+"""Whose work a callback or task is. Callbacks and tasks inherit it from where they were asked for."""
 
 
 class Counting:
-    """The profile function of one thread, and what it has counted."""
+    """The profile function of the event loop's thread, and what it has counted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._counts: Counter[str] = Counter()
+        self._base: FrameType | None = None
+        self._whose = CLOCK
+        self._counts: dict[str, Counter[str]] = {}
         self._modules: Counter[str] = Counter()
-        self._base = 0
+        self._timed: set[CodeType] = set()
+        self._askers: dict[int, str] = {}
+        self._held: list[Callable[[], object]] = []
+        self._holding = False
+        self._began = 0.0
+        self._memory = 0
+        self._clear()
 
     def begin(self, *_: object) -> None:
-        """Count from here."""
-        self._counts.clear()
-        self._modules.clear()
-        gc.collect()
-        tracemalloc.start()
-        self._base = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
+        """Count from when everything before is finished."""
         sys.setprofile(self._profile)
+        self._when_quiet(self._started)
 
     def end(self, *_: object) -> None:
-        """Stop, and write the counts."""
+        """Have everything finished, in full batches; then stop, and write the counts."""
+        self._holding = False
+        held, self._held = self._held, []
+        for go in held:
+            go()
+        self._when_quiet(self._stopped)
+
+    def _started(self) -> None:
+        gc.collect()
+        tracemalloc.start()
+        self._memory = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        self._clear()
+        self._holding = True
+        self._began = time.monotonic()
+        self._write({})
+
+    def _stopped(self) -> None:
         sys.setprofile(None)
-        self._counts["peak_bytes"] = tracemalloc.get_traced_memory()[1] - self._base
+        seconds = time.monotonic() - self._began
+        peak = tracemalloc.get_traced_memory()[1] - self._memory
         tracemalloc.stop()
         self._file.with_suffix(".modules").write_text(json.dumps(self._modules))
-        self._file.with_suffix(".part").write_text(json.dumps(self._counts))
-        self._file.with_suffix(".part").replace(self._file)
+        self._counts[REQUESTS]["peak_bytes"] = peak
+        self._write({REQUESTS: self._counts[REQUESTS], CLOCK: self._counts[CLOCK], "seconds": seconds})
+
+    def _clear(self) -> None:
+        self._counts = {whose: Counter() for whose in (REQUESTS, CLOCK)}
+        self._modules.clear()
+
+    def _write(self, value: object) -> None:
+        part = self._file.with_suffix(".part")
+        part.write_text(json.dumps(value))
+        part.replace(self._file)
+
+    def _when_quiet(self, then: Callable[[], None]) -> None:
+        """Call `then` once the roots of requests have not run for a while."""
+        loop = asyncio.get_running_loop()
+        seen, quiet = -1, 0
+
+        def look() -> None:
+            nonlocal seen, quiet
+            calls = self._counts[REQUESTS]["calls"]
+            seen, quiet = calls, quiet + 1 if calls == seen else 0
+            if quiet < _QUIET:
+                _call_later(loop, _QUIET_S, look)
+            else:
+                then()
+
+        look()
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            self._counts["calls"] += 1
-            self._modules[frame.f_globals.get("__name__", "")] += 1
+        if event != "call":
+            return
+        if frame.f_back is self._base:
+            self._whose = self._whose_is(frame)
+        if frame.f_globals is not _HERE:
+            self._counts[self._whose]["calls"] += 1
+            if self._whose is REQUESTS:
+                self._modules[frame.f_globals.get("__name__", "")] += 1
 
-    def watch(self, owner: type[Any], method: str, what: str) -> None:
-        """Count the calls of one method. uvloop's are compiled, and unseen by `sys.setprofile`."""
-        original = getattr(owner, method)
+    def _whose_is(self, frame: FrameType) -> str:
+        """Return whose a root is, and have what it asks for inherit it."""
+        code = frame.f_code
+        if code is _STORE_REPLY:  # a connection to the store serves everybody in turn
+            asker = self._askers.get(id(frame.f_locals["self"]), CLOCK)
+            self._counts[asker]["store_bytes"] += len(frame.f_locals["data"])
+            return asker
+        if frame.f_globals is _HERE:
+            return _root.get(CLOCK)
+        if code is _DIAL or (code in self._timed and code is not _RELEASE):
+            whose = CLOCK
+        elif code.co_name in _PROTOCOL:
+            whose = REQUESTS
+        elif (known := _root.get(None)) is not None:
+            return known
+        else:
+            task = asyncio.current_task()
+            whose = REQUESTS if task is not None and task.get_name() in _BATCHES else CLOCK
+        _root.set(whose)
+        return whose
 
-        def counted(*arguments: Any, **named: Any) -> Any:
-            self._counts[what] += 1
-            self._counts["calls"] -= 1  # this function's own
-            return original(*arguments, **named)
+    def watch_loop(self) -> None:
+        """Count what is asked of the loop, and note where it runs. It is compiled: `sys.setprofile` does not see it."""
+        for method, what in _LOOP_METHODS.items():
+            setattr(uvloop.Loop, method, self._watched(getattr(uvloop.Loop, method), what))
+        run = uvloop.Loop.run_forever
 
-        setattr(owner, method, counted)
+        def run_forever(loop: uvloop.Loop) -> None:
+            self._base = sys._getframe()
+            run(loop)
+
+        uvloop.Loop.run_forever = run_forever
+
+    def _watched(self, original: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def counted(loop: uvloop.Loop, first: Any, *more: Any, **named: Any) -> Any:
+            self._counts[self._whose][what] += 1
+            if what != "timers":
+                return original(loop, first, *more, **named)
+            callback, *arguments = more
+            code = getattr(getattr(callback, "func", callback), "__code__", None)
+            if code is not None:
+                self._timed.add(code)
+            if not self._holding or (code is not _RELEASE and not _lingers()):
+                return original(loop, first, *more, **named)
+            handle = original(loop, first + 24 * _FAR_S, callback, *arguments)
+
+            def go() -> None:
+                if not handle.cancelled():
+                    handle.cancel()
+                    _call_soon(loop, callback, *arguments, context=context)
+
+            context = named.get("context") or copy_context()
+            self._held.append(go)
+            return handle
+
+        return counted
+
+    def watch_store(self) -> None:
+        """Count the exchanges with the store, and give it time."""
+        exchange = StoreConnection.exchange
+
+        def counted(connection: StoreConnection, commands: bytes, replies: int) -> Any:
+            self._askers[id(connection)] = self._whose
+            counts = self._counts[self._whose]
+            counts["round_trips"] += 1
+            counts["store_bytes"] += len(commands)
+            return exchange(connection, commands, replies)
+
+        StoreConnection.exchange = counted
+        RedisStore.from_url = partial(RedisStore.from_url, slack=_SLACK)
+
+
+def _lingers() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.get_name() in _LINGERING
+
+
+_HERE: Final = globals()
+_call_later, _call_soon = uvloop.Loop.call_later, uvloop.Loop.call_soon
 
 
 def main() -> None:
@@ -84,9 +248,10 @@ def main() -> None:
     counting = Counting(Path(file))
     signal.signal(signal.SIGUSR1, counting.begin)
     signal.signal(signal.SIGUSR2, counting.end)
-    for method, what in _LOOP_METHODS.items():
-        counting.watch(uvloop.Loop, method, what)
-    counting.watch(Node, "_exchange", "round_trips")  # where all round trips to the store pass
+    counting.watch_loop()
+    counting.watch_store()
+    for name, limit in _LIMITS.items():
+        setattr(importlib.import_module(name), limit, _FAR_S)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

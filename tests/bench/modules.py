@@ -26,7 +26,7 @@ GOALS = {"passed": (45, 30), "chain": (14, 10), "lines": (23_000, 20_000)}
 
 
 def passed(folder: Path) -> tuple[list[str], list[str]]:
-    """The modules that every JSON miss passes, and those that only the background or some of the requests did."""
+    """The modules that every JSON miss passes, and those that only some of the requests did."""
     with budgets.servers(folder) as (_, ours):
         counts = budgets.count_requests(ours, "full", unique=True, way="direct")
         calls: dict[str, int] = budgets.calls_by_module(ours)

@@ -2,6 +2,7 @@
 
 Any request gets the same completion of about 600 bytes, log-probabilities included. A request for a stream says in its
 own body, which every proxy passes on, how many `bench_chunks` it gets and at what `bench_pace_ms`, the first at once.
+With `bench_apart` each chunk also waits until the one before was read, so that no two come in one read.
 Requests are told apart by searching bytes, not by parsing: it must never be what a run measures.
 """
 
@@ -12,6 +13,7 @@ import json
 import re
 import socket
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import uvloop
@@ -93,7 +95,11 @@ class RawUpstream(asyncio.Protocol):
 
     def _stream(self, body: dict[str, float]) -> None:
         self._transport.write(_HEAD + _FIRST)
-        self._next(0, int(body["bench_chunks"]), body["bench_pace_ms"] / 1000, self._loop.time())
+        chunks, pace_s = int(body["bench_chunks"]), body["bench_pace_ms"] / 1000
+        if body.get("bench_apart"):
+            self._next_apart(0, chunks, pace_s)
+        else:
+            self._next(0, chunks, pace_s, self._loop.time())
 
     def _next(self, number: int, chunks: int, pace_s: float, started: float) -> None:
         if self._transport.is_closing():
@@ -103,6 +109,26 @@ class RawUpstream(asyncio.Protocol):
             return
         self._transport.write(_WORDS[number % len(_WORDS)])
         self._loop.call_at(started + (number + 1) * pace_s, self._next, number + 1, chunks, pace_s, started)
+
+    def _next_apart(self, number: int, chunks: int, pace_s: float) -> None:
+        if self._transport.is_closing():
+            return
+        if not self._is_read():
+            self._loop.call_later(pace_s, self._next_apart, number, chunks, pace_s)
+            return
+        self._transport.write(_WORDS[number % len(_WORDS)] if number < chunks else _LAST)
+        if number < chunks:
+            self._loop.call_later(pace_s, self._next_apart, number + 1, chunks, pace_s)
+
+    def _is_read(self) -> bool:
+        """Whether the peer has read everything: its end of the connection, as Linux lists it, holds nothing unread."""
+        peer, own = (
+            f"{socket.ntohl(int.from_bytes(socket.inet_aton(host))):08X}:{port:04X}"
+            for host, port in (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        )
+        with Path("/proc/net/tcp").open() as lines:
+            fields = next((line.split() for line in lines if f" {peer} {own} " in line), None)
+        return fields is None or fields[4].endswith(":00000000")
 
 
 async def _serve(port: int) -> None:
