@@ -10,9 +10,7 @@ from weakref import WeakSet
 import aiohttp
 from yarl import URL
 
-from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
-from gateway.backends.drain import drain
-from gateway.backends.wording import in_words
+from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable, drain, in_words
 
 _KEEPALIVE_S = 30.0
 _TOO_LARGE = "the reply is larger than max_reply"

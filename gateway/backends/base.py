@@ -21,7 +21,10 @@ Foreign exceptions are mapped here once, by the transports; nothing above sees h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -262,3 +265,47 @@ class Transport(Protocol):
         """
 
     async def aclose(self) -> None: ...
+
+
+PATIENCE_S = 0.1
+_draining: set[asyncio.Task[None]] = set()
+
+
+def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
+    """Run `to_end` for at most 100 ms; calls `otherwise` if the end does not come."""
+    task = asyncio.create_task(_drain(to_end, otherwise))
+    # The event loop holds tasks weakly; this set keeps them until they are done.
+    _draining.add(task)
+    task.add_done_callback(_draining.discard)
+
+
+async def _drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await to_end
+    except (TimeoutError, BackendError):
+        if otherwise is not None:
+            otherwise()
+
+
+_WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
+    (ssl.SSLCertVerificationError, "its TLS certificate is not valid"),
+    (ssl.SSLError, "no TLS connection could be made"),
+    (socket.gaierror, "its host name was not found"),
+    (ConnectionRefusedError, "the connection was refused"),
+    (ConnectionResetError, "the connection was reset"),
+)
+
+
+def in_words(error: BaseException, otherwise: str) -> str:
+    """Return words for the first error of the standard library among `error` and its causes, or `otherwise`.
+
+    None of the libraries' own texts is used: those quote certificates, addresses and headers.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        for kind, words in _WORDS:
+            if isinstance(cause, kind):
+                return words
+        cause = cause.__cause__
+    return otherwise

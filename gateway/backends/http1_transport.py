@@ -19,9 +19,7 @@ import aiohappyeyeballs
 import httptools
 from yarl import URL
 
-from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Unreachable
-from gateway.backends.drain import PATIENCE_S
-from gateway.backends.wording import in_words
+from gateway.backends.base import PATIENCE_S, BackendError, InvalidReply, Response, TimedOut, Unreachable, in_words
 
 _KEEPALIVE_S: Final = 30.0
 _ADDRESSES_S: Final = 10.0

@@ -9,9 +9,7 @@ from functools import partial
 
 import httpx2
 
-from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable
-from gateway.backends.drain import drain
-from gateway.backends.wording import in_words
+from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable, drain, in_words
 
 
 class Httpx2Transport:

@@ -191,7 +191,7 @@ def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
     (`wants_usage`) may see. The `usage: null` that they expect in all others is added on the way out, in
-    `gateway.http.responses`.
+    `gateway.http.messages`.
     """
     head = {key: completion[key] for key in completion if key not in _OWN_CHUNK_KEYS}
     head["object"] = "chat.completion.chunk"

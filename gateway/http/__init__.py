@@ -1,1 +1,1 @@
-"""Handle HTTP for the pipeline, its steps 1 to 3 and 10: middleware, routes, request context, sending replies."""
+"""Handle HTTP for the pipeline, its steps 1 to 3 and 10: routes, messages, request context."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.chat.completions import new_completion_id, wants_usage
-from gateway.http.responses import explain, start_events
+from gateway.http.messages import explain, start_events
 
 if TYPE_CHECKING:
     from gateway.errors import ApiError

@@ -14,14 +14,13 @@ from starlette.routing import Route
 
 from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
-from gateway.http.middleware import RequestIdMiddleware
-from gateway.http.responses import send_error
+from gateway.http.messages import RequestIdMiddleware, send_error
 from gateway.http.routes import health, models
 from gateway.http.routes.admin import admin_routes
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.feedback import feedback_route
 from gateway.request.options import known_headers
-from gateway.server.shutdown import shared_with_server
+from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
@@ -76,11 +75,12 @@ class App:
 
 
 async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
-    shared = shared_with_server(steps.gate, steps.deployment.limits)
-    scope["state"].update(shared)
+    limits = steps.deployment.limits
+    connections = ConnectionLimits(limits.connections, limits.silent)
+    scope["state"].update(gate=steps.gate, limits=limits, connections=connections)  # the server reads these
     await receive()
     async with running(steps):
-        sweeping = asyncio.create_task(shared["connections"].keep_sweeping(), name="tierline.connections")
+        sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
         await send({"type": "lifespan.startup.complete"})
         await receive()
         sweeping.cancel()

@@ -1,10 +1,20 @@
-"""Run uvicorn with uvloop and httptools: one worker in this process, or several in processes of their own.
+"""Run uvicorn with uvloop and httptools, in this process or in several worker processes, and stop it in steps.
 
 Worker processes are spawned, so their settings (a Launch) are passed as text in the variable TIERLINE_LAUNCH.
+
+    SIGTERM      /readyz answers 503 at once; new connections are still accepted for `limits.drain` seconds, because
+                 load balancers notice late. Then as SIGINT.
+    SIGINT       No new connections. Requests in progress have `limits.finish` seconds to finish; those that have not
+                 by then end with the error `draining`, which is the last event of a stream.
+    repeated     The same signal again: requests in progress end with `draining` at once, and the exit code is 130.
+
+Only the same signal counts as repeated: a terminal's Ctrl-C sends SIGINT to all processes of a group, and a parent may
+send its children SIGTERM as well.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -28,7 +38,6 @@ from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
 from gateway.server.app import App
 from gateway.server.descriptors import fitted, raise_limit
-from gateway.server.shutdown import Server
 from gateway.server.worker import Worker
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import METRICS_FOLDER, worker_died
@@ -39,6 +48,51 @@ from routing.embedding.embedder import EmbedderUnavailable
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.steps import Steps
+
+_FORCED_S: Final = 2.0
+
+
+class Server(uvicorn.Server):
+    """Serve like uvicorn, but stop as the module's docstring describes."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._signals: set[int] = set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle SIGINT or SIGTERM. uvicorn installs this from inside its event loop, so there always is one."""
+        loop = asyncio.get_running_loop()
+        again = sig in self._signals
+        self._signals.add(sig)
+        if self.started:
+            self.lifespan.state["gate"].drain()
+        if again:
+            self.force_exit = True
+            loop.call_soon_threadsafe(self._cut_off)
+        if self.started and sig == signal.SIGTERM and not again:
+            # A signal handler may interrupt the loop anywhere, so it leaves the timer to the loop's next turn.
+            loop.call_soon_threadsafe(loop.call_later, self.lifespan.state["limits"].drain, self._take_no_more)
+        else:
+            self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        """Have uvicorn close the listeners at its next tick, a tenth of a second later at most."""
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listeners, wait for the requests in progress up to `limits.finish`, and cancel the rest."""
+        timer = asyncio.get_running_loop().call_later(self.lifespan.state["limits"].finish, self._cut_off)
+        await super().shutdown(sockets)
+        timer.cancel()
+        if self.force_exit:  # uvicorn then skips the application's shutdown, which writes what telemetry has queued
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FORCED_S):
+                    await self.lifespan.shutdown()
+
+    def _cut_off(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
 
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _KEEP_ALIVE_S: Final = 75

@@ -11,12 +11,12 @@ from uvicorn.supervisors.multiprocess import Process
 
 
 class Worker(Process):
-    """A uvicorn worker process that serves with `shutdown.Server`."""
+    """A uvicorn worker process that serves with `server.Server`."""
 
     @property
     def server(self) -> Server:
         """The server, made in the worker process on first use."""
-        from gateway.server.shutdown import Server as OurServer
+        from gateway.server.server import Server as OurServer
 
         if self._server is None:
             self._server = OurServer(self.config)

@@ -30,8 +30,7 @@ from offline.report import table
 from offline.training.pairs import STRANGERS, clusters_of, prepared, read_questions
 from offline.training.perturb import OURS, QuestionPair
 from offline.training.sheet import Remade, data_sheet
-from routing.embedding.embedder import Embedder
-from routing.embedding.static import StaticEmbedder
+from routing.embedding.embedder import Embedder, StaticEmbedder
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

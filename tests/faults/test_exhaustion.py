@@ -22,8 +22,7 @@ from gateway.config.launch import Launch
 from gateway.request.load_shedding import LoadShedder
 from gateway.server import connection_limits
 from gateway.server.connection_limits import SLOW_S
-from gateway.server.server import listen, server_of
-from gateway.server.shutdown import Server
+from gateway.server.server import Server, listen, server_of
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies

@@ -34,7 +34,6 @@ _LAZY = (
     "httptools",
     "httpx2",
     "orjson",
-    "routing.embedding.static",
     "safetensors.numpy",
     "scipy.special",
     "tokenizers",

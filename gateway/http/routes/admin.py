@@ -29,7 +29,7 @@ from starlette.routing import Route
 from cache.scopes.tags import BadTags, parse
 from cache.store.base import StoreUnavailable
 from gateway.errors import InvalidRequest, NotFound, Overloaded, Unauthorized
-from gateway.http.middleware import read_body
+from gateway.http.messages import read_body
 from gateway.request.access import bearer_key
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone

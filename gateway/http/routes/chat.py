@@ -13,11 +13,13 @@ from gateway.chat.completions import wants_usage
 from gateway.errors import ApiError, Draining, InternalError, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context
 from gateway.http.early_head import EarlyHead
-from gateway.http.middleware import linger, read_body, request_id_of
-from gateway.http.responses import (
+from gateway.http.messages import (
     explain,
+    linger,
     overhead_ms,
+    read_body,
     reasons,
+    request_id_of,
     send_error,
     send_json,
     start_events,

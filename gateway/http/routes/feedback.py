@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from cache.store.base import Append, StoreUnavailable
 from gateway.errors import InvalidRequest, NotFound, Overloaded
-from gateway.http.middleware import read_body
+from gateway.http.messages import read_body
 from gateway.request.body import parse_json
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
