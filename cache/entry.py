@@ -15,16 +15,17 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
+
+from policies.value_type import value_type
 
 Outcome = Literal["hit", "miss", "bypass", "error", "timeout", "open"]
 Kind = Literal["exact", "semantic"]
 
 
-@dataclass(slots=True)
+@value_type
 class StoredAnswer:
     """A finished answer to be stored. `completion` is the response to a client that does not stream."""
 
@@ -95,7 +96,7 @@ class Lookup(NamedTuple):
     score: float | None = None
 
 
-@dataclass(slots=True)
+@value_type
 class WriteOutcome:
     """Whether an answer was stored, and if not, why not."""
 

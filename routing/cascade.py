@@ -22,8 +22,9 @@ parallel with the first. JSON and streams follow the same rules, except that a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -36,7 +37,7 @@ Role = Literal["", "hedge", "speculative"]
 _MIN_ATTEMPT_S = 0.005
 
 
-@dataclass(slots=True)
+@value_type
 class Left:
     """The remaining budget of the request in seconds: until its deadline, and until its first token is due.
 
@@ -52,7 +53,7 @@ class Left:
         return self.total_s if self.ttft_s is None else min(self.total_s, self.ttft_s)
 
 
-@dataclass(slots=True)
+@value_type
 class Attempt:
     """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token (seconds).
 
@@ -75,7 +76,7 @@ class Attempt:
     reserved_s: float = 0.0
 
 
-@dataclass(slots=True)
+@value_type
 class AttemptOutcome:
     """How an attempt ended. `kept` is set when its whole answer is stored and could still be served."""
 
@@ -85,21 +86,21 @@ class AttemptOutcome:
     kept: bool = False
 
 
-@dataclass(slots=True)
+@value_type
 class Wait:
     """Do nothing until an attempt ends, or `for_s` seconds have passed (None: until one ends)."""
 
     for_s: float | None = None
 
 
-@dataclass(slots=True)
+@value_type
 class Serve:
     """Send the answer of attempt `number`."""
 
     number: int
 
 
-@dataclass(slots=True)
+@value_type
 class Fail:
     """Nothing can be served.
 
@@ -114,7 +115,7 @@ class Fail:
 Step = Attempt | Wait | Serve | Fail
 
 
-@dataclass(slots=True)
+@value_type
 class Racing:
     """Which attempts may run in parallel with the first one.
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from policies.value_type import value_type
+
 if TYPE_CHECKING:
     from policies.model import DeployedTier, Policy
     from routing.difficulty.model import Difficulty
@@ -77,7 +79,7 @@ class Clamp:
         return tiers[low : high + 1]
 
 
-@dataclass(slots=True)
+@value_type
 class Decision:
     """The tiers to try, in order, and the reason.
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
+from policies.value_type import value_type
+
 
 class StoreUnavailable(Exception):
     """An operation failed. `reason` is a stable word for spans and metrics: timeout, refused, full, disk, ..."""
@@ -29,7 +31,7 @@ class StoreState:
     """Number of servers: more than one in a Redis Cluster, whose status is that of its worst server."""
 
 
-@dataclass(slots=True)
+@value_type
 class Write:
     """One value to store for `ttl_s` seconds."""
 
@@ -38,7 +40,7 @@ class Write:
     ttl_s: float
 
 
-@dataclass(slots=True)
+@value_type
 class Append:
     """One entry to append to a stream that retains about its latest `keep` entries."""
 
@@ -47,7 +49,7 @@ class Append:
     keep: int
 
 
-@dataclass(slots=True)
+@value_type
 class Command:
     """Any other command, as its arguments."""
 
@@ -61,7 +63,7 @@ class Look(NamedTuple):
     holder: bytes | None = None
 
 
-@dataclass(slots=True)
+@value_type
 class Claim:
     """The holder of a lease now, and whether the key that was checked with it has a value."""
 

@@ -30,6 +30,8 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
+from policies.value_type import value_type
+
 _RETRYABLE_4XX: Final = frozenset({401, 402, 403, 408, 409, 425, 429})
 _OUT_OF_QUOTA: Final = frozenset(
     {
@@ -169,7 +171,7 @@ class ContextExceeded(BadStatus):
         return False
 
 
-@dataclass(slots=True)
+@value_type
 class BackendRequest:
     """Hold what a backend is asked: the effective body, and what the gateway wants beyond what the client asked.
 
@@ -184,7 +186,7 @@ class BackendRequest:
     large: bool = False
 
 
-@dataclass(slots=True)
+@value_type
 class Completion:
     """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`).
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
+from policies.value_type import value_type
 from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
 from routing.features import room_needed
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from routing.embedding.embedder import Vector
 
 
-@dataclass(slots=True)
+@value_type
 class Routed:
     """Hold what step 8 decides for step 9."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.accounting import HedgeBudgets, settle
@@ -18,6 +17,7 @@ from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, JsonAnswer, Standing, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
+from policies.value_type import value_type
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
 from routing.decide import NoTierError
 
@@ -37,7 +37,7 @@ _LOSERS_S = 0.05
 """How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
 
 
-@dataclass(slots=True)
+@value_type
 class Served:
     """Hold the answer that goes out, and whether it may be stored for other requests."""
 

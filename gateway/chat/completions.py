@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from policies.value_type import value_type
 from routing.confidence.judge import Evidence
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
@@ -25,7 +25,7 @@ _OWN_CHOICE_KEYS = frozenset({"index", "message"})
 _NAMES = frozenset({"id", "role", "type"})  # sent whole, be it more than once
 
 
-@dataclass(slots=True)
+@value_type
 class Usage:
     """Count the tokens of one backend call. `estimated`: by us, as the backend reported none."""
 

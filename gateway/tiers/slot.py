@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gateway.backends.base import (
@@ -37,6 +36,7 @@ from gateway.backends.base import (
     Degenerate,
     Saturated,
 )
+from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from gateway.tiers.endpoint import Endpoint
@@ -45,7 +45,7 @@ EVERY = 20
 """While interactive requests wait too, one in this many free slots goes to a batch request."""
 
 
-@dataclass(slots=True)
+@value_type
 class SlotRequest:
     """Ask a tier for one slot, for one call.
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import orjson
+
+from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from policies.model import Escalate
@@ -35,7 +37,7 @@ _MIN_LOOP_WORDS = 12
 _MAX_PERIOD = 24
 
 
-@dataclass(slots=True)
+@value_type
 class Evidence:
     """What is known of an answer, or of its first tokens (`complete` False).
 
@@ -78,7 +80,7 @@ class ScoringHead(Protocol):
         """Return the calibrated probability that the answer is right; None without evidence that the head can use."""
 
 
-@dataclass(slots=True)
+@value_type
 class Assessment:
     """The verdict on an answer and its basis.
 

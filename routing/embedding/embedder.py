@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 

@@ -19,6 +19,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from policies.value_type import value_type
+
 _RELATIVE_ERROR = 0.05
 _GROWTH = (1 + _RELATIVE_ERROR) / (1 - _RELATIVE_ERROR)
 _PER_LOG = 1 / math.log(_GROWTH)
@@ -42,7 +44,7 @@ _MOST_HEARD = 100_000
 Series = Mapping[int, "Sketch"]
 
 
-@dataclass(slots=True)
+@value_type
 class Forecast:
     """The expected latency in seconds of a backend's next call for a given prompt length, its queue wait included."""
 
