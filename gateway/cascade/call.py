@@ -141,9 +141,7 @@ class BackendCall:
         used = self.usage or self.used()
         if isinstance(outcome, BackendError):
             self.slot.failed(outcome)
-        elif outcome == "answered":
-            self.slot.succeeded(used.tokens_out)
-        elif outcome == "rejected":
+        elif outcome in ("answered", "rejected"):
             self.slot.succeeded()
         elif outcome == "lost":
             self.slot.lost()

@@ -200,15 +200,13 @@ class Slot:
         self._first_at = self.endpoint.now()
         self.endpoint.began(self.called_at, self.ask.tokens_in, self._first_at)
 
-    def succeeded(self, tokens_out: int | None = None) -> None:
-        """End it with a whole answer, good or not; `tokens_out` are a stream's, for its pace."""
+    def succeeded(self) -> None:
+        """End it with a whole answer, good or not."""
         if self._over:
             return
         now = self.endpoint.now()
         if self._first_at is None:
             self.endpoint.answered(self.called_at, self.ask.tokens_in, now)
-        elif tokens_out is not None and tokens_out > 1:
-            self.endpoint.latency.observe_pace((now - self._first_at) / (tokens_out - 1), now)
         self.endpoint.well_again(self.called_at, now, retry=self._retry)
         self._end(now)
 

@@ -35,9 +35,9 @@ _FORGOTTEN = 0.01
 _CACHED_S = 0.25
 _SLOPE_CACHED_S = 2.0
 
-_TTFT, _WHOLE, _PACE = 0, 16, 32
+_TTFT, _WHOLE = 0, 16
 _BUCKETS = 16
-_SERIES = 48
+_SERIES = 2 * _BUCKETS
 _MOST_HEARD = 100_000
 """Limit on a reported count: more samples of one kind than any process collects between two reports."""
 
@@ -149,10 +149,6 @@ class LatencyModel:
         """Add the duration of a whole answer in seconds."""
         self._observe(_WHOLE + _bucket_of(tokens_in), seconds, now)
 
-    def observe_pace(self, seconds_per_token: float, now: float) -> None:
-        """Add the mean time per token after the first one of a stream."""
-        self._observe(_PACE, seconds_per_token, now)
-
     def ttft(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the time to the first token in seconds; None: too few samples of any prompt length."""
         return self._quantile(_TTFT + _bucket_of(tokens_in), q, now)
@@ -160,10 +156,6 @@ class LatencyModel:
     def whole(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the duration of whole answers in seconds; None: too few samples."""
         return self._quantile(_WHOLE + _bucket_of(tokens_in), q, now)
-
-    def pace(self, q: float, now: float) -> float | None:
-        """Return a quantile of the seconds per token after the first; None: too few samples."""
-        return self._quantile(_PACE, q, now)
 
     def slope(self, now: float) -> float | None:
         """Return the seconds of TTFT per uncached prompt token; None if unknown.
@@ -296,11 +288,9 @@ def _tokens_of(bucket: int) -> float:
 
 def _neighbours(series: int) -> tuple[int, ...]:
     """Return the same series for the other prompt lengths, nearest first."""
-    if series == _PACE:
-        return ()
     first = series - series % _BUCKETS
     others = (other for other in range(first, first + _BUCKETS) if other != series)
     return tuple(sorted(others, key=lambda other: abs(other - series)))
 
 
-_NEIGHBOURS = tuple(_neighbours(series) for series in range(_PACE + 1))
+_NEIGHBOURS = tuple(_neighbours(series) for series in range(_SERIES))

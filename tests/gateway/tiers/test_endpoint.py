@@ -452,7 +452,7 @@ def test_a_siblings_latencies_are_heard(clock: Clock, endpoint: Endpoint) -> Non
         slot = sibling.take(CHAT)
         clock.now += 0.3
         slot.began()
-        slot.succeeded(10)
+        slot.succeeded()
     endpoint.heard("w2", sibling.state(clock.now), clock.now)
     assert endpoint.forecast(100, batch=False, now=clock.now).ttft_s == pytest.approx(0.3, rel=0.06)
 

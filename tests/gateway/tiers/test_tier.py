@@ -70,7 +70,7 @@ async def test_a_slow_endpoint_gets_little(clock: Clock) -> None:
             slot = endpoint.take(CHAT)
             slot.called_at = clock.now - seconds
             slot.began()
-            slot.succeeded(2)
+            slot.succeeded()
     assert await chosen(tier) == {a}
     assert (a.unavailable(), b.unavailable()) == ("", "")
 
@@ -161,7 +161,7 @@ async def test_health_says_what_the_next_call_may_expect(clock: Clock) -> None:
             slot = endpoint.take(CHAT)
             clock.now += seconds
             slot.began()
-            slot.succeeded(2)
+            slot.succeeded()
     forecast = tier.health(100).forecast
     assert forecast is not None
     assert forecast.ttft_s == pytest.approx(0.2, rel=0.06)
