@@ -47,6 +47,11 @@ from cache.flights.leases import Leases
 from cache.store.connections import WirePool
 from cache.store.redis_node import StoreConnection
 from cache.store.redis_store import RedisStore
+from gateway.tiers.capacity import Reserve
+from gateway.tiers.forecasts import Forecasts
+from gateway.tiers.tier import Tier
+from routing.load.latency import LatencyModel, Sketch
+from routing.load.limits import AdaptiveLimit
 
 _LOOP_METHODS: Final = {"call_later": "timers", "call_at": "timers", "call_soon": "callbacks", "create_task": "tasks"}
 _PROTOCOL: Final = {
@@ -58,15 +63,29 @@ _BATCHES: Final = {*_LINGERING, "cache-index"}
 """Tasks that run all the time, and do what requests cause."""
 _RELEASE: Final = Leases._release.__code__
 """The one timer that does what requests cause: it releases the leases that were given up in the last milliseconds."""
+_NOW_AND_THEN: Final = {
+    Tier._health.__code__,
+    Tier._candidate.__code__,
+    Reserve._turn.__code__,
+    Forecasts._forecast.__code__,
+    LatencyModel._settle.__code__,
+    LatencyModel._gathered.__code__,
+    LatencyModel._slope.__code__,
+    Sketch.quantile.__code__,
+    AdaptiveLimit._close.__code__,
+}
+"""What requests do for the clock: the first request after some time refreshes what all of them read."""
 _DIAL: Final = WirePool._dial.__code__
 _STORE_REPLY: Final = StoreConnection.data_received.__code__
-_FAR_S: Final = 60.0
+_FAR_S: Final = 60
 _LIMITS: Final = {
-    "gateway.request.context": "_PATIENCE_S",
-    "gateway.http.early_head": "_AFTER_S",
-    "gateway.request.load_shedding": "MOST_LAG_S",
+    ("gateway.request.context", "_PATIENCE_S"): _FAR_S,
+    ("gateway.http.early_head", "_AFTER_S"): _FAR_S,
+    ("gateway.request.load_shedding", "MOST_LAG_S"): _FAR_S,
+    ("cache.index.replica", "_BLOCK_MS"): 1000 * _FAR_S,  # its reader returns when there are records, and not before
+    ("gateway.tiers.capacity", "_WINDOW_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
 }
-"""Time limits that become `_FAR_S`; those of the store become `_SLACK` times as long."""
+"""What they are set to, in their units; the time limits of the store become `_SLACK` times as long."""
 _SLACK: Final = 50.0
 _QUIET_S: Final = 0.02
 _QUIET: Final = 8
@@ -84,6 +103,7 @@ class Counting:
         self._file = file
         self._base: FrameType | None = None
         self._whose = CLOCK
+        self._aside: FrameType | None = None
         self._counts: dict[str, Counter[str]] = {}
         self._modules: Counter[str] = Counter()
         self._timed: set[CodeType] = set()
@@ -112,10 +132,10 @@ class Counting:
         tracemalloc.start()
         self._memory = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
+        self._write({})
         self._clear()
         self._holding = True
         self._began = time.monotonic()
-        self._write({})
 
     def _stopped(self) -> None:
         sys.setprofile(None)
@@ -152,10 +172,14 @@ class Counting:
         look()
 
     def _profile(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "return" and frame is self._aside:
+            self._whose, self._aside = REQUESTS, None
         if event != "call":
             return
         if frame.f_back is self._base:
-            self._whose = self._whose_is(frame)
+            self._whose, self._aside = self._whose_is(frame), None
+        elif self._whose is REQUESTS and frame.f_code in _NOW_AND_THEN:
+            self._whose, self._aside = CLOCK, frame
         if frame.f_globals is not _HERE:
             self._counts[self._whose]["calls"] += 1
             if self._whose is REQUESTS:
@@ -250,8 +274,8 @@ def main() -> None:
     signal.signal(signal.SIGUSR2, counting.end)
     counting.watch_loop()
     counting.watch_store()
-    for name, limit in _LIMITS.items():
-        setattr(importlib.import_module(name), limit, _FAR_S)
+    for (name, limit), value in _LIMITS.items():
+        setattr(importlib.import_module(name), limit, value)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

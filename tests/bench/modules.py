@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         target, aim = GOALS[name]
         state = "aim met" if value <= aim else "met" if value <= target else "OVER"
         print(f"{what:40}{value:>8,}{target:>8,}{aim:>8,}  {state}")
-    print(f"{len(seldom)} more modules ran meanwhile, for some of the requests or in the background.")
+    print(f"{len(seldom)} more modules ran for some of the requests.")
     if asked.list:
         print("\nPassed:\n  " + "\n  ".join(often) + "\nMeanwhile:\n  " + "\n  ".join(seldom))
         print("Chain:\n  " + "\n  ".join(chain))

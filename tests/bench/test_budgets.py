@@ -1,10 +1,14 @@
-"""The comparison of counts with their limits; the counting itself is `make budgets`."""
+"""What is counted, and the comparison of counts with their limits; all paths are counted by `make budgets`."""
 
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
-from tests.bench.budgets import LIMITS, as_text, exceeded
+import pytest
+
+from tests.bench.budgets import AMONG, LIMITS, as_text, count_requests, exceeded, servers
 
 LIMIT = {"miss": {"calls": 1000.0, "tasks": 1.0, "store_bytes": 100.0}}
 
@@ -38,3 +42,27 @@ def test_every_path_of_ours_has_limits() -> None:
     limits = json.loads(LIMITS.read_text())
     assert len(limits) >= 10
     assert all({"calls", "tasks", "round_trips"} <= set(limit) for limit in limits.values())
+
+
+def test_the_clocks_work_among_requests_is_counted_apart() -> None:
+    """It may be more than twice its limit only where it is done for each request."""
+    limit = {AMONG: {"calls": 1000.0}}
+    assert exceeded({AMONG: {"calls": 2000.0}}, limit) == []
+    assert len(exceeded({AMONG: {"calls": 3000.0}}, limit)) == 1
+
+
+@pytest.mark.timeout(60)
+def test_counts_do_not_depend_on_the_time_that_requests_take(tmp_path: Path) -> None:
+    """Requests with pauses between them, in which the gateway's periodic work runs, cost the same calls."""
+
+    def slowly(number: int) -> str:
+        time.sleep(0.03)
+        return f"a question after a pause, {number % 2}"
+
+    with servers(tmp_path) as (_, ours):
+        count_requests(ours, "bare", way="direct")  # what happens once has happened
+        at_once = count_requests(ours, "bare", way="direct")
+        paused = count_requests(ours, "bare", way="direct", prompts=slowly)
+    assert paused["calls"] == pytest.approx(at_once["calls"], rel=0.02)
+    assert paused["timers"] == pytest.approx(at_once["timers"], abs=0.2)
+    assert ours.clock["calls"] > 0
