@@ -47,7 +47,7 @@ class AiohttpTransport:
         return _AiohttpResponse(response, self._max_reply)
 
     async def aclose(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for session in (self._session, self._poolless):
             if session is not None:
                 await session.close()
@@ -78,11 +78,11 @@ class AiohttpTransport:
 
 
 class _Stale(aiohttp.ClientConnectionError):
-    """A connection that had been used before ended without a word: the server closed it while the request came."""
+    """Return whether a reused connection ended without a reply: the server closed it before the request arrived."""
 
 
 class _Answer(aiohttp.ClientResponse):
-    """Knows whether its connection was used before, for 1.4 us of CPU a request (a TraceConfig costs 12).
+    """Note whether the connection was used before, for 1.4 us of CPU a request (a TraceConfig costs 12).
 
     aiohttp by itself retries only what is idempotent, and a POST is not.
     """

@@ -210,24 +210,24 @@ class EventStream(Protocol):
     """An open stream. `read()` may be cancelled and called again; nothing is lost."""
 
     async def read(self) -> list[Event]:
-        """The next events, at least one; an empty list at the end. Raises BackendError."""
+        """Return the next events, at least one; an empty list at the end. Raises BackendError."""
 
     @property
     def done_seen(self) -> bool:
         """Whether the terminal `[DONE]` came."""
 
     def close(self) -> None:
-        """Ends the call now. The connection is kept only if the reply was read to its end."""
+        """End the call now. The connection is kept only if the reply was read to its end."""
 
 
 class Backend(Protocol):
     """One model endpoint."""
 
     async def complete(self, request: BackendRequest) -> Completion:
-        """The whole answer; raises BackendError."""
+        """Return the whole answer; raises BackendError."""
 
     async def stream(self, request: BackendRequest) -> EventStream:
-        """The answer as a stream, once its headers are here; raises BackendError."""
+        """Return the answer as a stream, once its headers are here; raises BackendError."""
 
     async def aclose(self) -> None: ...
 
@@ -240,13 +240,13 @@ class Response(Protocol):
     def header(self, name: str) -> str | None: ...
 
     async def read(self) -> bytes:
-        """The whole body; raises BackendError, InvalidReply when it is larger than the transport allows."""
+        """Return the whole body; raises BackendError, InvalidReply when it is larger than the transport allows."""
 
     async def chunk(self) -> bytes:
-        """The next bytes, as they come; b"" at the end. May be cancelled and called again. Raises BackendError."""
+        """Return the next bytes as they come, b"" at the end. A cancelled call loses nothing. Raises BackendError."""
 
     def close(self, *, end_is_due: bool = False) -> None:
-        """Gives the connection back if the body was read, and drops it otherwise.
+        """Give the connection back if the body was read, and drop it otherwise.
 
         With `end_is_due` only the end of the body is missing: it is awaited for a moment, in the background, so that
         the connection (and its TLS) can be used again.
@@ -257,7 +257,7 @@ class Transport(Protocol):
     """One method: a POST to the backend's endpoint."""
 
     async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
-        """The response, its body unread; raises BackendError.
+        """Return the response, its body unread; raises BackendError.
 
         `headers` is the same mapping at every call, unchanged, so that it can be encoded once; `traceparent` is the
         header of that name, left out where it is empty.

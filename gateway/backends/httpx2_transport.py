@@ -13,7 +13,7 @@ from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable,
 
 
 class Httpx2Transport:
-    """As AiohttpTransport, with HTTP/2 and proxies."""
+    """Do the same as AiohttpTransport, with HTTP/2 and proxies."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Httpx2Transport:
         return _Httpx2Response(response, self._max_reply)
 
     async def aclose(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for client in (self._client, self._poolless):
             if client is not None:
                 await client.aclose()
@@ -154,7 +154,7 @@ class _Httpx2Response:
                 await self._response.aclose()
 
     async def _abandon(self) -> None:
-        """Ends a read that nobody waits for any more, and takes note of how it went."""
+        """End a read that nobody waits for any more, and retrieve its result."""
         if (pending := self._pending) is not None:
             pending.cancel()
             await asyncio.wait([pending])

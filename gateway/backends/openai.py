@@ -90,7 +90,7 @@ class OpenAIBackend:
             response.close()
 
     async def aclose(self) -> None:
-        """Closes the transport."""
+        """Close the transport."""
         await self._transport.aclose()
 
     async def _send(self, request: BackendRequest, *, stream: bool) -> Response:
@@ -177,7 +177,7 @@ class _ServerSentEvents:
         return []
 
     def _event(self, data: bytes) -> Event:
-        """The event, as its bytes came unless something has to be mended. Raises InvalidReply."""
+        """Return the event; its bytes are unchanged unless something has to be corrected. Raises InvalidReply."""
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -215,7 +215,7 @@ class _ServerSentEvents:
 
 
 class _Replayed:
-    """A whole answer where a stream was asked for."""
+    """Present a whole answer that came in place of a stream as a stream."""
 
     def __init__(self, completion: Completion) -> None:
         self._events = [Event(orjson.dumps(chunk), chunk) for chunk in chunks_of(completion.value)]
@@ -226,11 +226,11 @@ class _Replayed:
         return events
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
-    """The whole answer out of a stream that nobody asked for."""
+    """Return the whole answer from a stream that came in place of JSON."""
     state = StreamState()
     state.collect()
     try:
@@ -248,7 +248,7 @@ async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
 
 
 def _completion(raw: bytes, model: str) -> Completion:
-    """The completion, with what it lacks filled in; its bytes stay as they came where it lacks nothing."""
+    """Return the completion with missing members filled in; its bytes stay unchanged if none is missing."""
     raw = raw.removeprefix(BYTE_ORDER_MARK)
     try:
         value = orjson.loads(raw)
@@ -276,7 +276,7 @@ def _is_choice(choice: object) -> bool:
 
 
 def _error_in_200(error: object, raw: bytes) -> BackendError:
-    """Its code, or its type, and never its message: that may quote the prompt, and ends up in spans.
+    """Return its code or its type, never its message: that may quote the prompt, and ends up in spans.
 
     As ContextExceeded it is what it would be with a status of its own, a 400.
     """
@@ -298,7 +298,7 @@ def _is_type(response: Response, expected: str) -> bool:
 
 
 async def _error_body(response: Response) -> bytes:
-    """The start of it, as far as it comes: the status has said the most."""
+    """Return as much of the start of the body as arrives; the status matters more."""
     body = b""
     with contextlib.suppress(BackendError, TimeoutError):
         async with asyncio.timeout(_ERROR_BODY_S):
@@ -308,7 +308,7 @@ async def _error_body(response: Response) -> bytes:
 
 
 def _retry_after(response: Response) -> float | None:
-    """Seconds asked for by `retry-after-ms` or `Retry-After` (a number or an HTTP date); None if neither is sane."""
+    """Return the seconds of `retry-after-ms` or `Retry-After` (a number or a date); None if neither is sane."""
     milliseconds = number_in(response.header("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

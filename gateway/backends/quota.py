@@ -66,7 +66,7 @@ _ALLOWANCES = (
 
 @dataclass(slots=True)
 class _Left:
-    """What was left at a moment, and how it comes back. Of most replies nobody needs to know, so it is read late."""
+    """Hold what was left of one limit at a moment, and how it comes back; parsed when needed, which is rare."""
 
     unit: Unit
     remaining: float
@@ -75,10 +75,10 @@ class _Left:
     full_in: str | None
     limit: str | None
     spent: float = 0.0
-    """By calls that went out since."""
+    """What calls that went out since have used."""
 
     def wait_s(self, need: float, now: float) -> float:
-        """How long until there is so much."""
+        """Return the seconds until there is so much."""
         if self.remaining - self.spent >= need:
             return 0.0
         comes_in_s = _seconds(self.full_in, self.heard_at_wall)
@@ -92,7 +92,7 @@ class _Left:
 
 
 class Quota:
-    """What one endpoint has left. The backend tells it of every reply, the endpoint asks it before each call."""
+    """Track what is left of an endpoint's rate limits, from the headers of its replies; read before each call."""
 
     __slots__ = ("_known", "_left", "_next", "_others", "_paused_until", "_wall", "tight")
 
@@ -107,7 +107,7 @@ class Quota:
         """Whether so little is left, as far as was heard, that `wait_s` must be asked."""
 
     def heard(self, header: Header, now: float) -> None:
-        """A reply came; `header` looks up one of its headers by name.
+        """Note the limits in a reply; `header` looks up one of its headers by name.
 
         Of an endpoint that sends none this costs one look-up (0.3 us): a different header is tried each time.
         """
@@ -118,14 +118,14 @@ class Quota:
         self._hear_all(header, now)
 
     def refused(self, header: Header, now: float) -> None:
-        """A reply that is no answer came: all headers are looked at, for one of them may say why."""
+        """Note the limits in an error reply: all headers are read, as one of them may give the reason."""
         found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
         self._known += found
         self._others = [allowance for allowance in self._others if allowance not in found]
         self._hear_all(header, now)
 
     def spent(self, tokens_in: int) -> None:
-        """A call went out: until a reply says better, there is less left by that."""
+        """Subtract a call that goes out, until a reply reports what is left."""
         if not self._left:
             return
         for left in self._left.values():
@@ -134,16 +134,16 @@ class Quota:
         self._weigh()
 
     def pause(self, seconds: float, now: float) -> None:
-        """A sibling worker has found that nothing is left for so long."""
+        """Note that nothing is left for so long, as a sibling worker reports."""
         self._paused_until = now + min(seconds, _LONGEST_WAIT_S)
         self.tight = True
 
     def wait_s(self, now: float, tokens_in: int = 0) -> float:
-        """Seconds until a call with a prompt of so many tokens may go out; 0 if it may now. A minute at most."""
+        """Return the seconds until a call with a prompt of so many tokens may go out, 0 if it may now; at most 60."""
         return max(self.own_wait_s(now, tokens_in), self._paused_until - now)
 
     def own_wait_s(self, now: float, tokens_in: int = 0) -> float:
-        """The same by what this worker's own replies said: what siblings said is not for us to tell them."""
+        """Return the same from this worker's own replies alone, for its siblings."""
         longest = 0.0
         for left in self._left.values():
             need = max(1, tokens_in) if left.unit == "tokens_in" else 1
@@ -181,7 +181,7 @@ class Quota:
 
 
 def _read_ietf(value: str, policy: str) -> tuple[float | None, str | None]:
-    """What remains and in how long it is reset, of the tightest of the items that count requests."""
+    """Return what remains and the seconds until it is reset, of the tightest of the items that count requests."""
     not_requests = {name for name, rest in _items(policy[:_LONGEST_VALUE]) if rest.get("qu", "requests") != "requests"}
     items = [
         (remaining, -reset, item["t"])
@@ -201,7 +201,7 @@ def _items(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _seconds(text: str | None, wall: float) -> float | None:
-    """Seconds from a moment on: of a number, a duration such as 1m30s or 20ms, or an RFC 3339 date."""
+    """Return the seconds from a moment on: of a number, a duration such as 1m30s or 20ms, or an RFC 3339 date."""
     if not text or len(text) > _LONGEST_VALUE:
         return None
     number = number_in(text)
@@ -217,7 +217,7 @@ def _seconds(text: str | None, wall: float) -> float | None:
 
 
 def number_in(text: str | None) -> float | None:
-    """The number that a header says; None for anything else, and for less than 0."""
+    """Return the number in a header; None for anything else, and for less than 0."""
     try:
         number = float(text or "")
     except ValueError:

@@ -11,7 +11,10 @@ _MAX_EVENT = 4 << 20
 
 
 class EventParser:
-    """Feeds on bytes cut anywhere; takes LF, CRLF and CR line ends, comments, and data with or without a space."""
+    """Parse server-sent events from bytes cut anywhere.
+
+    LF, CRLF and CR line ends are accepted, and comments, and data with or without a space before it.
+    """
 
     __slots__ = ("_after_cr", "_parts", "_size")
 
@@ -21,7 +24,7 @@ class EventParser:
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes, in order; raises InvalidReply for an event over 4 MiB."""
+        """Return the data of the events that `chunk` completes, in order. Raises InvalidReply for one over 4 MiB."""
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_lf(chunk)
         if self._parts:

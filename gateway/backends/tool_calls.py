@@ -29,7 +29,7 @@ class _Begun:
 
 
 class ToolCallDeltas:
-    """Mends the deltas of one stream, in order."""
+    """Fill in missing ids and indexes in the tool call deltas of one stream, in order."""
 
     __slots__ = ("_choices",)
 
@@ -37,7 +37,7 @@ class ToolCallDeltas:
         self._choices: dict[int, _Begun] = {}
 
     def mend(self, choices: Iterable[dict[str, Any]]) -> bool:
-        """Fills in what the choices of one chunk lack, in place; whether that has changed them."""
+        """Fill in, in place, what the choices of one chunk lack; return whether anything was missing."""
         changed = False
         for choice in choices:
             delta = choice.get("delta")

@@ -49,7 +49,7 @@ class JsonAnswer:
 
 @dataclass(slots=True)
 class AttemptResult:
-    """Say what became of one attempt: its outcome, and the answer if there is one."""
+    """Hold the result of one attempt: its outcome, and the answer if there is one."""
 
     attempt: Attempt
     outcome: AttemptOutcome
@@ -60,7 +60,7 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class Standing:
-    """Relate an attempt that is under way to the other attempts of its request."""
+    """Connect an attempt that is under way with the other attempts of its request."""
 
     rivals: Callable[[], list[Endpoint]]
     """Return the endpoints at which other attempts of the request are under way."""
@@ -80,7 +80,7 @@ async def try_attempt(
     before: Sequence[AttemptResult] = (),
     cosine: Cosine | None = None,
 ) -> AttemptResult:
-    """Make one attempt, after those `before`, and return what became of it.
+    """Make one attempt, after those `before`, and return its result.
 
     Only a cancellation comes out as an exception: the client has left, or another answer was quicker. `cosine` compares
     by meaning the samples that a policy may ask for.

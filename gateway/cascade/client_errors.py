@@ -1,4 +1,4 @@
-"""From how the cascade failed to what the client is told: one place that knows both trees of errors."""
+"""Turn the errors of a cascade that failed (BackendError) into the error that its client gets (ApiError)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 
 
 def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
-    """No attempt could be made at all. A client is told what the call that ejected the endpoint would have told it.
+    """Return the error of a request for which no attempt could be made.
 
-    As after attempts the last, strongest, tier decides.
+    It is what the call that ejected an endpoint would have given; of several tiers the last, strongest, one decides.
     """
     if not error.capable:
         return InvalidRequest(f"{_sentence(str(error))}", code="unsupported_value", param="messages")
@@ -62,10 +62,10 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
 
 
 def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float = 0.0) -> ApiError:
-    """Attempts were made, and none gave an answer; `errors` are theirs, in order. The last one decides; one that lasts
-    until somebody acts (a refused key, no quota) only if all are such, for else another try may be answered.
+    """Return the error after attempts that gave no answer; `errors` are theirs, in order, and the last one decides.
 
-    `full_s`: none was made, for the wait in line alone would have been so long.
+    One that lasts until somebody acts (a refused key, no quota) decides only if all are such: else another try may be
+    answered. `full_s`: no attempt was made, because the wait in the queue alone would have taken so many seconds.
     """
     if full_s and not errors:
         return Overloaded(_BUSY, headers=retry_after(full_s))
@@ -93,7 +93,7 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
 
 
 def _pause(seconds: float, *, overloaded: bool) -> ApiError:
-    """Every backend is to be left alone for a while: a 503 of theirs is a 503 of ours, and a 429 a 429."""
+    """Return the error when every backend asks for a pause: 503 if they answered with 503, else 429."""
     if overloaded:
         return Overloaded(_BUSY, headers=retry_after(seconds))
     return RateLimited("Every model that could answer asks for a pause.", headers=retry_after(seconds))
@@ -104,10 +104,10 @@ def _pause_s(error: BadStatus) -> float:
 
 
 def _refused(refusal: Refusal, status: int) -> ApiError:
-    """Nothing changes until somebody acts: SDKs are told not to try again, and never when they might."""
+    """Return the error of a refusal that lasts until somebody acts: it tells SDKs not to try again, and no time."""
     if refusal == "quota" and status == 429:
         return RateLimited(_OUT_OF_QUOTA, code="insufficient_quota", headers=_NO_RETRY)
-    # Our key, not the client's: a 401 would send it looking for a fault of its own.
+    # The refused key is the gateway's: a 401 would make the client doubt its own.
     message = _OUT_OF_QUOTA if refusal == "quota" else "The model's endpoint refused the gateway's own key."
     return UpstreamFailed(message, headers=_NO_RETRY)
 
@@ -123,7 +123,7 @@ def _status(error: BadStatus) -> ApiError:
 
 
 def _too_long(error: ContextExceeded) -> ApiError:
-    """The backend's own message, which has its count and its limit, under the code that clients look for."""
+    """Return the backend's own message, which has its count and its limit, under the code that clients look for."""
     message = error.told.get("message")
     ours = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
     said = message if isinstance(message, str) and message else ours
@@ -143,7 +143,7 @@ def _passed_through(error: BadStatus) -> ApiError:
 
 
 def _word(value: object) -> str | None:
-    """A code, a type or the path of a parameter, as text; anything longer is prose, and no place to copy it to."""
+    """Return a code, a type or the path of a parameter as text; None for a longer text, which may quote the prompt."""
     text = str(value) if isinstance(value, str | int) else ""
     return text if _WORD.fullmatch(text) else None
 

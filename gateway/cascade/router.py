@@ -1,4 +1,4 @@
-"""Step 8: how hard is the request, and which tiers should try, in which order."""
+"""Step 8: rate the request's difficulty, and decide which tiers try it, in which order."""
 
 from __future__ import annotations
 

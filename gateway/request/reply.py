@@ -28,11 +28,11 @@ class SharedAnswer(Protocol):
     """The key of the lease under which it was made, '' if there is none: the write deletes it."""
 
     def stored(self, *, written: bool) -> None:
-        """Hear, once, whether the answer is in the store and its lease gone."""
+        """Release the answer, once; `written`: it is in the store, and its lease deleted."""
 
 
 class AnswerEnd:
-    """The end of an answer that is shared. It may come after its own client has left, since others read it too."""
+    """Announce the end of a shared answer, which may come after its own client has left, as others read it too."""
 
     __slots__ = ("_then", "over", "shared", "write")
 
@@ -43,7 +43,7 @@ class AnswerEnd:
         self._then: Callable[[], None] | None = None
 
     def end(self, write: PendingWrite | None, shared: SharedAnswer | None = None) -> None:
-        """Note, once, what the ended answer leaves for the store."""
+        """End the answer, once: `write` is what it leaves for the store, `shared` what to release after that."""
         self.over, self.write, self.shared = True, write, shared
         if self._then is not None:
             self._then()
@@ -62,12 +62,12 @@ class Reply:
     write: PendingWrite | None = None
     extra: tuple[Header, ...] = ()
     stream: Source | None = None
-    """Where the events come from, if from something that is still talking: to be closed however the reply goes."""
+    """The source of the events, if they are still being made; it must be closed however the reply goes."""
     shared_end: AnswerEnd | None = None
-    """Set where other requests read this answer too: what it leaves is known at that end, not at this reply's."""
+    """Set if other requests read this answer too; its `write` is known at that end, not at this reply's."""
 
     def is_whole(self) -> bool:
-        """Return whether the answer came to its good end, as far as this reply has read it."""
+        """Return whether the answer is complete; for a stream, as far as this reply has read it."""
         return self.stream is None or self.stream.end == "done"
 
 

@@ -44,19 +44,19 @@ _CUT_OFF_S = 0.5
 
 
 class ChatCompletions:
-    """The endpoint, over one worker's steps."""
+    """Answer chat completions with one worker's steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
-        """Answer one request. It returns the coroutine: every coroutine between costs a call for each chunk sent."""
+        """Return the coroutine that answers one request; an `async def` here would cost a call for each chunk sent."""
         return _Exchange(self._steps, self._bodies, scope, receive, send).run()
 
 
 class _Exchange:
-    """One request and its reply."""
+    """Handle one request and its reply: steps 1 to 3, `pipeline.answer`, steps 10 and 11."""
 
     def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
         self._steps = steps
@@ -68,10 +68,10 @@ class _Exchange:
         self._started = False
         self._events_open = False
         """Whether the head of a stream is out and its end is not: an error can only be an event then."""
-        self._counted = False
-        """Whether the client asked for its stream's totals."""
+        self._null_usage = False
+        """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
         self._client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
-        self._alive: EarlyHead | None = None
+        self._early_head: EarlyHead | None = None
         trace_id, parent_id = parse_traceparent(self._headers.get(b"traceparent")) or (0, 0)
         self.trace = Trace(names.REQUEST, trace_id, parent_id)
         self.ledger = Ledger(request_id_of(self._headers))
@@ -110,8 +110,8 @@ class _Exchange:
     def _close(self) -> None:
         """Note the request's times, after the last byte."""
         self._client.unwatch()
-        if self._alive is not None:
-            self._alive.abandon()
+        if self._early_head is not None:
+            self._early_head.abandon()
         ledger, root = self.ledger, self.trace.root
         root.end(ledger.error)
         ledger.total_ms = root.seconds * 1000
@@ -128,13 +128,13 @@ class _Exchange:
         raw = await read_body(self._receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
         body, large = await self._bodies.read(raw)
         self.ledger.requested_model = body["model"]
-        self._counted = wants_usage(body)
+        self._null_usage = wants_usage(body)
         request = build_context(steps, headers, body, self.trace, self.ledger, self._client, large=large)
         if request.features.stream and request.policy.escalate.stream.alive != "none":
-            self._alive = EarlyHead(request, self._send)
-            self._alive.begin()
+            self._early_head = EarlyHead(request, self._send)
+            self._early_head.begin()
         reply = await answer(request, steps)
-        if self._client.absent:  # it was made for others who wait for it
+        if self._client.absent:  # it left, and the answer was made for followers
             self._reply = reply
             if reply.stream is not None:
                 reply.stream.close()
@@ -153,17 +153,17 @@ class _Exchange:
         self.ledger.status = 200
         headers = self._explained()
         headers += reply.extra
-        send, counted = self._send, self._counted
+        send, null_usage = self._send, self._null_usage
         try:
-            if self._alive is not None and await self._alive.stopped():
-                events = self._alive.events(events, reply.extra)
+            if self._early_head is not None and await self._early_head.stopped():
+                events = self._early_head.events(events, reply.extra)
             else:
                 await start_events(send, headers)
             self._started = self._events_open = True
             self.ledger.ttft_ms = self.trace.root.seconds * 1000
             async with contextlib.aclosing(events):
                 async for event in events:
-                    sent = with_null_usage(event) if counted else event
+                    sent = with_null_usage(event) if null_usage else event
                     await send({"type": "http.response.body", "body": sent, "more_body": True})
             if reply.stream is not None and reply.stream.end != "done":
                 self.ledger.error = reply.stream.end
@@ -188,16 +188,16 @@ class _Exchange:
         if self._client.absent:
             self._client_left()
             return
-        self._client.unwatch()  # whoever leaves now misses an error, and is not to cancel what tells it
+        self._client.unwatch()  # a client that leaves now must not cancel the error reply
         self.ledger.error = error.code or error.type
         if self._events_open:
             self._events_open = False
             await self._send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\n"})
         if self._started:
             return
-        if self._alive is not None and await self._alive.stopped():
+        if self._early_head is not None and await self._early_head.stopped():
             self.ledger.status = 200
-            await self._alive.fail(error)
+            await self._early_head.fail(error)
             return
         self.ledger.status = error.status
         before_end = partial(linger, self._receive) if isinstance(error, RequestTooLarge) else None
@@ -205,7 +205,7 @@ class _Exchange:
         await send_error(self._send, error, self._explained(), before_end)
 
     async def _cut_off(self) -> None:
-        """The gateway stops, and the time that this request had to end is over: its client is told, if it listens."""
+        """Tell the client, within half a second, that the gateway stops and its request had no more time to end."""
         error = Draining("The gateway is stopping. Send the request again.", headers=retry_after(1))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
