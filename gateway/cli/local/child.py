@@ -5,14 +5,21 @@
 An outage is reported when it begins and when it ends, and not at the attempts in between. When a child fails
 `QUICK_FAILURES` times in a row, the last lines of its log are shown, and it is restarted at growing intervals; if it is
 vital and was never ready, the supervisor ends instead.
+
+Children write to files, so that a slow terminal cannot block them. They end with their parent, so that `kill -9` of the
+supervisor leaves no process running: on Linux the kernel does it (PR_SET_PDEATHSIG); elsewhere only children that check
+for their parent themselves end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import shutil
 import signal
+import sys
 import time
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,9 +28,57 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gateway.cli.local import CannotStart
-from gateway.cli.local.logs import rotate, tail
-from gateway.cli.local.parent import death_signal
 from gateway.exit_codes import Exit
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def death_signal(number: signal.Signals) -> Callable[[], None] | None:
+    """Return a `preexec_fn` that makes the kernel signal the child when its parent ends; None if not on Linux."""
+    if sys.platform != "linux":
+        return None
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here, because loading is unsafe after the fork
+
+    def set_death_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # the parent ended between the fork and the call above
+            os._exit(1)
+
+    return set_death_signal
+
+
+MAX_LOG_BYTES = 8 << 20
+_TAIL_BYTES = 16 << 10
+
+
+def rotate(log: Path) -> int:
+    """Copy a log of more than 8 MiB to `NAME.1` and empty it; return its size after that, in bytes.
+
+    The file is emptied in place, because the child has it open for appending. Never raises: a child must not be stopped
+    for a problem with its log.
+    """
+    size = 0
+    with contextlib.suppress(OSError):
+        size = log.stat().st_size
+        if size > MAX_LOG_BYTES:
+            with contextlib.suppress(OSError):  # on a full disk the old text is dropped
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
+            size = 0
+    return size
+
+
+def tail(log: Path, start: int, lines: int = 12) -> list[str]:
+    """Return the last `lines` non-blank lines written after byte `start`; none if the log cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(start, log.stat().st_size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
 
 QUICK_FAILURES = 5
 STABLE_S = 10.0

@@ -11,8 +11,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.cli.local.child import Child, ChildSpec, Say
-from gateway.cli.local.logs import rotate
+from gateway.cli.local.child import Child, ChildSpec, Say, rotate
 from gateway.exit_codes import Exit
 
 PROGRESS_EVERY_S = 5.0
