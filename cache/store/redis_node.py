@@ -19,42 +19,23 @@ A cluster node's redirection for another node's keys is no failure but a reply, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import hiredis
+from redis import exceptions as errors
+from redis._parsers.base import BaseParser
+from redis.asyncio.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
 from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, StoreBreaker, WirePool
 from cache.store.deadline import Deadline
-
-
-@contextlib.contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """Make imports of a package fail inside the block, unless it is imported already."""
-    absent = package not in sys.modules
-    if absent:
-        sys.modules[package] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if absent:
-            del sys.modules[package]
-
-
-# redis-py imports OpenTelemetry's SDK where it is installed, for metrics that are off: a twentieth of a start.
-with _hidden("opentelemetry"):
-    from redis import exceptions as errors
-    from redis._parsers.base import BaseParser
-    from redis.asyncio.connection import AbstractConnection, ConnectionPool, UnixDomainSocketConnection, parse_url
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
 
 SOCKET_S = 0.05
 READ_S = 0.02
