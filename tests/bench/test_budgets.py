@@ -63,6 +63,6 @@ def test_counts_do_not_depend_on_the_time_that_requests_take(tmp_path: Path) -> 
         count_requests(ours, "bare", way="direct")  # what happens once has happened
         at_once = count_requests(ours, "bare", way="direct")
         paused = count_requests(ours, "bare", way="direct", prompts=slowly)
-    assert paused["calls"] == pytest.approx(at_once["calls"], rel=0.02)
+    assert paused["calls"] == pytest.approx(at_once["calls"], rel=0.05)
     assert paused["timers"] == pytest.approx(at_once["timers"], abs=0.2)
     assert ours.clock["calls"] > 0
