@@ -143,9 +143,11 @@ class LiveStream:
         self._broken = broken
         call.close(broken, broken.error_type)
         continued = None
+        self._watchdog.stop()  # the client cannot stall while there is nothing for it to read
         if self._successor is not None and self._first_call is None and not state.finished:
             continued = await self._successor.take_over(broken, self._attempt, call)
         if continued is None:
+            self._watchdog = self._watch()  # the client has yet to read the error event
             self.end = broken.error_type
             return None
         settle(request.ledger, continued.number)
@@ -153,7 +155,6 @@ class LiveStream:
         self._first_call, self._continued_by = call, continued.tier
         self._call, self._state = continued.call, continued.call.state
         self._broken = None
-        self._watchdog.stop()
         self._watchdog = self._watch()
         return continued.events
 

@@ -29,6 +29,7 @@ from routing.cascade import Attempt
 from routing.features import features_of
 from tests.support.raw_upstream import raw_upstream
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream
+from tests.support.wait import eventually
 
 LONG = "one two three four five six seven eight"
 RULES: dict[str, Any] = {
@@ -475,4 +476,17 @@ async def test_a_client_that_does_not_read_holds_no_slot(begin: Begin, upstream:
     assert run.request.client.gone
     assert run.hop.attributes[names.STREAM_END] == "client_cancel"
     await events.aclose()
+    stream.close()
+
+
+async def test_a_client_that_does_not_read_the_error_event_is_dropped(begin: Begin, upstream: Upstream) -> None:
+    """The stall limit holds after a stream has broken off, too: its last event may be the one that is not read."""
+    upstream.default = Reply(text=LONG, fault=Fault.HANG_MID_STREAM, fault_after=5)
+    run = begin(idle="50ms")
+    run.request.client.stall_s = 0.2
+    stream = await run.committed(judged=False)
+    async for data in stream.events():
+        if data.startswith(b'data: {"error"'):
+            await eventually(lambda: run.request.client.gone, 5, "the drop")
+    assert run.request.client.gone
     stream.close()
