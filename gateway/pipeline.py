@@ -41,7 +41,7 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
             return shared.reply
         vector = await steps.embedder.vector_for(request, plan)  # 6
         early = steps.cascade.speculate(request, plan, vector, steps.router)  # an attempt beside the lookup, by policy
-        if hit := await steps.semantic_cache.find(request, plan, vector, early):  # 7
+        if hit := await steps.semantic_cache.find(request, plan, vector, early):  # 7; a hit or an error ends `early`
             return shared.publish(replay(request, hit), hit)
         if request.options.cache.only_if_cached:
             raise CacheOnlyMiss("There is no stored answer to this request.")

@@ -274,7 +274,7 @@ _draining: set[asyncio.Task[None]] = set()
 
 
 def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
-    """Run `to_end` for at most 100 ms; calls `otherwise` if the end does not come."""
+    """Run `to_end` for at most 100 ms; call `otherwise` if the end does not come."""
     task = asyncio.create_task(_drain(to_end, otherwise))
     # The event loop holds tasks weakly; this set keeps them until they are done.
     _draining.add(task)
