@@ -184,8 +184,11 @@ class Publisher:
         self._pack = pack
         self._flight = flight
         self._wanted: dict[str, float] = {}
-        # Subscribe now: the flight's only other reader may leave before the task has begun.
-        self.task = asyncio.create_task(self._run(flight.subscribe()), name="tierline.flights.publish")
+        # Subscribe now: the flight's only other reader may leave before the task has begun. Nor does a task that is
+        # cancelled before it has begun run its `finally`, so the subscription is left in a callback.
+        subscription = flight.subscribe()
+        self.task = asyncio.create_task(self._run(subscription), name="tierline.flights.publish")
+        self.task.add_done_callback(lambda _: subscription.leave())
 
     def wanted(self, who: str) -> None:
         """Add a subscriber, or note that it still reads."""
@@ -206,8 +209,6 @@ class Publisher:
             await self._publish(subscription)
         except (StoreUnavailable, asyncio.CancelledError):
             return
-        finally:
-            subscription.leave()
 
     async def _publish(self, subscription: Subscription) -> None:
         flight = self._flight
