@@ -4,7 +4,8 @@ A scope has two keys besides its entries: a hash from each entry's digest to its
 digest of the original, with the sum of all bytes under ''; and a sorted set of the digests by time of creation. One
 script writes an entry and both: if the scope then exceeds its limit of entries or bytes, the oldest are deleted until
 it fits (at most 100 at a time), so that a tenant that fills its scope evicts only its own entries (S16). Expired
-entries are removed in the same way, so the counts are exact except for entries that the server itself evicted.
+entries are removed in the same way, so the counts are exact except for entries that the server itself evicted. A copy
+is not written once its original is gone, since that may have been purged while the copy was on its way.
 All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
 """
 
@@ -32,6 +33,7 @@ end
 _PUT: Final = (
     _STRIKE
     + b"""
+if ARGV[5] ~= '' and redis.call('EXISTS', prefix .. ARGV[5]) == 0 then return 0 end
 local ttl, size = tonumber(ARGV[3]), #ARGV[2]
 local record = redis.call('HGET', KEYS[2], ARGV[1])
 local before = record and tonumber(string.match(record, '^%d+')) or 0

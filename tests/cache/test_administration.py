@@ -330,6 +330,23 @@ async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: ResponseCac
     assert await cache.wrong(fresh.entry_id, tenant, "chat", fresh.entry.created_at) is not None
 
 
+async def test_a_copy_that_is_on_its_way_when_its_original_is_removed_is_not_stored(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
+    """A client may call a hit wrong at once; the copies of a moment are stored together, a moment later."""
+    await keep(cache, planned(cache, ITALY, tenant), answer("Rome."), vector())
+    plan = planned(cache, SAME, tenant)
+    assert (await answered(lambda: cache.semantic(plan, vector()))).hit is not None
+    copies, cache._copies = cache._copies, []
+    (mine,) = await admin.scopes("chat", {f"tenant:{tenant}"})
+    original = (await exact(cache, ITALY, tenant)).hit
+    assert original is not None
+    assert await admin.remove(original.entry_id, [mine]) is not None
+    await cache._store.ask(copies, 5.0)
+    assert not await hit(cache, SAME, tenant)
+    assert [one for one in await admin.stats() if one.scope == mine.scope] == []
+
+
 async def test_a_hit_by_meaning_and_its_copy_know_their_score(cache: ResponseCache, tenant: str) -> None:
     """So that who calls either wrong is heard at that score; an answer to the very question has none."""
     await keep(cache, planned(cache, ITALY, tenant), answer(), vector())
