@@ -257,7 +257,14 @@ class ResponseCache:
     def _store_copies(self) -> None:
         copies, self._copies = self._copies, []
         if copies:
-            self._later(self._store.apply(copies))
+            self._later(self._stored(copies))
+
+    async def _stored(self, copies: Sequence[Operation]) -> None:
+        try:
+            await self._store.apply(copies)
+        except StoreUnavailable:
+            self._keeper.registry.forget()
+            raise
 
     async def wrong(self, entry_id: str, tenant: str, surface: str, created_at: float | None = None) -> Found | None:
         """Delete an entry that was wrongly served to a tenant of this surface; return it, or None if it is gone.

@@ -235,6 +235,28 @@ async def test_a_broken_vector_costs_only_the_semantic_cache(
     assert len(cache.index) == 0
 
 
+async def test_a_copy_that_the_store_did_not_take_has_registered_no_scope(
+    cache: ResponseCache, store: RedisStore, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that lists its scope for purges went with it: the next write sends it again."""
+    plan = cache.plan(body(ITALY), policy(), tenant, FACTS)
+    assert (await cache.write(plan, answer(), vector())).stored
+    assert plan.scope is not None
+    registry = cache._keeper.registry
+    registry.forget()
+
+    async def lost(_: object) -> None:
+        raise StoreUnavailable("lost")
+
+    monkeypatch.setattr(store, "apply", lost)
+    asked = cache.plan(body(SAME), policy(), tenant, FACTS)
+    assert (await cache.semantic(asked, vector())).outcome == "hit"
+    assert registry.enter(plan.scope, 1.0) == ()
+    cache._store_copies()
+    await asyncio.gather(*cache._chores)
+    assert registry.enter(plan.scope, 1.0) != ()
+
+
 async def test_too_much_to_do_later_is_dropped(cache: ResponseCache, store: RedisStore, tenant: str) -> None:
     """Nothing said to the store afterwards can pile up without end, nor can its failing be heard."""
     begun: list[str] = []
