@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -21,11 +21,16 @@ def add_command(
     description: str = "",
     examples: str = "",
     usage: str | None = None,
+    parents: Sequence[argparse.ArgumentParser] = (),
 ) -> argparse.ArgumentParser:
-    """Add a command to the command line: `summary` stands in the list of commands, `examples` end its own help."""
+    """Add a command to the command line: `summary` stands in the list of commands, `examples` end its own help.
+
+    It has the options of its `parents` besides its own.
+    """
     return subparsers.add_parser(
         name,
         usage=usage,
+        parents=parents,
         help=summary,
         description=description or summary,
         epilog=examples,

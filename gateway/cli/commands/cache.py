@@ -20,6 +20,7 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._cache_tables import draw_entry, draw_stats, size
+from gateway.cli.commands._flags import Subparsers, add_command
 from gateway.cli.commands._store import add_store_flags, gateway_url, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
@@ -40,23 +41,50 @@ again. An answer that was being generated during the purge reaches only requests
 answer is stored, and can be purged as an entry, a moment after its reply. Exit code 2: there is no such entry, or the
 store does not answer."""
 
+_STATS = """examples:
+  tierline cache stats                              show what the store of `tierline up` holds
+  tierline cache stats --store redis://10.0.0.5:6379 --gateway http://10.0.0.7:8787
+                                                    show another store, and the lookups of another gateway
+  tierline cache stats --json | jq '.scopes[] | select(.entries > 1000)'
+
+A scope is what one surface has stored for one tenant or team. Lookups are counted since the gateway started."""
+
+_SHOW = """examples:
+  tierline cache show 9f2c41d07a55                  show its question, its answer, who owns it and when it expires
+  tierline cache show 9f2c41d07a55 --json | jq -r .answer
+
+A reply from the cache names its entry in the header x-tierline-cache-entry, a trace in the step of the lookup."""
+
+_PURGE = """examples:
+  tierline cache purge --surface chat               purge all answers of chat, of all tenants
+  tierline cache purge --surface chat --tenant acme purge those of one tenant
+  tierline cache purge --tag doc:42                 purge the answers tagged doc:42, of all surfaces
+  tierline cache purge --entry 9f2c41d07a55         purge one wrong answer"""
+
 _TIMEOUT_S = 2.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `cache` to the command line."""
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `cache` and its subcommands to the command line."""
+    parser = add_command(
+        subparsers,
         "cache",
-        help="show and purge cached answers",
-        description="Show what the cache holds, and purge the answers of a surface, those with a tag, or one entry.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "show and purge cached answers",
+        "Show what the cache holds, and purge the answers of a surface, those with a tag, or one entry.",
+        _EXAMPLES,
     )
     where = argparse.ArgumentParser(add_help=False)
     add_store_flags(where)
     where.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     what = parser.add_subparsers(dest="what", required=True, metavar="stats | show | purge")
-    stats = what.add_parser("stats", parents=[where], help="show how much each surface and tenant has stored")
+    stats = add_command(
+        what,
+        "stats",
+        "show how much each surface and tenant has stored",
+        "Show how much each surface and tenant has stored, and the index and lookups of a running gateway.",
+        _STATS,
+        parents=[where],
+    )
     stats.add_argument(
         "--gateway", metavar="URL", help="the gateway whose lookups to show (default: that of `tierline up`)"
     )
@@ -64,12 +92,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--key-env",
         metavar="VAR",
         default="TIERLINE_ADMIN_KEY",
-        help="the environment variable with the gateway's admin key, needed if it has tenants "
-        "(default: TIERLINE_ADMIN_KEY)",
+        help="the variable with the gateway's admin key, needed if it has tenants (default: TIERLINE_ADMIN_KEY)",
     )
-    show = what.add_parser("show", parents=[where], help="show one entry")
+    show = add_command(
+        what, "show", "show one entry", "Show one entry, with its question and answer.", _SHOW, parents=[where]
+    )
     show.add_argument("entry", type=_entry_id, metavar="ID", help="the entry's id, as in replies and traces")
-    purge = what.add_parser("purge", parents=[where], help="purge answers")
+    purge = add_command(
+        what,
+        "purge",
+        "purge answers",
+        "Purge the answers of a surface, those with a tag, or one entry, without asking for confirmation.",
+        _PURGE,
+        parents=[where],
+    )
     purge.add_argument(
         "--surface", type=_name, metavar="NAME", help="purge this surface's answers; alone or with --tag"
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import whole
+from gateway.cli.commands._flags import Subparsers, add_command, whole
 from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
@@ -28,26 +28,41 @@ _EXAMPLES = """examples:
                                           print its cost, tier and times as JSON
 """
 
+_LAST = """examples:
+  tierline trace last                     draw the latest request
+  tierline trace last -n 3                draw the latest three
+  tierline trace last --json | jq .ledger.cost_usd"""
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `trace` to the command line."""
-    parser = subparsers.add_parser(
+_LIST = """examples:
+  tierline trace list                     list the latest 20 requests: when, which surface and tier, how long, its id
+  tierline trace list -n 10000 --json > ledger.jsonl
+                                          write all that the store keeps by default to a file"""
+
+_SHOW = """examples:
+  tierline trace show 0198a1b2c3d4        draw the request with that x-request-id
+  tierline trace show 0198a1b2c3d4 --json | jq .ledger.calls
+                                          print what each backend call took and cost as JSON"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `trace` and its subcommands to the command line."""
+    parser = add_command(
+        subparsers,
         "trace",
-        help="show the steps of recorded requests, with times and reasons",
-        description="Show recorded requests: every hop (cache lookup, routing, attempt ...), how long it took, and why "
+        "show the steps of recorded requests, with times and reasons",
+        "Show recorded requests: every hop (cache lookup, routing, attempt ...), how long it took, and why "
         "it ended as it did.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        _EXAMPLES,
     )
     where = argparse.ArgumentParser(add_help=False)
     add_store_flags(where)
     where.add_argument("--json", action="store_true", help="print the records as stored, one JSON object a line")
     what = parser.add_subparsers(dest="what", required=True, metavar="last | list | show")
-    last = what.add_parser("last", parents=[where], help="draw the latest request")
+    last = add_command(what, "last", "draw the latest request", "Draw the latest requests.", _LAST, parents=[where])
     last.add_argument("-n", type=whole(1), default=1, metavar="N", help="number of requests (default: 1)")
-    several = what.add_parser("list", parents=[where], help="list the latest requests, one line each")
+    several = add_command(what, "list", "list the latest requests, one line each", examples=_LIST, parents=[where])
     several.add_argument("-n", type=whole(1), default=20, metavar="N", help="number of requests (default: 20)")
-    show = what.add_parser("show", parents=[where], help="draw one request")
+    show = add_command(what, "show", "draw one request", examples=_SHOW, parents=[where])
     show.add_argument("request_id", metavar="REQUEST_ID", help="the x-request-id of its reply")
     parser.set_defaults(run=run)
 

@@ -47,8 +47,8 @@ _EXAMPLES = """examples:
 A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}, as `tierline
 collect` writes them. Each data set is treated as a kind of task and gets heads of its own. To use the result, set
 `classifier:` in the config to the folder. The command prints APGR by cross-validation, which `tierline eval route`
-explains and gives
-with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request does not have."""
+explains and gives with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request
+does not have."""
 
 _CONFIDENCE = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -150,3 +152,19 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert check.stderr.read() == b""
     check.stderr.close()
     assert check.wait(timeout=60) == 2
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: one for action in actions for name, one in action.choices.items()}
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each command and subcommand: no line is longer than 120 characters where the terminal is that wide."""
+    monkeypatch.setenv("COLUMNS", "122")
+    parser = cli._parser(name, import_module(COMMANDS[name].module) if name else None)
+    own = _subcommands(parser)[name] if name else parser
+    texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
+    assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
+    assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []
