@@ -121,8 +121,10 @@ _SPECIAL: Final = ("<s>", "</s>", "<unk>")
 _MOST_WORDS: Final = 32_768
 """Maximum number of words whose tokens are kept: about 6 MB."""
 _LONGEST_WORD: Final = 32
+"""Maximum characters, the space before it included, of a word whose tokens are kept."""
 _UNREAD: Final[list[int]] = []
 _MOST_ONES: Final = 1_024
+"""Number of tokens up to which a text's vectors are added by one array of ones that is kept."""
 _WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
 _EXPONENT_OFFSET: Final = np.float32(2.0**112)
 """What a float16's exponent lacks when its bits stand in a float32: the biases differ by 112."""
