@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cache.planning.plan import CachePlan
 from cache.semantic.decision import Decide
+from offline.measures.intervals import wilson
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -23,7 +24,6 @@ Floats = NDArray[np.float64]
 NEVER = -math.inf
 SAME_REQUEST = math.inf
 _DIGITS = 6
-_Z = 1.959963984540054  # standard errors of a central 95% interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,10 @@ class ServedPairs:
 
 
 def share(count: int, n: int) -> Figure:
-    """Return `count` of `n` with the score interval (Wilson 1927), which is valid for rare events and few cases."""
+    """Return `count` of `n` cases with its score interval."""
     if n == 0:
         return Figure(None, 0.0, 1.0, 0)
-    rate, z2 = count / n, _Z * _Z
-    middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
-    lo = 0.0 if count == 0 else middle - half
-    hi = 1.0 if count == n else middle + half
-    return Figure(rate, lo, hi, n)
+    return Figure(count / n, *wilson(count / n, n), n)
 
 
 def served_of(out: Flags, same: Flags) -> ServedPairs:

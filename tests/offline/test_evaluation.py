@@ -10,6 +10,7 @@ from offline.evaluation.robustness import Assessed, best, cuts
 from offline.measures import parts
 from offline.measures.curves import Blocks, Curve, Floats
 from offline.measures.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
+from offline.measures.intervals import wilson
 from offline.measures.metrics import apgr, bounds, by_length, by_table, calibration_error
 from offline.progress import silent
 
@@ -241,3 +242,14 @@ def test_a_cut_that_starves_a_tier_is_not_the_best_one() -> None:
     scores = np.ones((200, 2))
     scores[:5] = 0.1
     assert best(cuts(Assessed(scores, np.ones((200, 2), bool)), 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "ends"),
+    [(81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)), (29, 29, (0.8830, 1.0))],
+)
+def test_the_interval_of_a_share_is_wilsons(right: int, of: int, ends: tuple[float, float]) -> None:
+    """The examples of table I of Newcombe (Statistics in Medicine 17, 1998), method 3; both extremes are exact."""
+    low, high = wilson(right / of, of)
+    assert (low, high) == pytest.approx(ends, abs=6e-5)
+    assert (low == 0) == (right == 0) and (high == 1) == (right == of)

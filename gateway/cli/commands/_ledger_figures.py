@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from offline.measures.intervals import wilson
+
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
 Figures = dict[str, Any]
 
-_Z95: Final = 1.959964
 # Objectives over many requests, which a single slower request does not miss.
 _OF_MANY: Final = ("_p50", "_p95")
 _SERVER_ERROR: Final = 500
@@ -52,15 +53,8 @@ def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
     This is Newcombe's hybrid score interval (method 10 of Statistics in Medicine 17, 873-890, 1998). It is nearly exact
     for values of 0 and 1, and too wide for values in between.
     """
-    (p_low, p_high), (q_low, q_high) = _wilson(p, n), _wilson(q, m)
+    (p_low, p_high), (q_low, q_high) = wilson(p, n), wilson(q, m)
     return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
-
-
-def _wilson(share: float, n: int) -> tuple[float, float]:
-    z2 = _Z95**2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return middle - half, middle + half
 
 
 def _paths(rows: Sequence[Ledger]) -> dict[str, Figures]:
