@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -134,7 +135,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
                     yield f"{path}:{number}", line
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    except EOFError as error:
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: {error}") from None
 
 

@@ -182,6 +182,17 @@ def test_rows_are_read_plain_and_gzipped(tmp_path: Path) -> None:
     assert read_rows(wrapped)[0].prompt == "a\nb"
 
 
+def test_a_damaged_gzipped_file_is_named(tmp_path: Path) -> None:
+    """One that ends too early, and one with other bytes in its middle."""
+    packed = gzip.compress(SAMPLE.read_bytes())
+    cut, changed = tmp_path / "cut.jsonl.gz", tmp_path / "changed.jsonl.gz"
+    cut.write_bytes(packed[:-20])
+    changed.write_bytes(packed[:20] + bytes(100) + packed[120:])
+    for file in (cut, changed):
+        with pytest.raises(DataError, match=file.name):
+            read_rows(file)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
