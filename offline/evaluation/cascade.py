@@ -18,6 +18,7 @@ from offline.measures.figures import Draw, Method, Outcomes
 from offline.measures.metrics import bounds, by_length, by_table
 from offline.progress import OnProgress
 from offline.report import Report
+from routing.confidence.head import PREFIXES
 from routing.embedding.embedder import Vectors, load_embedder
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 DRAWS = 5
 """Number of times that the labels of `calibration` are drawn."""
-PREFIXES = (8, 16, 24, 48)
-"""Numbers of first tokens by which answers are judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -309,13 +310,14 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _evaluate_cache(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    return evaluate_cache(options_of(CacheOptions, args), _conversation, on_progress)
+    conversation = partial(_conversation, ChatBodies(Limits()))
+    return evaluate_cache(options_of(CacheOptions, args), conversation, on_progress)
 
 
-def _conversation(messages: list[Any]) -> tuple[dict[str, Any], ...]:
+def _conversation(bodies: ChatBodies, messages: list[Any]) -> tuple[dict[str, Any], ...]:
     """Return the messages as the gateway would accept them in a request. Raises ValueError."""
     try:
-        return tuple(ChatBodies(Limits()).parse(orjson.dumps({"model": "m", "messages": messages}))["messages"])
+        return tuple(bodies.parse(orjson.dumps({"model": "m", "messages": messages}))["messages"])
     except InvalidRequest as error:
         raise ValueError(error.message) from None
     except orjson.JSONEncodeError as error:
