@@ -1,4 +1,4 @@
-"""How many tokens a request takes, by the kinds of its bytes."""
+"""The tokens of a request, estimated and bounded by the kinds of its bytes."""
 
 from __future__ import annotations
 
