@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ class Report:
     """A result. `values` is the JSON object; `lines` are what people read: text and tables, '' for an empty line.
 
     `notes` are printed below, as a list; with --json on stderr, unless `values` holds them. `done` says what was
-    written where, in lines that are never wrapped.
+    written where, in lines that are never wrapped. `draw_picture`, None without one, is called after the report is
+    printed, so that a file that cannot be written costs no figure.
     """
 
     values: Mapping[str, Any]
@@ -32,6 +33,7 @@ class Report:
     title: str = ""
     done: Sequence[str] = ()
     width: int = WIDTH
+    draw_picture: Callable[[], None] | None = None
 
 
 def show(report: Report, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,9 +55,9 @@ class _Table:
 
 
 def evaluate_cascade(options: CascadeOptions, on_progress: OnProgress) -> Report:
-    """Judge every answer of the small model by every method, and return the figures of each method.
+    """Judge every answer of the small model by every method, and return the figures, with a picture if one is wanted.
 
-    Draw them if a picture is wanted. Raises DataError, LibraryMissing, EmbedderUnavailable, OSError.
+    Raises DataError, LibraryMissing, EmbedderUnavailable, OSError.
     """
     options.require_libraries()
     if options.group_out and (options.fit or options.calibration):
@@ -74,9 +75,10 @@ def evaluate_cascade(options: CascadeOptions, on_progress: OnProgress) -> Report
     title = f"{named(data)}; {_how(options)}"
     facts = {**_facts(options, draws, others), "embedding": embedder.name, "seed": options.seed}
     report = report_on(title, data, draws, facts, _notes(options), on_progress, prefixes)
-    if options.plot:
-        draw_picture(options.plot, title, Outcomes.of(data.examples), draws, options.seed)
-    return report
+    if options.plot is None:
+        return report
+    outcomes = Outcomes.of(data.examples)
+    return replace(report, draw_picture=partial(draw_picture, options.plot, title, outcomes, draws, options.seed))
 
 
 def _tabulated(examples: list[Example], embedder: Remembered) -> _Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class _Tested:
 
 
 def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
-    """Score every prompt by every method, and return the figures of each method; draw them if a picture is wanted.
+    """Score every prompt by every method, and return the figures of each method, with a picture if one is wanted.
 
     Raises DataError, LibraryMissing, ArtefactError, EmbedderUnavailable, OSError.
     """
@@ -62,9 +63,9 @@ def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
     title = f"{named(data)}; {tested.title}"
     facts = {**tested.facts, "seed": options.seed}
     report = report_on(title, data, [draw], facts, tested.notes, on_progress)
-    if options.plot:
-        draw_picture(options.plot, title, outcomes, [draw], options.seed)
-    return report
+    if options.plot is None:
+        return report
+    return replace(report, draw_picture=partial(draw_picture, options.plot, title, outcomes, [draw], options.seed))
 
 
 def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on_progress: OnProgress) -> _Tested:

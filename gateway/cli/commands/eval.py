@@ -152,6 +152,11 @@ def run(args: argparse.Namespace) -> int:
     except _FAILURES as error:
         raise CommandError(str(error)) from None
     show(report, as_json=args.json)
+    if report.draw_picture is not None:
+        try:
+            report.draw_picture()
+        except OSError as error:
+            raise CommandError(f"the picture cannot be written: {error}") from None
     return Exit.OK
 
 

@@ -227,6 +227,19 @@ def test_the_picture_is_a_png(capsys: pytest.CaptureFixture[str], answers: Path,
         assert picture.stat().st_size > 20_000
 
 
+@pytest.mark.parametrize("command", [("route", "--artefact", "static"), ("cascade", "--calibration", "60")])
+def test_a_picture_that_cannot_be_written_costs_no_figures(
+    capsys: pytest.CaptureFixture[str], answers: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """They took minutes, and are printed before it is drawn."""
+    pytest.importorskip("matplotlib", reason="the train extra is not installed")
+    nowhere = tmp_path / "nowhere" / "curve.png"
+    assert main(["eval", *command, "--data", str(answers), "--plot", str(nowhere)]) == 2
+    captured = capsys.readouterr()
+    assert "APGR" in captured.out
+    assert "the picture cannot be written" in captured.err and str(nowhere) in captured.err
+
+
 def test_a_picture_without_matplotlib_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
