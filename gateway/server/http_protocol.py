@@ -233,15 +233,16 @@ class HttpProtocol(HttpToolsProtocol):
             self.loop.call_later(_LOOKS_S, self._look_for_reset)
 
     def on_response_complete(self) -> None:
-        """Answer the next request of the connection, or let it rest. uvicorn would start a timer for each rest;
-        `connection_limits` closes idle connections.
+        """Answer the next request of the connection; without one it is idle.
+
+        uvicorn would start a timer each time; here `connection_limits` closes idle connections.
         """
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+        # Idle too while it closes: the end of a reply that its client does not read must not hold a place.
         if self.cycle.response_complete:
             self._connections.rests(self, self.loop.time())
 

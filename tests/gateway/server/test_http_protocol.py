@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
 
-from gateway.server.http_protocol import ReplyCycle
+from gateway.request.load_shedding import LoadShedder
+from gateway.server.connection_limits import ConnectionLimits
+from gateway.server.http_protocol import HttpProtocol, ReplyCycle
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -145,3 +149,32 @@ async def test_no_departure_is_told_after_the_reply() -> None:
     await cycle.send(_body(b""))
     cycle.gone()
     assert told == []
+
+
+async def test_a_reply_that_nobody_reads_does_not_hold_the_last_place() -> None:
+    """The connection closes once its reply is read; until then a new one may take its place."""
+    sent = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        large = scope["path"] == "/large"
+        body = bytes(32 << 20) if large else b"ok"
+        await send(_start([(b"content-length", b"%d" % len(body)), (b"connection", b"close")]))
+        await send(_body(body))
+        if large:
+            sent.set()
+
+    shared = {"gate": LoadShedder(10, lambda: 0.0), "connections": ConnectionLimits(1, 10.0)}
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: HttpProtocol(config, ServerState(), shared), "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    _, unread = await asyncio.open_connection(*address)
+    unread.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
+    await asyncio.wait_for(sent.wait(), 10)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    reply = await asyncio.wait_for(reader.read(), 10)
+    assert reply.startswith(b"HTTP/1.1 200")
+    for end in (unread, writer):
+        end.transport.abort()
+    server.close()
