@@ -95,7 +95,6 @@ class Server(uvicorn.Server):
 
 
 _LAUNCH: Final = "TIERLINE_LAUNCH"
-_KEEP_ALIVE_S: Final = 75
 _CUT_OFF_S: Final = 2
 """Seconds that requests cancelled at the end of `limits.finish` have to send their last event."""
 _BACKLOG: Final = 2048
@@ -269,7 +268,6 @@ def _config(app: Any, finish_s: float, **more: Any) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(finish_s) + _CUT_OFF_S,
         **more,
     )
