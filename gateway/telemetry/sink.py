@@ -152,7 +152,7 @@ class Telemetry:
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    self.metrics.telemetry_dropped("shutdown", len(batch))
+                    self.metrics.telemetry_dropped("shutdown", len(records) + len(batch) - number)
                     raise
         if not records:
             return

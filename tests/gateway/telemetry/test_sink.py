@@ -106,6 +106,19 @@ class _StuckStore:
         return StoreState("ok")
 
 
+class _SlowExporter:
+    """An exporter that blocks the loop for a while at each request, and counts them."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def export(self, trace: object, ledger: object) -> None:
+        time.sleep(0.02)
+        self.taken += 1
+
+    async def aclose(self) -> None: ...
+
+
 async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`record` never waits: what the queue cannot hold is dropped and counted, and closing gives up in time."""
     monkeypatch.setattr(sink, "_QUEUE", 50)
@@ -118,6 +131,20 @@ async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) ->
     await telemetry.aclose()
     assert time.monotonic() - began < 4
     assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="shutdown") == 50
+
+
+async def test_the_end_of_the_time_to_close_loses_only_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing kept in the store, the requests that the exporter has got already are not counted as lost."""
+    monkeypatch.setattr(sink, "_CLOSE_S", 0.05)
+    exporter = _SlowExporter()
+    telemetry = Telemetry(_StuckStore(), keep=0, exporter=exporter, metrics=Metrics())  # type: ignore[arg-type]
+    for _ in range(16):
+        telemetry.record(*escalated())
+    telemetry.start()
+    await telemetry.aclose()
+    assert 0 < exporter.taken < 16
+    dropped = value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="shutdown")
+    assert dropped == 16 - exporter.taken
 
 
 async def test_a_trace_that_cannot_be_written_does_not_stop_the_next(store: RedisStore) -> None:
