@@ -157,8 +157,10 @@ class SlotQueue:
         if self._batch and batch_may and (self._passed_over >= EVERY - 1 or not self._interactive):
             self._passed_over = 0
             return self._first_of(self._batch)
+        if not self._interactive:
+            return None
         self._passed_over += bool(self._batch)
-        return self._first_of(self._interactive) if self._interactive else None
+        return self._first_of(self._interactive)
 
     def _first_of(self, waiting: OrderedDict[Waiter, None]) -> Waiter:
         first = next(iter(waiting))

@@ -38,6 +38,15 @@ async def test_a_batch_request_is_passed_over_nineteen_times_at_most() -> None:
     assert [line.next(batch_may=False) for _ in range(12)] == [*chats[19:], None]
 
 
+async def test_a_slot_that_batch_may_not_have_does_not_count_as_passed_over() -> None:
+    """A batch request alone in the queue, whose class has its share of the slots, is not owed the next free one."""
+    line = line_of()
+    waiter = join(line, BATCH)
+    assert [line.next(batch_may=False) for _ in range(30)] == [None] * 30
+    chat = join(line)
+    assert [line.next(batch_may=True) for _ in range(2)] == [chat, waiter]
+
+
 async def test_batch_keeps_one_place_in_line_in_twenty() -> None:
     """However many interactive requests come, a few batch ones may wait for their turn."""
     line = line_of(length=40)
