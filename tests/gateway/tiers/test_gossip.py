@@ -209,7 +209,7 @@ HOSTILE = [
     b"not json",
     b"[]",
     b"null",
-    b'{"v":2,"worker":"x","backends":{}}',
+    b'{"v":1,"worker":"x","backends":{}}',
     b'{"v":2,"worker":7,"backends":{}}',
     b'{"v":2,"worker":"x","backends":[]}',
     b'{"v":2,"worker":"' + b"x" * 100_000 + b'","backends":{}}',
