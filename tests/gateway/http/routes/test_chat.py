@@ -131,7 +131,7 @@ async def test_a_stream_that_wins_while_its_client_leaves_is_closed_and_charged_
         record = await record_of(app.steps, "winner")
     calls = {call["tier"]: call for call in record["ledger"]["calls"]}
     assert {tier: call["outcome"] for tier, call in calls.items()} == {"local": names.LOST, "hosted": names.LOST}
-    assert calls["local"]["tokens_out"] == record["ledger"]["tokens_out"] == 4
+    assert 0 < calls["local"]["tokens_out"] == record["ledger"]["tokens_out"] <= 4  # those that came before it ended
     assert record["ledger"]["cost_usd"] == pytest.approx(calls["local"]["cost_usd"] + calls["hosted"]["cost_usd"])
     assert record["ledger"]["status"] == 499
 
