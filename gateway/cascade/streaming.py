@@ -60,8 +60,8 @@ class LiveStream:
         self._first_call: BackendCall | None = None
         self._continued_by = ""
         self._broken: BackendError | None = None
-        self._watchdog = self._watch()
         self._state.commit((event.value for event in self._held), call.slot.endpoint.config.model, strip_logprobs=strip)
+        self._watchdog = self._watch()
         self.verdict = verdict
         self.on_whole: Callable[[], None] | None = None
         """Called when the answer has come to its good end, before the last event goes out."""

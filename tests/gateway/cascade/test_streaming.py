@@ -15,6 +15,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import backend_request_for, open_stream
 from gateway.cascade.call import BackendCall
+from gateway.cascade.continuation import Successor
 from gateway.cascade.prefix import Rejected
 from gateway.cascade.streaming import LiveStream
 from gateway.config.schema import BackendConfig
@@ -54,10 +55,9 @@ RULES: dict[str, Any] = {
 class Run:
     """One stream through one endpoint, from `open` to `close`."""
 
-    def __init__(self, url: str, body: dict[str, Any], deadline_s: float, idle: str) -> None:
-        config = BackendConfig.model_validate(
-            {"name": "local", "base_url": url, "model": "small", "idle_timeout": idle, "price": {"output": 1e6}}
-        )
+    def __init__(self, url: str, body: dict[str, Any], deadline_s: float, idle: str, **config_options: Any) -> None:
+        options = {"idle_timeout": idle, "price": {"output": 1e6}, **config_options}
+        config = BackendConfig.model_validate({"name": "local", "base_url": url, "model": "small", **options})
         transport = Http1Transport(f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=1, max_reply=1 << 20)
         self.endpoint = Endpoint(config, OpenAIBackend(transport, model="small", key=None))
         trace = Trace(names.REQUEST)
@@ -77,13 +77,15 @@ class Run:
             client=Client(None, stall_s=60),
         )
 
-    async def open(self, *, judged: bool = True, ttft_s: float = 2.0) -> LiveStream | Rejected:
+    async def open(
+        self, *, judged: bool = True, ttft_s: float = 2.0, successor: Successor | None = None
+    ) -> LiveStream | Rejected:
         """Opens, holds and judges the stream, as an attempt with a stronger tier behind it."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
         slot = self.endpoint.take(SlotRequest(stream=True))
         with BackendCall(self.request.ledger, slot, self.hop, self.request.features.approx_tokens) as call:
             backend_request = backend_request_for(self.request, attempt, self.endpoint, self.hop)
-            return await open_stream(self.request, attempt, call, backend_request, lambda: True, None)
+            return await open_stream(self.request, attempt, call, backend_request, lambda: True, successor)
 
     async def committed(self, **options: Any) -> LiveStream:
         """The stream, which must be committed."""
