@@ -174,18 +174,14 @@ class Follower:
         if landing is not None and (landing.end == "done" or is_error(event)):
             self.end = landing.word or "done"
             return
-        # The flight has no error event of its own, so this reader's stream ends with one.
-        why, self.end = "the deadline has passed", DeadlinePassed.error_type
-        if landing is not None:
-            why, self.end = "whoever made it is gone", Truncated.error_type
-        yield stream_error(why, self.end)
+        yield self._cut_short(landing)  # the flight has no error event of its own
 
     async def _replayed(self, stall: StallWatch) -> AsyncGenerator[bytes]:
         """Yield the events of an answer that comes as one body."""
         flight, request = self._flight, self._request
-        if await self._subscription.landed() is None:
-            self.end = DeadlinePassed.error_type
-            yield stream_error("the deadline has passed", DeadlinePassed.error_type)
+        landing = await self._subscription.landed()
+        if landing is None or landing.end != "done":
+            yield self._cut_short(landing)
             return
         body = flight.events()[0]
         replayed(request.ledger, body)
@@ -202,6 +198,13 @@ class Follower:
         self.end = "done"
         stall.since = time.monotonic()
         yield _OWN_LAST + b"\n" + DONE_EVENT
+
+    def _cut_short(self, landing: Landing | None) -> bytes:
+        """Return the error event that ends this client's stream: its deadline has passed, or the answer was lost."""
+        why, self.end = "whoever made it is gone", Truncated.error_type
+        if landing is None:
+            why, self.end = "the deadline has passed", DeadlinePassed.error_type
+        return stream_error(why, self.end)
 
 
 def _meets_all(error: ApiError) -> bool:

@@ -12,6 +12,7 @@ from cache.flights.single_flight import AnswerHead, Flight, Landing
 from gateway.caching.follower import Follower
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
+from gateway.request.reply import Reply
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
@@ -71,6 +72,20 @@ async def test_a_break_without_a_word_is_told_all_the_same() -> None:
         assert seen[0] == CHUNK
         assert orjson.loads(seen[1][6:])["error"]["code"] == end == "upstream_truncated"
         assert len(seen) == 2
+
+
+async def test_a_body_that_never_comes_is_told() -> None:
+    """A stream that waits for the body of another worker ends with an error event when that worker is gone."""
+    flight = Flight("key", time.monotonic() + 10, roomy=True)
+    reading = reading_of(flight, Client(None, 60.0))
+    flight.begin(AnswerHead("other", False, "direct", "a", "a", "m"))
+    reply = await reading.answer()
+    assert isinstance(reply, Reply)
+    flight.land(Landing("lost"))
+    assert reply.events is not None
+    (event,) = [event async for event in reply.events]
+    reading.close()
+    assert orjson.loads(event[6:])["error"]["code"] == reading.end == "upstream_truncated"
 
 
 async def test_a_backend_that_is_slow_is_no_stall_of_the_client() -> None:
