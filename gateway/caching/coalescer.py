@@ -164,8 +164,8 @@ class CoalescedRequest:
         """Return what is stored, from `look`, which reads the store by the function that it is given.
 
         Equal requests that ask at the same moment share one lookup: a burst would use up the store's connections. A
-        lookup reads with `_read`, which takes the lease where nothing is stored, or where an answer is expected with
-        the cache's own cheaper read.
+        lookup reads with `_read`, which takes the lease where nothing is stored; only where an answer is expected,
+        with the cache's own read, which is cheaper.
         """
         try:
             lookup = await self._shared_lookup(look)
@@ -179,9 +179,8 @@ class CoalescedRequest:
 
     async def _shared_lookup(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
-            return await look(
-                self._read
-            )  # tags and demands may make the same entry a hit for one and no hit for another
+            # Tags and demands may make the same entry a hit for one request and no hit for another.
+            return await look(self._read)
         lookups, key = self._coalescer.lookups, self._flight_key
         if key in lookups:
             other: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """One attempt: acquire a slot, call its endpoint, judge what comes back, and return how it went.
 
 A failed call ends here: the cascade sees an AttemptOutcome, never an exception. The beginning of a stream is held and
-judged in `gateway.cascade.prefix`, then streamed by `gateway.cascade.streaming`.
+judged in `gateway.cascade.prefix`; if it goes out, `gateway.cascade.streaming` sends it and the rest.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -
 
 
 def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
-    """Return the attempt with what is left of its time after it has waited in line for its slot."""
+    """Return the attempt with what is left of its time after it has waited in the queue for its slot."""
     return replace(
         attempt,
         timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),

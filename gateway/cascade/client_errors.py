@@ -48,7 +48,7 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
     It is what the call that ejected an endpoint would have given; of several tiers the last, strongest, one decides.
     """
     if not error.capable:
-        return InvalidRequest(f"{_sentence(str(error))}", code="unsupported_value", param="messages")
+        return InvalidRequest(_sentence(str(error)), code="unsupported_value", param="messages")
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
     ejections = [out for tier in tiers for one in tier.endpoints if (out := one.breaker.ejection) is not None]

@@ -58,7 +58,7 @@ class Samples:
     async def _draw(self) -> str | None:
         request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
-            return None  # a sample takes no place from an answer, and tries no backend that rests
+            return None  # a sample takes no place from an answer, and tries no backend that is ejected
         config = endpoint.config
         hop = request.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
         slot = endpoint.take(

@@ -65,7 +65,7 @@ def test_a_grammar_does_not_begin_anew(way: Way, kept: bool) -> None:
         ("go " * 40, "go"),
     ],
 )
-def test_a_loop_is_handed_over_once(text: str, left: str) -> None:
+def test_a_loop_is_kept_once(text: str, left: str) -> None:
     """Of a text that ends in a loop the first round is kept, though its last word may not be whole."""
     assert without_loop(text) == left
 
@@ -123,7 +123,7 @@ def test_no_more_than_a_line_is_held() -> None:
     ],
 )
 def test_white_space_is_said_once(said: str, piece: str, whole: str) -> None:
-    """White space that a beginning lost when it was handed over, and the model says again, stands there once."""
+    """White space that a beginning lost when it was sent, and the model says again, stands there once."""
     assert said + through(Overlap(said), piece) == whole
 
 
