@@ -269,12 +269,13 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
 
-PATIENCE_S = 0.1
+DRAIN_S: Final = 0.1
+"""Longest wait in seconds for the end of a reply whose answer is already complete."""
 _draining: set[asyncio.Task[None]] = set()
 
 
 def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
-    """Run `to_end` for at most 100 ms; call `otherwise` if the end does not come."""
+    """Run `to_end` in the background, for at most DRAIN_S; call `otherwise` if the end does not come."""
     task = asyncio.create_task(_drain(to_end, otherwise))
     # The event loop holds tasks weakly; this set keeps them until they are done.
     _draining.add(task)
@@ -283,7 +284,7 @@ def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | Non
 
 async def _drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DRAIN_S):
             await to_end
     except (TimeoutError, BackendError):
         if otherwise is not None:

@@ -19,7 +19,7 @@ import aiohappyeyeballs
 import httptools
 from yarl import URL
 
-from gateway.backends.base import PATIENCE_S, BackendError, InvalidReply, Response, TimedOut, Unreachable, in_words
+from gateway.backends.base import DRAIN_S, BackendError, InvalidReply, Response, TimedOut, Unreachable, in_words
 
 _KEEPALIVE_S: Final = 30.0
 _ADDRESSES_S: Final = 10.0
@@ -506,7 +506,7 @@ class _Response:
             self.is_read_whole = True
             self._resume()
             self.wake()
-            connection.loop.call_later(PATIENCE_S, self.close)
+            connection.loop.call_later(DRAIN_S, self.close)
         else:
             self.parts.clear()
             connection.fail(Unreachable(_CLOSED))
