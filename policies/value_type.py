@@ -1,6 +1,7 @@
 """Declare values that are made for each request: no field of theirs is set again, which mypy checks.
 
-A frozen dataclass checks it at run time, and takes five times as long to construct. All packages may import this one.
+A frozen dataclass checks it at run time, and takes five times as long to construct. Unlike one, these values cannot be
+hashed. All packages may import this one.
 """
 
 from __future__ import annotations
