@@ -48,7 +48,7 @@ tools: $(VENV)/.dev ## Install what tierline train, eval and calibrate need besi
 test: checked pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")
 
 ##@ For developers
-# In a fresh checkout mypy keeps one core busy for half a minute, and to compile the tests another for a third of one.
+# In a fresh checkout mypy keeps one core busy for half a minute; meanwhile another compiles the tests.
 .PHONY: checked
 checked: $(VENV)/.dev
 	@$(MAKE) -j2 lint compiled

@@ -1,4 +1,4 @@
-"""Starts gateways as forks of one process that has every library imported: a start takes a third of the CPU time.
+"""Start gateways as forks of one process that has every library imported: a start takes a third of the CPU time.
 
 `Template.start` gives a `Forked`, which is to a test what `subprocess.Popen` is. The fork takes the arguments, the
 environment and the descriptors that it would have been started with, and runs the command line. Some modules draw ids,
