@@ -37,12 +37,12 @@ from cache.store.base import StoreState, StoreUnavailable
 from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, StoreBreaker, WirePool
 from cache.store.deadline import Deadline
 
-SOCKET_S = 0.05
 READ_S = 0.02
 """Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""
 _DIAL_S = 0.5
-"""Time limit of opening a connection, which goes on when the request that wanted it has given up: the next one has it.
-It takes several turns of the event loop, and on a busy one longer than a request may wait."""
+"""Time limit of each step of opening a connection: connecting, signing in, choosing the database. It goes on when the
+request that wanted it has given up: the next one has it. It takes several turns of the event loop, and on a busy one
+longer than a request may wait."""
 _REST_S = 30.0
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -349,7 +349,7 @@ def is_refusal(answer: Any) -> bool:
 
 def _limits(slack: float) -> dict[str, Any]:
     return {
-        "socket_timeout": SOCKET_S * slack,
+        "socket_timeout": _DIAL_S * slack,  # of the replies to AUTH and SELECT: it reads no others
         "socket_connect_timeout": _DIAL_S * slack,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,  # no HELLO: a new connection needs no round trip

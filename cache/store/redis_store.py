@@ -29,11 +29,13 @@ from cache.store.base import (
     VectorDrop,
     VectorQuery,
 )
-from cache.store.redis_node import READ_S, SOCKET_S, Dialler, Moved, is_refusal
+from cache.store.redis_node import READ_S, Dialler, Moved, is_refusal
 from cache.store.redis_nodes import NodeCommand, Nodes
 
 T = TypeVar("T")
 
+_SHORT_S = 0.05
+"""Time limit of a deletion, a claim, and a look at a stream's newest entries."""
 _WRITE_S = 0.25
 """Time limit of a write: no request waits for it, and a busy event loop must not lose a record."""
 _BLOCKING_MARGIN_S = 1.0
@@ -71,7 +73,7 @@ class RedisStore:
 
     async def delete(self, key: str) -> None:
         name = key.encode()
-        await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), SOCKET_S)
+        await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), _SHORT_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
         writes = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
@@ -116,7 +118,7 @@ class RedisStore:
         end = b"+" if before is None else b"(" + before.encode()
         name = stream.encode()
         command = resp.command(b"XREVRANGE", name, end, b"-", b"COUNT", b"%d" % count)
-        return self._read(resp.entries, await self._nodes.one(NodeCommand(name, command), SOCKET_S))
+        return self._read(resp.entries, await self._nodes.one(NodeCommand(name, command), _SHORT_S))
 
     async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
         """Return stream entries for followers: on separate connections with their own deadline, despite the breaker."""
@@ -129,7 +131,7 @@ class RedisStore:
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         name = lease.encode()
         commands = resp.claim(name, holder, ttl_s, beside.encode())
-        taken, current, written = await self._nodes.all([NodeCommand(name, command) for command in commands], SOCKET_S)
+        taken, current, written = await self._nodes.all([NodeCommand(name, command) for command in commands], _SHORT_S)
         if taken is not None or not isinstance(current, bytes):
             current = holder
         return Claim(current, written == 1)

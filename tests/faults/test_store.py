@@ -119,6 +119,19 @@ async def test_r3_a_store_that_is_always_slow_is_left_alone() -> None:
         await store.aclose()
 
 
+async def test_r3_a_connection_that_opens_slowly_is_there_for_the_next_request() -> None:
+    """A request waits no longer for it than for a reply; signing in goes on, and one connection serves both."""
+    async with scripted_redis(b"+OK\r\n", delay_s=0.1) as server:
+        store = RedisStore.from_url(server.url.replace("//", "//:secret@"))
+        assert await reason(store) == "timeout"
+        (idle,) = (node._connections._idle for node in store._nodes._known.values())
+        await eventually(lambda: idle, 5, "the connection")
+        server.delay_s = 0.0
+        assert await store.get("k") == b"OK"
+        assert server.connections == 1
+        await store.aclose()
+
+
 async def test_r3_our_own_lag_is_not_the_store_s() -> None:
     """A reply that waits in the socket while the event loop is busy is still read."""
     with local_store() as server:
