@@ -122,7 +122,7 @@ def decide(
     if holdout:
         reason = f"{capable[-1]}: held out, to measure the others against{lacks}"
         return _with_health(capable[-1], capable, health, reason)
-    wanted, reason = _wanted(policy, difficulty, features, budget_s)
+    wanted, reason = start_by_rules(policy, difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
     if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
@@ -202,7 +202,10 @@ def needs(features: Features) -> set[str]:
     return needed
 
 
-def _wanted(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> tuple[str, str]:
+def start_by_rules(
+    policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float
+) -> tuple[str, str]:
+    """Return the tier of the first start rule that holds, and that rule as the reason."""
     values = rule_values(difficulty, features, budget_s)
     for tier, rule in policy.route.start.items():
         if rule.holds({**values, "p_adequate": _p_adequate(difficulty, policy.tiers, tier)}):

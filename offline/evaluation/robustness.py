@@ -24,7 +24,7 @@ from offline.progress import OnProgress
 from offline.report import Report, table
 from policies.loader import read_policy
 from policies.model import Policy
-from routing.decide import rule_values
+from routing.decide import start_by_rules
 from routing.difficulty.model import Difficulty
 from routing.embedding.embedder import EmbedderKind
 from routing.features import features_of_text
@@ -142,8 +142,8 @@ def _under(policy: Policy, texts: Sequence[str], scores: Sequence[Difficulty], s
 
 
 def _start(policy: Policy, text: str, difficulty: Difficulty) -> int:
-    values = rule_values(difficulty, features_of_text(text), policy.slo.deadline)
-    return policy.tiers.index(next(tier for tier, rule in policy.route.start.items() if rule.holds(values)))
+    tier, _ = start_by_rules(policy, difficulty, features_of_text(text), policy.slo.deadline)
+    return policy.tiers.index(tier)
 
 
 # --- cuts -------------------------------------------------------------------------------------------------------------

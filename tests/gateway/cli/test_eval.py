@@ -206,6 +206,19 @@ def test_robustness_says_how_many_pairs_stay_together(evaluate: Run, tmp_path: P
     assert "1 pairs of conversations were skipped" in report["notes"]
 
 
+def test_robustness_reads_start_rules_as_the_gateway_does(evaluate: Run, tmp_path: Path) -> None:
+    """Each tier's rule compares that tier's own p_adequate: of the strongest it is 1 for all texts in the domain."""
+    policy = tmp_path / "chat.yaml"
+    rules = "{hosted: p_adequate >= 1, local: otherwise}"
+    policy.write_text(f"surface: chat\nslo: {{deadline: 30s}}\ntiers: [local, hosted]\nroute: {{start: {rules}}}\n")
+    prompts = [json.loads(line)["prompt"] for line in SAMPLE.read_text("utf-8").splitlines()[:40]]
+    rows = [{"id": n, "dataset": "d", "group": "g", "a": text, "b": text} for n, text in enumerate(prompts)]
+    pairs = written(tmp_path / "pairs.jsonl", [{**row, "same_answer": True} for row in rows])
+    report = evaluate("robustness", "--pairs", pairs, "--policy", policy)
+    assert report["in_domain"]["value"] > 0.2
+    assert report["policy"]["share_per_tier"]["hosted"] == pytest.approx(report["in_domain"]["value"], abs=1e-4)
+
+
 def test_the_tables_fit_a_hundred_columns(capsys: pytest.CaptureFixture[str], answers: Path) -> None:
     """Figures with their intervals, never folded; progress goes to stderr."""
     assert main(["eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
