@@ -159,14 +159,14 @@ class ChosenIndex:
 async def carried(store: Store, choice: Choice = "auto") -> IndexKind | None:
     """Return the kind of index for this choice on this store; None where the server does not support it.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, with reason "index" where the server may not be asked for an explicitly chosen kind.
     """
     if choice == "replica":
         return "replica"
     try:
         has = await store.commands([command for _, command in _NEEDS])
     except StoreUnavailable as error:
-        if error.reason != "index":
+        if error.reason != "index" or choice != "auto":
             raise
         has = frozenset()  # COMMAND INFO is refused, so no kind can be relied on
     able = [kind for kind, command in _NEEDS if command in has and choice in ("auto", kind)]

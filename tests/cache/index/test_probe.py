@@ -7,14 +7,14 @@ import secrets
 import numpy as np
 import pytest
 
-from cache.index import Choice, IndexState
+from cache.index import Choice, ChosenIndex, IndexState
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from tests.cache.index.rig import hiring, partition_of, record
 from tests.cache.samples import answer, body, policy
 from tests.cache.test_response_cache import FACTS, ITALY, SAME
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.wait import eventually
 
 VECTOR = np.array([1, 0, 0, 0], np.float32)
@@ -31,6 +31,18 @@ async def test_a_server_that_may_not_be_asked_gets_the_replica() -> None:
     with local_store("--user default on nopass ~* &* +@all -command") as refusing:
         async with hiring(refusing.url, "auto")() as worker:
             assert worker.index.state().kind == "replica"
+
+
+async def test_a_server_that_may_not_be_asked_for_a_chosen_kind_is_not_said_to_lack_it() -> None:
+    """Nothing shows whether it has vector sets; what it says to the question is the reason in the state."""
+    with local_store("--user default on nopass ~* &* +@all -command") as refusing:
+        store = RedisStore.from_url(refusing.url, slack=UNHURRIED)
+        index = ChosenIndex(store, f"test:{secrets.token_hex(4)}", 4, choice="vector_sets")
+        await index.start()
+        assert index.state().kind is None
+        assert "permission" in index.state().reason
+        await index.aclose()
+        await store.aclose()
 
 
 async def test_redis_8_gets_vector_sets(redis8: LocalStore) -> None:
