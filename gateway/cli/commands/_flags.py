@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from gateway.config.launch import Launch
+if TYPE_CHECKING:
+    from gateway.config.launch import Launch
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 T = TypeVar("T")
@@ -82,6 +83,8 @@ def options_of(kind: type[T], args: argparse.Namespace) -> T:
 
 def launch_of(args: argparse.Namespace) -> Launch:
     """Return the Launch of these options; fields without an option keep their defaults."""
+    from gateway.config.launch import Launch  # slow to import, and not needed by commands that only read the store
+
     return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
 
 

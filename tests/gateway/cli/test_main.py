@@ -64,6 +64,17 @@ def test_help_is_quick_and_imports_no_command() -> None:
         assert name in done.stdout
 
 
+@pytest.mark.parametrize("name", ["trace", "ledger"])
+def test_a_command_that_reads_the_store_imports_no_config(name: str) -> None:
+    """It is typed again and again; pydantic and the config's schema would be half of its start."""
+    code = (
+        f"import sys, gateway.cli.main, gateway.cli.commands.{name}\n"
+        "print([m for m in ('pydantic', 'yaml', 'gateway.config.schema') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_version_is_the_distribution_s(capsys: pytest.CaptureFixture[str]) -> None:
     """`tierline --version` prints it and ends well."""
     with pytest.raises(SystemExit) as caught:
