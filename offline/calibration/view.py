@@ -1,4 +1,4 @@
-"""Print a calibration as a table and sentences, or as one JSON object."""
+"""Describe a calibration: as a table and sentences, as JSON values, and as a picture of the curve."""
 
 from __future__ import annotations
 

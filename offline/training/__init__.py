@@ -1,1 +1,1 @@
-"""Fit the heads that `routing` serves and write their artefacts. Needs scikit-learn (the `train` extra)."""
+"""Fit the heads of `routing` and the verifier of `cache`. Needs scikit-learn (the `train` extra)."""
