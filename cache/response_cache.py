@@ -35,7 +35,8 @@ from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
 from cache.semantic.matcher import SemanticMatcher, beside, missed
-from cache.store.base import Operation, Store, StoreUnavailable
+from cache.store.base import Store, StoreUnavailable
+from cache.store.delayed_writes import DelayedWrites
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.cache")
 
 _MAX_CHORES = 1_000
-_COPIES_S = 0.005
 _TIDY_S = 3_600.0
 _CAPS = Caps()
 _NO_TEAMS: Mapping[str, str] = {}
@@ -93,7 +93,7 @@ class ResponseCache:
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
         self._candidates = SemanticMatcher(self.index, verifier, self._opinion, audits)
         self._chores: set[asyncio.Task[None]] = set()
-        self._copies: list[Operation] = []
+        self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -115,7 +115,7 @@ class ResponseCache:
             await self.audits.aclose()
         if self._opinion is not None:
             self._opinion.close()
-        self._store_copies()
+        await self.delayed.aclose()
         await self.index.aclose()
         await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
 
@@ -236,7 +236,7 @@ class ResponseCache:
     def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:
         """Store a semantic hit under the exact key too, for its remaining lifetime: a copy never lives longer.
 
-        The copies of a few milliseconds are stored in one round trip.
+        A lease that is released after this is gone only when the copy is there.
         """
         expires_at = min(entry.expires_at, entry.created_at + ttl_s)
         left = expires_at - self._clock()
@@ -249,22 +249,7 @@ class ResponseCache:
                 origin=near.key.rpartition(ENTRY)[2],
                 tags=tuple(sorted({**dict(own), **dict(entry.tags)}.items())),
             )
-            if not self._copies:
-                asyncio.get_running_loop().call_later(_COPIES_S, self._store_copies)
-            if len(self._copies) < _MAX_CHORES:
-                self._copies += self._keeper.shelved(plan, copy, left)
-
-    def _store_copies(self) -> None:
-        copies, self._copies = self._copies, []
-        if copies:
-            self._later(self._stored(copies))
-
-    async def _stored(self, copies: Sequence[Operation]) -> None:
-        try:
-            await self._store.apply(copies)
-        except StoreUnavailable:
-            self._keeper.registry.forget()
-            raise
+            self.delayed.add(self._keeper.shelved(plan, copy, left))
 
     async def wrong(self, entry_id: str, tenant: str, surface: str, created_at: float | None = None) -> Found | None:
         """Delete an entry that was wrongly served to a tenant of this surface; return it, or None if it is gone.

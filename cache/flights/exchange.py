@@ -24,6 +24,7 @@ import orjson
 from cache.flights.leases import Lease, Leases
 from cache.flights.single_flight import AnswerHead, Flight, Landing, Subscription
 from cache.store.base import Append, Store, StoreUnavailable
+from cache.store.delayed_writes import DelayedWrites
 
 log = logging.getLogger("tierline.cache")
 
@@ -46,9 +47,13 @@ class FlightExchange:
     """One worker's side of the exchange. `pack` and `unpack` convert errors to bytes and back. Start and close it."""
 
     def __init__(
-        self, store: Store, pack: Callable[[Exception | None], bytes], unpack: Callable[[bytes], Exception]
+        self,
+        store: Store,
+        delayed: DelayedWrites,
+        pack: Callable[[Exception | None], bytes],
+        unpack: Callable[[bytes], Exception],
     ) -> None:
-        self.leases = Leases(store)
+        self.leases = Leases(store, delayed)
         self._store = store
         self._pack = pack
         self._unpack = unpack

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cache.store.base import Claim, Store, StoreUnavailable
+from cache.store.delayed_writes import DelayedWrites
 
 if TYPE_CHECKING:
     from cache.flights.single_flight import Flight
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 LEASE_S: Final = 3.0
 """Lifetime in seconds: the maximum time that a killed worker's followers wait before one of them takes over."""
 _RENEW_S: Final = 1.0
-_RELEASE_S: Final = 0.005
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 ASK_AGAIN: Final = frozenset({"busy", "timeout"})
 """Reasons for a failed look after which a claim is worth trying: in a burst, one producer matters most."""
@@ -55,10 +55,11 @@ class _Held(NamedTuple):
 class Leases:
     """The leases of one worker. Close it after use."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, delayed: DelayedWrites) -> None:
+        """Take the writes after which leases are released: what was written under a lease is found when it is gone."""
         self._store = store
+        self._delayed = delayed
         self._held: dict[str, _Held] = {}
-        self._let_go: list[tuple[str, bytes]] = []
         self._renewal: asyncio.TimerHandle | None = None
         self._chores: set[asyncio.Task[None]] = set()
 
@@ -150,9 +151,10 @@ class Leases:
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
-        self._let_go += [(held.lease.key, held.lease.holder) for held in self._held.values()]
+        for held in self._held.values():
+            self._give_up(held.lease)
         self._held.clear()
-        await self._release_all()
+        await self._delayed.aclose()
 
     def _renew(self) -> None:
         """Renew all leases each second, new ones too: there are few at any moment."""
@@ -166,18 +168,7 @@ class Leases:
             await self._store.renew(lease.key, lease.holder, LEASE_S)
 
     def _give_up(self, lease: Lease) -> None:
-        if not self._let_go:
-            asyncio.get_running_loop().call_later(_RELEASE_S, self._release)
-        self._let_go.append((lease.key, lease.holder))
-
-    def _release(self) -> None:
-        self._later(self._release_all())
-
-    async def _release_all(self) -> None:
-        let_go, self._let_go = self._let_go, []
-        if let_go:
-            with contextlib.suppress(StoreUnavailable):
-                await self._store.release(let_go)
+        self._delayed.release(lease.key, lease.holder)
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(_quietly(chore), name="tierline.leases")

@@ -56,6 +56,14 @@ class Command:
     words: tuple[bytes, ...]
 
 
+@value_type
+class Release:
+    """A lease to release if `holder` still has it. A server that accepts no writes releases it too."""
+
+    lease: str
+    holder: bytes
+
+
 class Look(NamedTuple):
     """The value that was read; without one, the holder of the lease now, None if no lease can be taken."""
 
@@ -108,7 +116,7 @@ class IndexDocument:
 
 
 IndexOperation = Append | VectorAdd | VectorDrop | IndexDocument
-Operation = Write | Command | IndexOperation
+Operation = Write | Command | Release | IndexOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +156,7 @@ class Store(Protocol):
     async def delete(self, key: str) -> None: ...
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        """Execute the operations in one round trip: each kind in order, appends after all others.
+        """Execute the operations in one round trip: each kind in order, releases after writes, and appends after both.
 
         Raises StoreUnavailable "index" if only operations of a semantic index failed.
         """
@@ -185,9 +193,6 @@ class Store(Protocol):
 
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
         """Restart the lease's lifetime if this holder still has it."""
-
-    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
-        """Release each (lease, holder) that the holder still has."""
 
     async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
         """Append the values to a stream that expires `ttl_s` seconds after the last of them."""
@@ -242,9 +247,6 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
         raise StoreUnavailable(_REASON)
 
     async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:

@@ -23,6 +23,7 @@ from cache.store.base import (
     IndexDocument,
     Look,
     Operation,
+    Release,
     StoreState,
     StoreUnavailable,
     VectorAdd,
@@ -76,16 +77,20 @@ class RedisStore:
         await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), _SHORT_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
-        writes = [part for operation in operations if not isinstance(operation, Append) for part in _parts(operation)]
-        appends = [part for operation in operations if isinstance(operation, Append) for part in _parts(operation)]
+        writes: list[NodeCommand] = []
+        releases: list[NodeCommand] = []
+        appends: list[NodeCommand] = []
+        for one in operations:
+            kind = appends if isinstance(one, Append) else releases if isinstance(one, Release) else writes
+            kind += _parts(one)
         nodes = {self._nodes.of(part.key) for part in (*writes, *appends)}
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
         if self._nodes.several and writes and appends:
             # Nodes differ in speed: an entry must be readable before a stream announces it.
-            answers = await self._nodes.all(writes, _WRITE_S) + await self._nodes.all(appends, _WRITE_S)
+            answers = await self._nodes.all([*writes, *releases], _WRITE_S) + await self._nodes.all(appends, _WRITE_S)
         else:
-            answers = await self._nodes.all([*writes, *appends], _WRITE_S)
+            answers = await self._nodes.all([*writes, *releases, *appends], _WRITE_S)
         for node in nodes:
             node.wrote()
         self._unrefused(answers)
@@ -139,10 +144,6 @@ class RedisStore:
     async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
         name = lease.encode()
         await self._nodes.one(NodeCommand(name, resp.prolong(name, holder, ttl_s)), _WRITE_S)
-
-    async def release(self, leases: Sequence[tuple[str, bytes]]) -> None:
-        names = [(lease.encode(), holder) for lease, holder in leases]
-        await self._nodes.all([NodeCommand(name, resp.let_go(name, holder)) for name, holder in names], _WRITE_S)
 
     async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
         name = stream.encode()

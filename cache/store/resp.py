@@ -14,6 +14,7 @@ from cache.store.base import (
     DocumentIndex,
     DocumentQuery,
     IndexDocument,
+    Release,
     VectorAdd,
     VectorDrop,
     VectorQuery,
@@ -38,22 +39,26 @@ def command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
-def operation(what: Write | Append | Command) -> bytes:
+def operation(what: Write | Append | Command | Release) -> bytes:
     """Pack one write, append or other operation as a command."""
     if isinstance(what, Command):
         return command(*what.words)
     if isinstance(what, Write):
         return command(b"SET", what.key.encode(), what.value, b"PX", _milliseconds(what.ttl_s))
+    if isinstance(what, Release):
+        return command(b"EVAL", _LET_GO, b"1", what.lease.encode(), what.holder)
     stream, keep = what.stream.encode(), b"%d" % what.keep
     return command(b"XADD", stream, b"MAXLEN", b"~", keep, b"*", b"v", what.value)
 
 
-def key_of(what: Write | Append | Command) -> bytes:
+def key_of(what: Write | Append | Command | Release) -> bytes:
     """Return the key that determines the cluster node; b"" where a command has none."""
     if isinstance(what, Write):
         return what.key.encode()
     if isinstance(what, Append):
         return what.stream.encode()
+    if isinstance(what, Release):
+        return what.lease.encode()
     words = what.words
     return words[3] if words[0] == b"EVAL" else words[1] if len(words) > 1 else b""
 
@@ -83,11 +88,6 @@ def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[byt
 def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
     """Pack the command that restarts a lease's lifetime if this holder still has it."""
     return command(b"EVAL", _PROLONG, b"1", lease, holder, _milliseconds(ttl_s))
-
-
-def let_go(lease: bytes, holder: bytes) -> bytes:
-    """Pack the command that deletes a lease if this holder still has it."""
-    return command(b"EVAL", _LET_GO, b"1", lease, holder)
 
 
 def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[bytes, ...]:

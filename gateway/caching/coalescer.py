@@ -55,7 +55,7 @@ class Coalescer:
 
     def __init__(self, store: Store, cache: ResponseCache) -> None:
         self.cache = cache
-        self.exchange = FlightExchange(store, pack, unpack)
+        self.exchange = FlightExchange(store, cache.delayed, pack, unpack)
         self.flights = Flights()
         self.lookups: dict[str, list[asyncio.Future[Lookup | None]]] = {}
         """By flight key, the requests that wait for an equal request's lookup; None tells them that it failed."""

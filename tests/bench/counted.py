@@ -43,7 +43,6 @@ from typing import Any, Final
 
 import uvloop
 
-from cache.flights.leases import Leases
 from cache.store.connections import WirePool
 from cache.store.redis_node import StoreConnection
 from cache.store.redis_store import RedisStore
@@ -57,12 +56,10 @@ _LOOP_METHODS: Final = {"call_later": "timers", "call_at": "timers", "call_soon"
 _PROTOCOL: Final = {
     "connection_made", "data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing",
 }  # fmt: skip
-_LINGERING: Final = {"tierline.telemetry", "tierline.write_behind"}
+_LINGERING: Final = {"tierline.telemetry", "tierline.write_behind", "tierline.delayed_writes"}
 """Tasks that wait for more requests before they finish those that are over."""
 _BATCHES: Final = {*_LINGERING, "cache-index"}
 """Tasks that run all the time, and do what requests cause."""
-_RELEASE: Final = Leases._release.__code__
-"""The one timer that does what requests cause: it releases the leases that were given up in the last milliseconds."""
 _NOW_AND_THEN: Final = {
     Tier._health.__code__,
     Tier._candidate.__code__,
@@ -194,7 +191,7 @@ class Counting:
             return asker
         if frame.f_globals is _HERE:
             return _root.get(CLOCK)
-        if code is _DIAL or (code in self._timed and code is not _RELEASE):
+        if code is _DIAL or code in self._timed:
             whose = CLOCK
         elif code.co_name in _PROTOCOL:
             whose = REQUESTS
@@ -227,7 +224,7 @@ class Counting:
             code = getattr(getattr(callback, "func", callback), "__code__", None)
             if code is not None:
                 self._timed.add(code)
-            if not self._holding or (code is not _RELEASE and not _lingers()):
+            if not self._holding or not _lingers():
                 return original(loop, first, *more, **named)
             handle = original(loop, first + 24 * _FAR_S, callback, *arguments)
 

@@ -337,7 +337,7 @@ async def test_a_copy_that_is_on_its_way_when_its_original_is_removed_is_not_sto
     await keep(cache, planned(cache, ITALY, tenant), answer("Rome."), vector())
     plan = planned(cache, SAME, tenant)
     assert (await answered(lambda: cache.semantic(plan, vector()))).hit is not None
-    copies, cache._copies = cache._copies, []
+    copies, cache.delayed._writes = cache.delayed._writes, []
     (mine,) = await admin.scopes("chat", {f"tenant:{tenant}"})
     original = (await exact(cache, ITALY, tenant)).hit
     assert original is not None

@@ -252,8 +252,7 @@ async def test_a_copy_that_the_store_did_not_take_has_registered_no_scope(
     asked = cache.plan(body(SAME), policy(), tenant, FACTS)
     assert (await cache.semantic(asked, vector())).outcome == "hit"
     assert registry.enter(plan.scope, 1.0) == ()
-    cache._store_copies()
-    await asyncio.gather(*cache._chores)
+    await cache.delayed.aclose()
     assert registry.enter(plan.scope, 1.0) != ()
 
 

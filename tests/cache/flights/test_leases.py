@@ -9,7 +9,8 @@ import pytest
 from cache.flights.leases import Claimed, Leases, can_serve
 from cache.flights.single_flight import Flight
 from cache.scopes.shelf import Caps, put
-from cache.store.base import Claim, Command, Look, NoStore, StoreUnavailable, Write
+from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
+from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_store import RedisStore
 from tests.support.store import local_store
 
@@ -23,9 +24,9 @@ async def test_a_lease_is_one_holders_until_it_is_released(store: RedisStore) ->
     lease = name()
     assert await store.claim(lease, b"one", 10, f"{lease}:x") == Claim(b"one", False)
     assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"one"
-    await store.release([(lease, b"other")])
+    await store.apply([Release(lease, b"other")])
     assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"one"
-    await store.release([(lease, b"one"), (name(), b"one")])
+    await store.apply([Release(lease, b"one"), Release(name(), b"one")])
     assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"other"
 
 
@@ -78,7 +79,7 @@ async def test_without_a_store_there_are_no_leases() -> None:
         store.look("k", "k:l", b"one", 1),
         store.claim("k", b"one", 1, "x"),
         store.renew("k", b"one", 1),
-        store.release([("k", b"one")]),
+        store.apply([Release("k", b"one")]),
         store.publish("s", [b"v"], 1),
     ):
         with pytest.raises(StoreUnavailable):
@@ -93,7 +94,7 @@ def flight(key: str, worker: str = "") -> Flight:
 
 async def test_a_look_finds_what_is_kept_or_takes_the_lease(store: RedisStore) -> None:
     """In one round trip; where another worker makes the answer, it says who. What is there needs no lease."""
-    key, ours, theirs = name(), Leases(store), Leases(store)
+    key, ours, theirs = name(), Leases(store, DelayedWrites(store)), Leases(store, DelayedWrites(store))
     made, other = flight(key), flight(key, "other")
     claimed = await ours.look(made, key)
     assert isinstance(claimed, Claimed)
@@ -114,7 +115,7 @@ async def test_a_look_finds_what_is_kept_or_takes_the_lease(store: RedisStore) -
 
 async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisStore) -> None:
     """Longer than it would last by itself."""
-    key, leases = name(), Leases(store)
+    key, leases = name(), Leases(store, DelayedWrites(store))
     await leases.look(flight(key), key)
     await store.renew(f"{key}:l", (await store.get(f"{key}:l")) or b"", 1.5)
     await asyncio.sleep(2)
@@ -125,12 +126,12 @@ async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisSt
 
 async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStore) -> None:
     """A request that leaves while it looks stands in nobody's way."""
-    key, leases = name(), Leases(store)
+    key, leases = name(), Leases(store, DelayedWrites(store))
     looking = asyncio.create_task(leases.look(flight(key), key))
     await asyncio.sleep(0)
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
-    next_one = Leases(store)
+    next_one = Leases(store, DelayedWrites(store))
     async with asyncio.timeout(30):
         while True:
             claimed = await next_one.look(one := flight(key, "other"), key)
@@ -144,7 +145,7 @@ async def test_a_look_that_may_have_taken_the_lease_gives_it_up(store: RedisStor
 
 async def test_a_look_that_came_too_late_may_be_followed_by_a_claim(store: RedisStore) -> None:
     """If it has taken the lease, that is the claimant's own."""
-    key, leases = name(), Leases(store)
+    key, leases = name(), Leases(store, DelayedWrites(store))
     made = flight(key)
     taken = await leases.look(made, key)
     assert isinstance(taken, Claimed)
@@ -157,7 +158,7 @@ async def test_a_full_store_is_looked_into_all_the_same() -> None:
     """There is a miss without a lease, so everybody makes its own answer; and what it holds is found."""
     with local_store() as full:
         store = RedisStore.from_url(full.url)
-        key, leases = name(), Leases(store)
+        key, leases = name(), Leases(store, DelayedWrites(store))
         await store.apply([Write(key, b"v", 60)])
         await store.ask([Command((b"CONFIG", b"SET", b"maxmemory", b"1"))])
         assert await leases.look(flight(key), key) == b"v"

@@ -9,6 +9,7 @@ import pytest
 from cache.flights.exchange import FlightExchange
 from cache.flights.leases import Leases, can_serve
 from cache.flights.single_flight import AnswerHead, Flight, Flights, Landing, Subscription
+from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_store import RedisStore
 from tests.support.wait import eventually
 
@@ -150,7 +151,7 @@ def exchange(store: RedisStore) -> FlightExchange:
     def unpack(packed: bytes) -> Exception:
         return ValueError(packed.decode())
 
-    one = FlightExchange(store, pack, unpack)
+    one = FlightExchange(store, DelayedWrites(store), pack, unpack)
     one.start()
     return one
 

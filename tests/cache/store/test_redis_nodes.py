@@ -12,7 +12,7 @@ import pytest
 
 from cache.administration import Administration
 from cache.response_cache import ResponseCache
-from cache.store.base import Append, Claim, Command, StoreUnavailable, Write
+from cache.store.base import Append, Claim, Command, Release, StoreUnavailable, Write
 from cache.store.redis_nodes import slot_of
 from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
@@ -87,7 +87,7 @@ async def test_streams_and_leases_work_on_every_node(cluster: Cluster) -> None:
             assert await store.claim(lease, b"one", 10, f"{lease}:x") == Claim(b"one", True)
             await store.renew(lease, b"one", 30)
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"one"
-            await store.release([(lease, b"one"), (name((place + 1) % 3, cluster), b"one")])
+            await store.apply([Release(lease, b"one"), Release(name((place + 1) % 3, cluster), b"one")])
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"other"
             await store.publish(f"{lease}:f:1", [b"1", b"2"], 10)
             assert [value for _, value in await store.after(f"{lease}:f:1", "0", 10, 0)] == [b"1", b"2"]
