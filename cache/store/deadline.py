@@ -42,15 +42,16 @@ class Deadline:
         self._cancelling = task.cancelling()
         self._loop = task.get_loop()
         self._due = self._loop.time() + self._limit_s
-        self._timer = self._loop.call_at(self._due, self._expire)
+        self._timer = self._loop.call_later(self._limit_s, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()
         late = now - self._due > _LATE_S
         if self._turns == 0 or (late and self._turns < _MOST_TURNS):
             self._turns += 1
-            self._due = now + (_LATE_TURN_S if late else _TURN_S)
-            self._timer = self._loop.call_at(self._due, self._expire)
+            turn_s = _LATE_TURN_S if late else _TURN_S
+            self._due = now + turn_s
+            self._timer = self._loop.call_later(turn_s, self._expire)
             return
         self._expired = True
         self._task.cancel()
