@@ -91,12 +91,12 @@ def put(
     prefix, _, digest = key.rpartition(ENTRY)
     ttl_ms = max(1, round(ttl_s * 1000))
     created_us = round(created_at * 1e6)
-    numbers = (caps.entries, caps.bytes, created_us - 1000 * ttl_ms)
     keys = (key.encode(), *_keys(prefix), *((lease.encode(),) if lease else ()))
     return Command(
         (
             b"EVAL", _PUT, b"%d" % len(keys), *keys, digest.encode(), value, b"%d" % ttl_ms,
-            b"%d" % created_us, origin.encode(), *(b"%d" % number for number in numbers),
+            b"%d" % created_us, origin.encode(), b"%d" % caps.entries, b"%d" % caps.bytes,
+            b"%d" % (created_us - 1000 * ttl_ms),
         )
     )  # fmt: skip
 

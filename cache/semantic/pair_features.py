@@ -9,6 +9,7 @@ feature is monotonic (SIGNS): more of it makes "the same answer" only more likel
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -117,7 +118,7 @@ def _rising(places: Sequence[int]) -> int:
     """Return the length of the longest increasing subsequence of `places`."""
     tails: list[int] = []
     for place in places:
-        at = next((i for i, tail in enumerate(tails) if tail >= place), len(tails))
+        at = bisect_left(tails, place)
         tails[at : at + 1] = [place]
     return len(tails)
 
@@ -169,7 +170,11 @@ def _other_poles(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 
 def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether the remaining words point in opposite directions, or only one side has `against` or `avoid`."""
-    if ("against" in a.function) != ("against" in b.function) or ("avoid" in _senses(rest.left) ^ _senses(rest.right)):
+    if ("against" in a.function) != ("against" in b.function):
+        return True
+    if not rest.left and not rest.right:
+        return False
+    if "avoid" in _senses(rest.left) ^ _senses(rest.right):
         return True
     return _turns_away(rest.left, rest.right) or _turns_away(rest.right, rest.left)
 

@@ -204,11 +204,7 @@ class _Draft:
             self.content.append(raw)
         elif len(raw) > 1 and raw.isupper() and raw not in _HALVES:  # `US` is not `us`, `IT` is not `it`
             self._name(stem(raw.lower()))
-        else:
-            self._word(raw, raw.lower(), start, end)
-
-    def _word(self, raw: str, word: str, start: int, end: int) -> None:
-        if word in EMPTY:
+        elif (word := raw.lower()) in EMPTY:
             # `vitamin A`, `option a?`: not followed by a word, it is no article.
             if len(word) == 1 and ((raw == "A" and not self._opens_sentence(start)) or not self._goes_on(end)):
                 self._name(word)
