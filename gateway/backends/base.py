@@ -1,11 +1,11 @@
-"""What the gateway asks of a model endpoint, and the ways in which one can fail.
+"""Define the interface of backends and their transports, and the errors of a backend call.
 
     BackendError
     ├── Unreachable         refused, no such host, TLS, reset before an answer       retryable
     ├── TimedOut            no connection, or no first byte, in time                  retryable
-    │   ├── BudgetSpent     the time that the request gave this call ran out          retryable
+    │   ├── BudgetSpent     the request's time limit for this call ran out             retryable
     │   └── DeadlinePassed  the request's own deadline passed during its stream
-    ├── Saturated           every endpoint of the tier carries all it may             retryable
+    ├── Saturated           every endpoint of the tier is full                        retryable
     ├── RetriesSpent        too many retries have failed lately                       retryable
     ├── BadStatus           an HTTP status that is not 200
     │     429, 5xx, 401, 402, 403, 408, 409, 425                                      retryable
@@ -14,7 +14,7 @@
     │   └── ContextExceeded the model cannot hold the request                         the next tier may
     ├── InvalidReply        not what the dialect says: not JSON, no choices, HTML     retryable
     ├── Truncated           a stream that broke before its end                        retryable before the commit
-    └── Degenerate          a stream that goes round in circles, seen after the commit
+    └── Degenerate          a stream that repeats itself, found after the commit
 
 Foreign exceptions are mapped here once, by the transports; nothing above sees httptools', aiohttp's or httpx2's.
 """
@@ -45,14 +45,14 @@ _OUT_OF_QUOTA: Final = frozenset(
         "exceeded_current_quota_error",  # Moonshot
     }
 )
-"""Codes and types of errors that last until somebody pays or raises a limit, whatever the status beside them."""
+"""Error codes and types that mean our account is out of quota or credit, whatever the HTTP status."""
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 Refusal = Literal["", "key", "quota"]
 
 
 class BackendError(Exception):
-    """A call that gave no usable answer. `error_type` is the word for spans, metrics and error codes."""
+    """A call that gave no usable answer. `error_type` is its name in spans, metrics and error codes."""
 
     error_type = "upstream_error"
 
@@ -64,13 +64,13 @@ class Unreachable(BackendError):
 
 
 class TimedOut(BackendError):
-    """Nothing came in time."""
+    """No connection, or no first byte, within the time limit."""
 
     error_type = "upstream_timeout"
 
 
 class BudgetSpent(TimedOut):
-    """The time that the request could give this call ran out, `waited_s` seconds after it began."""
+    """The request's time limit for this call ran out, `waited_s` seconds after the call began."""
 
     def __init__(self, waited_s: float) -> None:
         super().__init__("no answer within the call's time limit")
@@ -78,13 +78,13 @@ class BudgetSpent(TimedOut):
 
 
 class DeadlinePassed(TimedOut):
-    """The request's own deadline passed while its stream went on."""
+    """The request's deadline passed while the backend was still streaming."""
 
     error_type = "deadline_exceeded"
 
 
 class Saturated(BackendError):
-    """No endpoint of the tier may take another call now. `retry_after_s` is when one may, as far as can be told."""
+    """Every endpoint of the tier is full. `retry_after_s`: estimated seconds until one is free, None if unknown."""
 
     error_type = "saturated"
 
@@ -94,31 +94,33 @@ class Saturated(BackendError):
 
 
 class RetriesSpent(BackendError):
-    """Not called: of the tier's retries too many have failed lately, and one more would only add to the load."""
+    """The call was not made: too many of the tier's retries failed lately, so another would only add load."""
 
     error_type = "retries_spent"
 
 
 class InvalidReply(BackendError):
-    """An answer that the dialect does not allow."""
+    """A reply that does not follow the dialect."""
 
     error_type = "upstream_invalid_response"
 
 
 class Truncated(BackendError):
-    """A stream that ended before its answer did."""
+    """A stream that broke off before its answer was complete."""
 
     error_type = "upstream_truncated"
 
 
 class Degenerate(BackendError):
-    """A stream that says the same words over and over: the model's failing, not the endpoint's."""
+    """A stream that repeats the same words endlessly. The model is at fault, not the endpoint."""
 
     error_type = "repetition"
 
 
 class BadStatus(BackendError):
-    """A status other than 200. `body` is the start of the reply; `retry_after_s` is what it asked for, if it did."""
+    """An HTTP status other than 200. `body` is the start of the reply; `retry_after_s` its Retry-After, None without
+    one.
+    """
 
     error_type = "upstream_http_error"
 
@@ -128,11 +130,11 @@ class BadStatus(BackendError):
         self.body = body
         self.retry_after_s = retry_after_s
         self.told = _error_object(body)
-        """The error object of the reply; empty where there is none."""
+        """The parsed error object of the reply; empty if there is none."""
 
     @property
     def refusal(self) -> Refusal:
-        """What of ours it refuses, until somebody acts: our "key", or our account for being out of "quota"."""
+        """`key` if the backend refuses our key, `quota` if our account is out of quota, else ''."""
         codes = {code for code in (self.told.get("code"), self.told.get("type")) if isinstance(code, str)}
         if self.status == 402 or (400 <= self.status < 500 and codes & _OUT_OF_QUOTA):
             return "quota"
@@ -140,12 +142,12 @@ class BadStatus(BackendError):
 
     @property
     def asks_for_pause(self) -> bool:
-        """Whether it names a time after which to try again, or would if it kept to the rules (429)."""
+        """Whether the backend asks us to call again later: status 429, or 503 or 529 with Retry-After."""
         return self.status == 429 or (self.status in (503, 529) and self.retry_after_s is not None)
 
     @property
     def callers_fault(self) -> bool:
-        """Whether another endpoint would say the same of this request."""
+        """Whether the request itself is at fault, so that another endpoint would refuse it too."""
         return 400 <= self.status < 500 and self.status not in _RETRYABLE_4XX and not self.refusal
 
 
@@ -161,22 +163,22 @@ def _error_object(body: bytes) -> dict[str, Any]:
 
 
 class ContextExceeded(BadStatus):
-    """The prompt, or the prompt and the reply it asks for, is longer than the model can hold."""
+    """The prompt, or prompt and reply together, exceed the model's context length."""
 
     error_type = "context_length_exceeded"
 
     @property
     def callers_fault(self) -> bool:
-        """No: a model that holds more may take it."""
+        """False: a model with a longer context may accept the request."""
         return False
 
 
 @value_type
 class BackendRequest:
-    """Hold what a backend is asked: the effective body, and what the gateway wants beyond what the client asked.
+    """Hold the request to a backend: the body to send, and what the gateway needs beyond what the client asked for.
 
-    `alternatives` is how many alternatives of each token come with the log-probabilities; each costs some 40 bytes.
-    A `large` body is to be serialised off the loop (`gateway.off_loop`).
+    `alternatives` is the number of alternatives per token to request with the log-probabilities, some 40 bytes each. A
+    `large` body is serialised off the event loop (`gateway.off_loop`).
     """
 
     body: Mapping[str, Any]
@@ -188,9 +190,9 @@ class BackendRequest:
 
 @value_type
 class Completion:
-    """A whole answer: its bytes as received and as parsed (an object with a non-empty `choices`).
+    """A whole answer: its bytes as received, and parsed (an object with a non-empty `choices`).
 
-    Not `sound`: something in it was wrong, and has been put right.
+    `sound` is false if something in it was wrong and has been corrected.
     """
 
     raw: bytes
@@ -200,70 +202,70 @@ class Completion:
 
 @dataclass(slots=True)
 class Event:
-    """One event of a stream: the JSON text after `data: `, and the chunk it holds."""
+    """One event of a stream: the JSON text after `data: `, and the chunk parsed from it."""
 
     data: bytes
     value: dict[str, Any] = field(default_factory=dict)
 
 
 class EventStream(Protocol):
-    """An open stream. `read()` may be cancelled and called again; nothing is lost."""
+    """An open stream. A cancelled `read()` loses nothing and may be called again."""
 
     async def read(self) -> list[Event]:
         """Return the next events, at least one; an empty list at the end. Raises BackendError."""
 
     @property
     def done_seen(self) -> bool:
-        """Whether the terminal `[DONE]` came."""
+        """Whether the final `[DONE]` event has come."""
 
     def close(self) -> None:
         """End the call now. The connection is kept only if the reply was read to its end."""
 
 
 class Backend(Protocol):
-    """One model endpoint."""
+    """One model endpoint, called in its own dialect."""
 
     async def complete(self, request: BackendRequest) -> Completion:
         """Return the whole answer; raises BackendError."""
 
     async def stream(self, request: BackendRequest) -> EventStream:
-        """Return the answer as a stream, once its headers are here; raises BackendError."""
+        """Return the answer as a stream once the response headers have come; raises BackendError."""
 
     async def aclose(self) -> None: ...
 
 
 class Response(Protocol):
-    """An HTTP response whose headers are here."""
+    """An HTTP response whose headers have been received."""
 
     status: int
 
     def header(self, name: str) -> str | None: ...
 
     async def read(self) -> bytes:
-        """Return the whole body; raises BackendError, InvalidReply when it is larger than the transport allows."""
+        """Return the whole body. Raises BackendError; InvalidReply if the body exceeds the transport's `max_reply`."""
 
     async def chunk(self) -> bytes:
-        """Return the next bytes as they come, b"" at the end. A cancelled call loses nothing. Raises BackendError."""
+        """Return the next bytes, b'' at the end. A cancelled call loses nothing. Raises BackendError."""
 
     def close(self, *, end_is_due: bool = False) -> None:
-        """Give the connection back if the body was read, and drop it otherwise.
+        """Return the connection to the pool if the body was read to its end; close it otherwise.
 
-        With `end_is_due` only the end of the body is missing: it is awaited for a moment, in the background, so that
-        the connection (and its TLS) can be used again.
+        With `end_is_due` only the end of the body is missing: wait for it briefly in the background, so that the
+        connection (and its TLS session) can be used again.
         """
 
 
 class Transport(Protocol):
-    """One method: a POST to the backend's endpoint."""
+    """Send POST requests to the URL of one backend."""
 
     async def send(self, headers: Mapping[str, str], body: bytes, traceparent: str = "") -> Response:
         """Return the response, its body unread; raises BackendError.
 
-        `headers` is the same mapping at every call, unchanged, so that it can be encoded once; `traceparent` is the
-        header of that name, left out where it is empty.
+        `headers` is the same unchanged mapping at every call, so that it can be encoded once; `traceparent` is the
+        value of that header, '' to leave it out.
 
-        A connection that was used before, and ends before the head of this response, was stale: the call is made once
-        more, on a new one. On a new connection such an end is a failure.
+        If a reused connection ends before the response head, the server had closed it while idle: the call is repeated
+        once on a new connection. On a new connection this is a failure.
         """
 
     async def aclose(self) -> None: ...
@@ -275,7 +277,7 @@ _draining: set[asyncio.Task[None]] = set()
 
 
 def drain(to_end: Coroutine[Any, Any, None], otherwise: Callable[[], None] | None) -> None:
-    """Run `to_end` in the background, for at most DRAIN_S; call `otherwise` if the end does not come."""
+    """Run `to_end` in the background for at most DRAIN_S seconds; call `otherwise` if it does not finish."""
     task = asyncio.create_task(_drain(to_end, otherwise))
     # The event loop holds tasks weakly; this set keeps them until they are done.
     _draining.add(task)
@@ -301,9 +303,9 @@ _WORDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
 
 
 def in_words(error: BaseException, otherwise: str) -> str:
-    """Return words for the first error of the standard library among `error` and its causes, or `otherwise`.
+    """Return a description of the first standard-library error in the chain of `error`'s causes, or `otherwise`.
 
-    None of the libraries' own texts is used: those quote certificates, addresses and headers.
+    Texts of HTTP libraries are never used, because they quote certificates, addresses and headers.
     """
     cause: BaseException | None = error
     while cause is not None:

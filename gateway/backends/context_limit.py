@@ -1,4 +1,4 @@
-"""How backends say that a request is longer than their model can hold.
+"""Recognise errors that mean the request exceeds the model's context length.
 
     llama.cpp  400  "request (8720 tokens) exceeds the available context size (4096 tokens)", exceed_context_size_error
                500  "Context size has been exceeded.", in the middle of a reply too
@@ -7,7 +7,7 @@
     SGLang     400  "The input (5000 tokens) is longer than the model's context length (4096 tokens)."
     TGI        422  "`inputs` tokens + `max_new_tokens` must be <= 4096"; "`inputs` must have less than 4096 tokens"
     Ollama     400  "the input length exceeds the context length"; "prompt too long; exceeded max context length by ..."
-                    (if it is told to; by default it cuts off the prompt's beginning and says nothing)
+                    (if configured; by default it cuts off the prompt's beginning without an error)
     LM Studio  400  "... is greater than the context length"
     Anthropic  400  "prompt is too long: 208310 tokens > 200000 maximum"; "... exceed context limit: ..."
     Gemini     400  "The input token count (1200000) exceeds the maximum number of tokens allowed (1048575)."
@@ -15,7 +15,7 @@
     Mistral    400  "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"
     xAI        400  "This model's maximum prompt length is 131072 but the request contains 537812 tokens."
 
-The words are looked for wherever they stand in the body, for not all of these send OpenAI's error object.
+The whole body is searched for these texts, because not all of these send OpenAI's error object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import re
 from typing import Final
 
 _STATUSES: Final = frozenset({400, 413, 422, 500})
-"""413 is a proxy's word for it too. A 429 is none of them: what is too much for this minute is not too long."""
+"""Statuses of such errors; proxies send 413 too. 429 is not one: it means too many tokens per minute, not too long."""
 _SAYS_SO: Final = re.compile(
     rb"context_length_exceeded|exceed_context_size_error|context_window_exceeded"
     rb"|(?:maximum|max) (?:context|prompt|model) length"
@@ -39,5 +39,5 @@ _LOOKED_AT: Final = 4096
 
 
 def says_too_long(status: int, body: bytes) -> bool:
-    """Whether an error of this status and body means that the model cannot hold the request."""
+    """Return whether an error of this status and body means that the request exceeds the model's context length."""
     return status in _STATUSES and _SAYS_SO.search(body, 0, _LOOKED_AT) is not None

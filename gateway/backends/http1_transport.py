@@ -1,7 +1,7 @@
 """The default transport: an HTTP/1.1 client on httptools, at most a third of aiohttp's CPU time per request.
 
-Each connection is one asyncio protocol that carries one request at a time. What llhttp calls for header fields and body
-bytes are methods of a dict and a list, so that a reply in one packet costs four Python calls, however long its head.
+Each connection is one asyncio protocol that carries one request at a time. The parser's callbacks for header fields
+and body bytes are methods of a dict and a list: a reply in one packet costs four Python calls, however long its head.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.backends.base import DRAIN_S, BackendError, InvalidReply, Response,
 
 _KEEPALIVE_S: Final = 30.0
 _ADDRESSES_S: Final = 10.0
-"""How long the addresses of a host name are used again."""
+"""Seconds for which the resolved addresses of a host name are reused."""
 _NEXT_ADDRESS_S: Final = 0.25
-"""When the next address of a host is tried beside one that has not answered (RFC 8305)."""
+"""Seconds after which a host's next address is tried beside one that has not answered (RFC 8305)."""
 _MAX_BUFFERED: Final = 256 << 10
-"""Bytes of a body that wait for a slow reader; beyond it the socket is not read."""
+"""Unread body bytes at which reading from the socket pauses."""
 _LARGE: Final = 64 << 10
-"""Bytes of a request that may not all have been read when its answer comes."""
+"""Size in bytes from which a request may not have been read completely when its answer comes."""
 _MAX_HEAD: Final = 64 << 10
-"""Bytes in a row without any of the body's: the head with its 1xx responses, or the trailers."""
+"""Most bytes in a row that are not body: the head with its 1xx responses, or the trailers."""
 _CLOSED: Final = "the call was closed"
 _CUT_SHORT: Final = "the connection ended before the reply did"
 _NO_HTTP: Final = "the reply is not valid HTTP"
@@ -42,7 +42,7 @@ _TOO_LARGE: Final = "the reply is larger than max_reply"
 class Http1Transport:
     """POST to one URL over at most `max_in_flight` connections; refuse replies of more than `max_reply` bytes.
 
-    https:// verifies certificates against the system's authorities. Proxies and HTTP/2 are Httpx2Transport's.
+    https:// verifies certificates against the system's authorities. For proxies and HTTP/2 use Httpx2Transport.
     """
 
     def __init__(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> None:
@@ -52,10 +52,10 @@ class Http1Transport:
         self._headers: Mapping[str, str] | None = None
         self._head = b""
         self._places = max_in_flight
-        """How many more calls may run. One that runs holds its place until its reply has ended or was closed."""
+        """Number of further calls that may run. A call counts until its response has ended or was closed."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: list[_Connection] = []
-        """The last one used is used next, so the list is in the order of `idle_since`."""
+        """Idle connections, in the order of `idle_since`; the most recently used one is used next."""
         self._connections: set[_Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -87,7 +87,7 @@ class Http1Transport:
                 raise
             if not response.is_stale:
                 break
-            # Not out of the pool again: what else is idle there may have been dropped at the same moment.
+            # A new connection, not one from the pool: the server may have dropped the other idle ones too.
             connection = await self._connect()
         if not response.status and response.error is not None:
             raise response.error
@@ -128,7 +128,7 @@ class Http1Transport:
             raise Unreachable("the transport was closed")
 
     async def _connect(self) -> _Connection:
-        """Return a new connection for the place that the caller holds; without one the place is free again."""
+        """Return a new connection for the caller's place in the pool; free that place if connecting fails."""
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 connection = await self._open()
@@ -136,7 +136,7 @@ class Http1Transport:
             self.free_place()
             if isinstance(error, TimeoutError):
                 raise TimedOut("no connection in time") from error
-            if isinstance(error, (OSError, RuntimeError, ValueError)):  # uvloop has all three for bad addresses
+            if isinstance(error, (OSError, RuntimeError, ValueError)):  # uvloop may raise any of these
                 self._addresses = None
                 raise Unreachable(in_words(error, "no connection could be made")) from error
             raise
@@ -151,7 +151,7 @@ class Http1Transport:
             await self._resolved(), happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop
         )
         is_tls = self._url.scheme == "https"
-        # From here on the socket is the loop's, which closes it, cancelled or not.
+        # From here on the event loop owns the socket and closes it, even if this call is cancelled.
         _, connection = await loop.create_connection(
             lambda: _Connection(self),
             sock=sock,
@@ -161,7 +161,7 @@ class Http1Transport:
         return connection
 
     async def _resolved(self) -> list[Any]:
-        """Return the addresses of the host: one look-up at a time, and its result for 10 s."""
+        """Return the host's addresses: at most one look-up runs at a time, and its result is reused for 10 s."""
         loop = asyncio.get_running_loop()
         known = self._addresses
         if known is None or (known.done() and (known.exception() or loop.time() > self._addresses_until)):
@@ -171,17 +171,17 @@ class Http1Transport:
         return await asyncio.shield(known)
 
     def opened(self, connection: _Connection) -> None:
-        """Take note of a connection that was made."""
+        """Add a new connection to the pool."""
         self._connections.add(connection)
 
     def lost(self, connection: _Connection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a closed connection from the pool."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def free_place(self) -> None:
-        """End a call: who has waited longest may begin."""
+        """Free the place of a finished call, and start the call that has waited longest."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -190,7 +190,7 @@ class Http1Transport:
         self._places += 1
 
     def give_back(self, connection: _Connection) -> None:
-        """Keep an idle connection for the next call, and end the call that it carried."""
+        """Keep the connection of a finished call for the next one, and free the call's place."""
         self._idle.append(connection)
         if self._expiry is None:
             self._expiry = connection.loop.call_later(_KEEPALIVE_S, self._expire)
@@ -212,14 +212,14 @@ class Http1Transport:
 
 @functools.cache
 def verifying_context() -> ssl.SSLContext:
-    """Return the context of all TLS connections; reading the system's authorities takes 20 ms."""
+    """Return the TLS context shared by all connections; loading the system's authorities takes 20 ms."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. It holds a response from `post` until that has ended, and is idle otherwise."""
+    """One connection. From `post` until the response has ended it carries that response; otherwise it is idle."""
 
     __slots__ = (
         "_bare",
@@ -247,15 +247,15 @@ class _Connection(asyncio.Protocol):
         self._used = False
         self._sends_much = False
         self._bare = 0
-        """Bytes since the last one that was of a body."""
+        """Bytes received since the last body byte."""
         self._fields: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
-        self.on_header = self._fields.setdefault  # of fields with one name, the first counts
+        self.on_header = self._fields.setdefault  # the first of several headers of one name counts
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
 
     def post(self, message: bytes, max_reply: int) -> _Response:
-        """Send a request, head and body in one write."""
+        """Send a request, its head and body in one write."""
         self._bare = 0
         self._sends_much = len(message) > _LARGE
         response = self._response = _Response(self, max_reply)
@@ -263,10 +263,10 @@ class _Connection(asyncio.Protocol):
         return response
 
     def fail(self, error: BackendError | None) -> None:
-        """Close the connection at once. The response that it carries, if any, ends with `error`.
+        """Close the connection at once, ending the response that it carries, if any, with `error`.
 
-        Without one the connection was stale: the response ends with neither a status nor an error, and whoever sent
-        the request keeps the place for another connection.
+        Without `error` the connection was stale: the response ends with neither status nor error, and its sender keeps
+        the place in the pool for another connection.
         """
         response = self._response
         if response is not None:
@@ -279,12 +279,12 @@ class _Connection(asyncio.Protocol):
         self.drop()
 
     def drop(self) -> None:
-        """Close an idle connection, or one whose response is settled."""
+        """Close a connection that is idle or whose response has ended."""
         self._pool.lost(self)
         self._transport.abort()
 
     def resume_reading(self) -> None:
-        """Read again, after the reader of a response was too slow."""
+        """Continue reading from the socket, after a pause for a slow reader."""
         self._transport.resume_reading()
 
     # asyncio
@@ -292,7 +292,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's are not of asyncio's classes
         self._pool.opened(self)
-        with contextlib.suppress(OSError):  # it may have ended already
+        with contextlib.suppress(OSError):  # may already be closed
             sock = transport.get_extra_info("socket")
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -300,7 +300,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         response = self._response
         if response is None:
-            self.drop()  # nothing was asked
+            self.drop()  # bytes came though no request was sent
             return
         is_http = True
         try:
@@ -322,7 +322,7 @@ class _Connection(asyncio.Protocol):
         if response.has_ended:
             self._end(response, keep=is_http and response.keeps_open)
         elif not is_http:
-            # Whoever has read a part of it must hear that it broke off, as with any other end.
+            # A caller that has read part of the body must get an error for this end too.
             self.fail(Unreachable(_NO_HTTP) if response.status else InvalidReply(_NO_HTTP))
             return
         elif self._bare > _MAX_HEAD:
@@ -360,20 +360,20 @@ class _Connection(asyncio.Protocol):
         self._fields.clear()
 
     def on_message_complete(self) -> None:
-        self._fields.clear()  # of trailers nothing is used
+        self._fields.clear()  # trailers are ignored
         response = self._response
-        if response is not None and response.status:  # 1xx responses have ends too
+        if response is not None and response.status:  # 1xx responses also end in this callback
             response.has_ended = True
             response.keeps_open = self._parser.should_keep_alive()
 
     def _end(self, response: _Response, *, keep: bool) -> None:
-        """Let go of a response that has come whole, and keep the connection if it can carry another request."""
+        """Release a complete response, and keep the connection if it can carry another request."""
         self._response = response.connection = None
         if response.is_paused:
             response.is_paused = False
             self._transport.resume_reading()
-        # A server that refuses a large request may have done so before it had read it, and never read the rest. What
-        # TLS has not sent yet no transport tells.
+        # A server that refuses a large request may have answered before reading all of it, and never read the rest. For
+        # TLS no transport reports how much is unsent.
         is_sent = not self._transport.get_write_buffer_size() and (response.status < 400 or not self._sends_much)
         if keep and is_sent:
             self._used = True
@@ -384,7 +384,7 @@ class _Connection(asyncio.Protocol):
             self._pool.free_place()
 
     def _ended(self, error: Exception | None) -> None:
-        """Settle what the connection carries when its peer ends it."""
+        """End the response, if any, when the peer closes the connection."""
         response = self._response
         if response is None:
             self.drop()
@@ -407,7 +407,7 @@ def _caused(error: BackendError, cause: Exception | None) -> BackendError:
 
 
 class _Response:
-    """A response, from the moment its request is sent. It holds a place in the pool while it has a connection."""
+    """A response, from the sending of its request. It holds a place in the pool while it has a connection."""
 
     __slots__ = (
         "_by_name",
@@ -431,26 +431,28 @@ class _Response:
     def __init__(self, connection: _Connection, left: int) -> None:
         self.connection: _Connection | None = connection
         self.status = 0
-        """0 until the head is here."""
+        """HTTP status; 0 until the head has come."""
         self.parts: list[bytes] = []
         self.size = 0
-        """Bytes in `parts`, which nobody has read yet."""
+        """Unread bytes in `parts`."""
         self.left = left
-        """How many more bytes its body may have."""
+        """How many more body bytes are accepted."""
         self.error: BackendError | None = None
-        """How it ended, if not well. What came before that can be read."""
+        """The error that ended the response, if any. Bytes that came before it can still be read."""
         self.has_ended = False
         self.keeps_open = False
         self.is_paused = False
         self.is_read_whole = False
         self.is_stale = False
         self.waiter: asyncio.Future[None] = connection.loop.create_future()
-        """Done when who waits should look again: `send` for the head, `chunk` for bytes, `read` for the end."""
+        """Future of the waiting call, done when there is news: the head for `send`, bytes for `chunk`, the end for
+        `read`.
+        """
         self._by_name: dict[bytes, bytes] | None = None
 
     @property
     def goes_to_the_end(self) -> bool:
-        """Whether the end of the connection is the end of the body."""
+        """Whether the body ends when the connection does."""
         return self.header("content-length") is None and self.header("transfer-encoding") is None
 
     def header(self, name: str) -> str | None:
@@ -477,7 +479,7 @@ class _Response:
         return whole
 
     async def chunk(self) -> bytes:
-        # Called for every chunk of every stream, hence in one piece.
+        # One function without helpers, because it is called for every chunk of every stream.
         parts = self.parts
         while not parts:
             if self.error is not None:
@@ -512,7 +514,7 @@ class _Response:
             connection.fail(Unreachable(_CLOSED))
 
     def wake(self) -> None:
-        """Let who waits look again."""
+        """Wake the waiting call, if any, to check for news."""
         if not self.waiter.done():
             self.waiter.set_result(None)
 

@@ -1,4 +1,4 @@
-"""The transport where HTTP/2 or a proxy is configured: httpx2."""
+"""Transport on httpx2, used where HTTP/2 or a proxy is configured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable,
 
 
 class Httpx2Transport:
-    """Do the same as AiohttpTransport, with HTTP/2 and proxies."""
+    """Send requests as AiohttpTransport does, with support for HTTP/2 and proxies."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Httpx2Transport:
         except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
             if connected or not _ended_without_a_word(error):
                 raise
-        # Not out of the pool again: what else is idle there may have been dropped at the same moment.
+        # A new connection, not one from the pool: the server may have dropped the other idle ones too.
         if self._poolless is None:
             self._poolless = self._open(limits=httpx2.Limits(max_keepalive_connections=0))
         request = self._poolless.build_request("POST", self._url, headers=headers, content=body)
@@ -85,12 +85,12 @@ class Httpx2Transport:
 
 
 def _ended_without_a_word(error: httpx2.TransportError) -> bool:
-    # Bytes that are no HTTP raise the same type; only the text tells a plain end from them.
+    # Invalid HTTP raises the same exception type; only the message distinguishes it from a closed connection.
     return not isinstance(error, httpx2.RemoteProtocolError) or str(error).startswith("Server disconnected")
 
 
 class _Httpx2Response:
-    """A read is a task of its own and outlives its caller's cancellation: httpx2's iterators do not survive one."""
+    """A response whose reads run as tasks that survive their caller's cancellation; httpx2's iterators do not."""
 
     def __init__(self, response: httpx2.Response, max_reply: int) -> None:
         self._response = response
@@ -123,7 +123,7 @@ class _Httpx2Response:
         pending = self._pending
         if pending is None:
             pending = self._pending = asyncio.create_task(self._next())
-        # Not shield(): what cancels the read must reach its reader as an error, not as a cancellation of the reader.
+        # Not shield(): the reader must get a cancelled read as an error, not as a cancellation of its own.
         await asyncio.wait([pending])
         self._pending = None
         if pending.cancelled():
@@ -154,7 +154,7 @@ class _Httpx2Response:
                 await self._response.aclose()
 
     async def _abandon(self) -> None:
-        """End a read that nobody waits for any more, and retrieve its result."""
+        """Cancel a read that no caller waits for any more, and retrieve its result."""
         if (pending := self._pending) is not None:
             pending.cancel()
             await asyncio.wait([pending])

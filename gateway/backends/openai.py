@@ -1,4 +1,4 @@
-"""The OpenAI dialect of chat completions: llama.cpp, vLLM, Ollama, OpenAI itself and most of the world."""
+"""The OpenAI dialect of chat completions: llama.cpp, vLLM, Ollama, OpenAI and many others."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenAIBackend:
-    """One endpoint. `model` replaces the client's; unknown fields pass; the key never leaves but to this endpoint.
+    """One endpoint. `model` replaces the client's; unknown fields are passed on; the key is sent to this endpoint only.
 
-    `quota` is told of the rate-limit headers of every reply.
+    `quota` is updated from the rate-limit headers of every reply.
     """
 
     def __init__(self, transport: Transport, *, model: str, key: str | None, quota: Quota | None = None) -> None:
@@ -78,7 +78,7 @@ class OpenAIBackend:
         return _completion(raw, self._model)
 
     async def stream(self, request: BackendRequest) -> EventStream:
-        """See `Backend.stream`. An endpoint that answers with plain JSON is streamed from that."""
+        """See `Backend.stream`. A plain JSON answer is converted to a stream."""
         response = await self._send(request, stream=True)
         if _is_type(response, "text/event-stream"):
             return _ServerSentEvents(response)
@@ -112,7 +112,7 @@ class OpenAIBackend:
         finally:
             response.close()
         if self._key:
-            # Some endpoints quote the key they refuse.
+            # Some endpoints quote the refused key.
             error = error.replace(self._key, b"***")
         if says_too_long(response.status, error):
             raise ContextExceeded(response.status, error)
@@ -121,7 +121,7 @@ class OpenAIBackend:
     def _payload(self, request: BackendRequest, *, stream: bool) -> bytes:
         payload = {**request.body, "model": self._model}
         if request.ask_logprobs:
-            # A number in any case: without one llama.cpp sends twenty alternatives a token.
+            # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
             payload["top_logprobs"] = request.alternatives
         if stream:
@@ -131,8 +131,9 @@ class OpenAIBackend:
 
 
 def _in_pieces(value: Any) -> Any:
-    """The value with its long texts serialised already, slice by slice: one with two million line breaks takes 20 ms
-    otherwise, in a single call, and Python's lock is held meanwhile.
+    """Return the value with its long texts serialised already, one slice after another.
+
+    In a single call, a text with two million line breaks would hold Python's lock for 20 ms.
     """
     if isinstance(value, dict):
         return {name: _in_pieces(member) for name, member in value.items()}
@@ -171,13 +172,13 @@ class _ServerSentEvents:
                         break
                     events.append(self._event(data))
             except (InvalidReply, ContextExceeded) as error:
-                self._invalid = error  # the events before it count
+                self._invalid = error  # process the events before the error first
             if events:
                 return events
         return []
 
     def _event(self, data: bytes) -> Event:
-        """Return the event; its bytes are unchanged unless something has to be corrected. Raises InvalidReply."""
+        """Return the event, its bytes unchanged unless something must be corrected. Raises InvalidReply."""
         try:
             value = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -188,7 +189,7 @@ class _ServerSentEvents:
             raise _error_in_200(value["error"], data)
         choices = value.get("choices")
         if choices is None:
-            # A bare usage chunk: clients want the list, be it empty.
+            # A chunk with the usage alone: clients expect the `choices` list, even if empty.
             value["choices"] = []
             return Event(orjson.dumps(value), value)
         if not isinstance(choices, list):
@@ -202,7 +203,7 @@ class _ServerSentEvents:
                 calls_tools = calls_tools or "tool_calls" in delta
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)
-        # JSON over several lines would need a `data:` on each; on one line it needs none.
+        # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
         changed = b"\n" in data
         if calls_tools:
             if self._tool_calls is None:
@@ -215,7 +216,7 @@ class _ServerSentEvents:
 
 
 class _Replayed:
-    """Present a whole answer that came in place of a stream as a stream."""
+    """Present a whole answer as a stream, for an endpoint that sent JSON instead of a stream."""
 
     def __init__(self, completion: Completion) -> None:
         self._events = [Event(orjson.dumps(chunk), chunk) for chunk in chunks_of(completion.value)]
@@ -226,11 +227,11 @@ class _Replayed:
         return events
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: the body has been read already."""
 
 
 async def _assembled(stream: _ServerSentEvents, model: str) -> Completion:
-    """Return the whole answer from a stream that came in place of JSON."""
+    """Return the whole answer from a stream that an endpoint sent instead of JSON."""
     state = StreamState()
     state.collect()
     try:
@@ -265,7 +266,7 @@ def _completion(raw: bytes, model: str) -> Completion:
         raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
     changed, sound = fill_in(value, model), True
     if value.get("usage") is not None and usage_of(value) is None:
-        # Counts that cannot be are no counts: clients add them up.
+        # Drop impossible token counts, because clients add them up.
         value["usage"] = None
         changed, sound = True, False
     return Completion(orjson.dumps(value) if changed else raw, value, sound)
@@ -276,9 +277,10 @@ def _is_choice(choice: object) -> bool:
 
 
 def _error_in_200(error: object, raw: bytes) -> BackendError:
-    """Return its code or its type, never its message: that may quote the prompt, and ends up in spans.
+    """Return the error in a reply of status 200, by its code or type. Its message may quote the prompt, so it is left
+    out.
 
-    As ContextExceeded it is what it would be with a status of its own, a 400.
+    A context-length error becomes ContextExceeded, as if sent with status 400.
     """
     if says_too_long(400, raw):
         return ContextExceeded(400, raw[:_ERROR_BODY_LIMIT])
@@ -298,7 +300,7 @@ def _is_type(response: Response, expected: str) -> bool:
 
 
 async def _error_body(response: Response) -> bytes:
-    """Return as much of the start of the body as arrives; the status matters more."""
+    """Return the start of an error body, or less if it does not arrive: the status matters more."""
     body = b""
     with contextlib.suppress(BackendError, TimeoutError):
         async with asyncio.timeout(_ERROR_BODY_S):
@@ -308,7 +310,7 @@ async def _error_body(response: Response) -> bytes:
 
 
 def _retry_after(response: Response) -> float | None:
-    """Return the seconds of `retry-after-ms` or `Retry-After` (a number or a date); None if neither is sane."""
+    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
     milliseconds = number_in(response.header("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

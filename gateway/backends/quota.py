@@ -1,4 +1,4 @@
-"""What an endpoint's rate-limit headers say is left, so that no call goes out only to be refused.
+"""Track an endpoint's rate limits from its reply headers, to avoid calls that it would refuse.
 
     OpenAI, Groq, vLLM proxies      x-ratelimit-{limit,remaining,reset}-{requests,tokens}, resets as 6m0s or 20ms
     Anthropic                       anthropic-ratelimit-{requests,input-tokens,output-tokens}-{limit,remaining,reset},
@@ -7,7 +7,7 @@
                                     earlier RateLimit-Remaining and RateLimit-Reset
 
 Where a limit is given too, it is a bucket that fills steadily and whose reset is when it will be full (OpenAI's and
-Anthropic's are documented so): with 60 requests a minute and none left, the next may go in a second, not in a minute.
+Anthropic's are documented so): with 60 requests a minute and none left, the next is due in a second, not a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Header = Callable[[str], str | None]
 Unit = Literal["requests", "tokens_in", "tokens_out"]
 
 _LONGEST_WAIT_S = 60.0
-"""As with every rest: after a minute it is tried again."""
+"""Longest wait in seconds; after it the endpoint is called again whatever the headers said."""
 _LONGEST_VALUE = 256
 _LONG_PROMPT = 32_768
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?", re.ASCII)
@@ -35,7 +35,7 @@ _PARAMETER = re.compile(r"([a-z]+)=\"?([^;,\"]+)")
 
 @dataclass(frozen=True, slots=True)
 class _Allowance:
-    """One limit by its headers' names."""
+    """The header names of one rate limit."""
 
     unit: Unit
     remaining: str
@@ -66,7 +66,7 @@ _ALLOWANCES = (
 
 @dataclass(slots=True)
 class _Left:
-    """Hold what was left of one limit at a moment, and how it comes back; parsed when needed, which is rare."""
+    """Hold the remaining amount of one limit at one moment, and when it resets. Parsed only when needed."""
 
     unit: Unit
     remaining: float
@@ -75,10 +75,10 @@ class _Left:
     full_in: str | None
     limit: str | None
     spent: float = 0.0
-    """What calls that went out since have used."""
+    """Amount used by calls made since then."""
 
     def wait_s(self, need: float, now: float) -> float:
-        """Return the seconds until there is so much."""
+        """Return the seconds until this amount is available again; 0 if it is now."""
         if self.remaining - self.spent >= need:
             return 0.0
         comes_in_s = _seconds(self.full_in, self.heard_at_wall)
@@ -104,12 +104,13 @@ class Quota:
         self._left: dict[str, _Left] = {}
         self._paused_until = 0.0
         self.tight = False
-        """Whether so little is left, as far as was heard, that `wait_s` must be asked."""
+        """Whether so little is left that `wait_s` must be checked before a call."""
 
     def heard(self, header: Header, now: float) -> None:
-        """Note the limits in a reply; `header` looks up one of its headers by name.
+        """Record the limits in a reply's headers; `header` returns a header by its name.
 
-        Of an endpoint that sends none this costs one look-up (0.3 us): a different header is tried each time.
+        For an endpoint without such headers this costs one look-up (0.3 us): each reply is checked for a different
+        header.
         """
         if self._others:
             self._next = (self._next + 1) % len(self._others)
@@ -118,14 +119,14 @@ class Quota:
         self._hear_all(header, now)
 
     def refused(self, header: Header, now: float) -> None:
-        """Note the limits in an error reply: all headers are read, as one of them may give the reason."""
+        """Record the limits in an error reply, reading all headers, because one of them may give the reason."""
         found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
         self._known += found
         self._others = [allowance for allowance in self._others if allowance not in found]
         self._hear_all(header, now)
 
     def spent(self, tokens_in: int) -> None:
-        """Subtract a call that goes out, until a reply reports what is left."""
+        """Subtract a call being made, until a reply reports the new remainder."""
         if not self._left:
             return
         for left in self._left.values():
@@ -134,16 +135,16 @@ class Quota:
         self._weigh()
 
     def pause(self, seconds: float, now: float) -> None:
-        """Note that nothing is left for so long, as a sibling worker reports."""
+        """Record that nothing is left for this many seconds, as a sibling worker reports."""
         self._paused_until = now + min(seconds, _LONGEST_WAIT_S)
         self.tight = True
 
     def wait_s(self, now: float, tokens_in: int = 0) -> float:
-        """Return the seconds until a call with a prompt of so many tokens may go out, 0 if it may now; at most 60."""
+        """Return the seconds until a call with a prompt of this many tokens may be made: 0 if now, at most 60."""
         return max(self.own_wait_s(now, tokens_in), self._paused_until - now)
 
     def own_wait_s(self, now: float, tokens_in: int = 0) -> float:
-        """Return the same from this worker's own replies alone, for its siblings."""
+        """Return the same wait from this worker's own replies alone, to report to sibling workers."""
         longest = 0.0
         for left in self._left.values():
             need = max(1, tokens_in) if left.unit == "tokens_in" else 1
@@ -155,7 +156,7 @@ class Quota:
         if self._known:
             for allowance in self._known:
                 self._hear(allowance, header, now)
-            self._paused_until = 0.0  # newer than what any sibling has heard
+            self._paused_until = 0.0  # newer than any sibling's report
             self._weigh()
 
     def _weigh(self) -> None:
@@ -181,7 +182,7 @@ class Quota:
 
 
 def _read_ietf(value: str, policy: str) -> tuple[float | None, str | None]:
-    """Return what remains and the seconds until it is reset, of the tightest of the items that count requests."""
+    """Return the remaining requests and seconds until reset, of the request limit with the least left."""
     not_requests = {name for name, rest in _items(policy[:_LONGEST_VALUE]) if rest.get("qu", "requests") != "requests"}
     items = [
         (remaining, -reset, item["t"])
@@ -201,7 +202,7 @@ def _items(text: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _seconds(text: str | None, wall: float) -> float | None:
-    """Return the seconds from a moment on: of a number, a duration such as 1m30s or 20ms, or an RFC 3339 date."""
+    """Return seconds from `now`, given a number, a duration such as 1m30s or 20ms, or an RFC 3339 date."""
     if not text or len(text) > _LONGEST_VALUE:
         return None
     number = number_in(text)
@@ -217,7 +218,7 @@ def _seconds(text: str | None, wall: float) -> float | None:
 
 
 def number_in(text: str | None) -> float | None:
-    """Return the number in a header; None for anything else, and for less than 0."""
+    """Return the number in a header; None if it is missing, not a number or negative."""
     try:
         number = float(text or "")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a scripted model says, how fast, and what goes wrong: the words of a config's `script`, and of the tests.
+"""Define scripted replies: their text, timing and faults, as a config's `script` and the tests write them.
 
 A backend of `kind: scripted` follows a list of rules. The first one whose match fits the last user message gives the
 reply, and `gateway.backends.scripted` renders it. ScriptedRule and its parts are what a config says, refused with file
@@ -22,12 +22,12 @@ from policies.validation import Finding, Seconds, Section, Whole, raise_findings
 Json = dict[str, Any]
 
 LOOP_TOKENS = 2000
-"""How many tokens a reply has that goes round in circles, unless the request allows fewer."""
+"""Tokens in a `loop` reply, unless the request allows fewer."""
 _WORD = re.compile(r"\s*\S+|\s+$")
 
 
 class Fault(Enum):
-    """What goes wrong with a reply. The mid-stream ones come after `ModelReply.fault_after` tokens."""
+    """A defect of a reply. Those in MID_STREAM occur after `ModelReply.fault_after` tokens."""
 
     HANG_BEFORE_HEADERS = "hang_before_headers"
     HANG_AFTER_HEADERS = "hang_after_headers"
@@ -52,14 +52,14 @@ class Fault(Enum):
     """An error object in a 200, or as the first event."""
     ERROR_MID_STREAM = "error_mid_stream"
     OTHER_KIND = "other_kind"
-    """JSON to a stream request, SSE to any other."""
+    """JSON in reply to a stream request, SSE in reply to any other."""
     GIANT = "giant"
-    """Up to 1 GiB in one string, as fast as the peer reads."""
+    """Up to 1 GiB in one JSON string, as fast as the client reads it."""
     REDIRECT = "redirect"
     SLOW_LORIS = "slow_loris"
-    """A byte at a time, `ModelReply.between_s` (at least 10 ms) apart."""
+    """One byte at a time, every `ModelReply.between_s` seconds (at least 0.01)."""
     LOOP = "loop"
-    """The text again and again, to LOOP_TOKENS tokens or the request's limit."""
+    """The text repeated up to LOOP_TOKENS tokens or the request's limit."""
 
 
 MID_STREAM = frozenset(
@@ -73,12 +73,12 @@ MID_STREAM = frozenset(
         Fault.ERROR_MID_STREAM,
     }
 )
-"""The faults that break a stream off after `ModelReply.fault_after` tokens."""
+"""The faults that interrupt a stream after `ModelReply.fault_after` tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function the model wants called. `arguments` is the JSON text, valid or not."""
+    """A function call in the reply. `arguments` is JSON text, valid or not."""
 
     name: str
     arguments: str = "{}"
@@ -87,35 +87,37 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One scripted answer. Times are seconds; `logprob` is each token's, or one for all; `usage` None leaves it out."""
+    """One scripted answer. Times are in seconds; `logprob` is one for all tokens or one each; `usage` None sends no
+    usage.
+    """
 
     text: str = "The scripted upstream says hello."
     tokens: tuple[str, ...] | None = None
     logprob: float | tuple[float, ...] = -0.05
     no_logprobs: bool = False
-    """A backend that ignores `logprobs: true`."""
+    """Whether log-probabilities are sent when requested; False imitates a backend that ignores `logprobs: true`."""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Json | Literal["auto"] | None = "auto"
-    """`auto` counts words."""
+    """Token counts to report; `auto` counts words."""
     model: str | None = None
     extra: Json = field(default_factory=dict)
-    """More members of a JSON reply and of every chunk."""
+    """Additional members of a JSON reply and of every chunk."""
     before_headers_s: float = 0.0
     before_first_s: float = 0.0
     between_s: float = 0.0
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
-    """Sent as it is, in place of everything rendered from the other fields."""
+    """Body sent as it is, instead of one rendered from the other fields."""
     fault: Fault | None = None
     fault_after: int = 2
     fragment: int | None = None
-    """Bytes per write, for SSE bodies."""
+    """Bytes per write of an SSE body."""
     newline: str = "\n"
 
     def pieces(self) -> tuple[str, ...]:
-        """Return the tokens of the answer; words, where none are given."""
+        """Return the tokens of the answer; if none are given, its words."""
         pieces = self.tokens if self.tokens is not None else tuple(_WORD.findall(self.text))
         if self.fault is Fault.LOOP and pieces:
             again = (f" {pieces[0].lstrip()}", *pieces[1:])
@@ -130,7 +132,7 @@ def error_reply(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ModelReply:
-    """Return an error as OpenAI sends it."""
+    """Return an error reply in OpenAI's format."""
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
     return ModelReply(status=status, headers=headers or {}, body=body)
 
@@ -152,51 +154,51 @@ LogProb = Annotated[float, Field(le=0, allow_inf_nan=False)]
 
 
 class ScriptedToolCall(Section):
-    """A function that the reply calls. `arguments` are keys with their values, or the JSON text itself."""
+    """A function call in the reply. `arguments` is a mapping, or the JSON text itself."""
 
     name: Annotated[str, Field(min_length=1)]
     arguments: Mapping[str, Any] | str = {}
     id: Annotated[str, Field(min_length=1)] | None = None
-    """`call_scripted_N`, counted from 0, when not given."""
+    """Default: `call_scripted_N`, counted from 0."""
 
 
 class ScriptedUsage(Section):
-    """The tokens that the reply reports, in place of its words counted."""
+    """Token counts that the reply reports instead of a count of words."""
 
     prompt_tokens: Annotated[Whole, Field(ge=0)]
     completion_tokens: Annotated[Whole, Field(ge=0)]
 
 
 class ScriptedError(Section):
-    """An HTTP error in place of an answer."""
+    """An HTTP error sent instead of an answer."""
 
     status: Annotated[Whole, Field(ge=400, le=599)]
     body: Mapping[str, Any] | str | None = None
-    """By default an error object as OpenAI sends it."""
+    """Default: an error object in OpenAI's format."""
     retry_after: Seconds | None = None
-    """Sent as `retry-after-ms`."""
+    """Seconds, sent as the header `retry-after-ms`."""
 
 
 class ScriptedReply(Section):
-    """What a rule answers: a text, tool calls or an error, and how it goes out."""
+    """The reply of a rule: a text, tool calls or an error, with its timing and faults."""
 
     text: str = "This is a scripted reply."
     confidence: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
-    """The probability of every token: the reply's confidence as long as nothing has been fitted to it."""
+    """Probability of every token: the reply's confidence unless a calibrated head is used."""
     logprobs: LogProb | tuple[LogProb, ...] | None = None
-    """The natural logarithm of it, for every token or one for each; without either it is -0.05."""
+    """Natural logarithm of the token probability, one for all or one each. Default: from `confidence`, or -0.05."""
     tool_calls: tuple[ScriptedToolCall, ...] = ()
     finish_reason: Literal["stop", "length", "content_filter", "tool_calls"] | None = None
     usage: ScriptedUsage | None = None
-    """None counts words."""
+    """Token counts to report; None counts words."""
     ttft: Seconds = 0.0
-    """Until the first token."""
+    """Seconds until the first token."""
     tpot: Seconds = 0.0
-    """Between two chunks, a token each. A JSON reply comes when its last token would."""
+    """Seconds between two chunks of one token each. A JSON reply is sent when its last token would be."""
     error: ScriptedError | None = None
     fault: Annotated[Fault | None, BeforeValidator(_fault)] = None
     after: Annotated[Whole, Field(ge=0)] = 2
-    """How many tokens of a stream come before a fault in the midst of it."""
+    """Number of tokens before a mid-stream fault."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> ScriptedReply:
@@ -217,7 +219,7 @@ class ScriptedReply(Section):
         return self
 
     def reply(self) -> ModelReply:
-        """Return what is to be rendered."""
+        """Return the answer to render."""
         if self.error is not None:
             body, wait_s = self.error.body, self.error.retry_after
             headers = {} if wait_s is None else {"retry-after-ms": f"{wait_s * 1000:g}"}
@@ -256,14 +258,14 @@ class ScriptedReply(Section):
 
 
 class ScriptedRule(Section):
-    """A reply, and the requests that it is for: those whose last user message holds `match`, or all of them."""
+    """A reply, and the requests it answers: those whose last user message matches, or all if no match is given."""
 
     match: Annotated[str, Field(min_length=1)] | None = None
-    """Part of the message, upper and lower case told apart."""
+    """Text that the message must contain; case-sensitive."""
     match_regex: Annotated[re.Pattern[str] | None, BeforeValidator(_pattern)] = None
-    """A Python regular expression that is found somewhere in the message."""
+    """Python regular expression to search for in the message."""
     times: Annotated[Whole, Field(ge=1)] | None = None
-    """To how many requests each worker gives this reply, before it goes on to the next rules; None is no end."""
+    """How many requests per worker get this reply before later rules apply; None for no limit."""
     reply: ScriptedReply = ScriptedReply()
 
     @model_validator(mode="after")
@@ -274,11 +276,11 @@ class ScriptedRule(Section):
 
     @property
     def always(self) -> bool:
-        """Whether it answers every request."""
+        """Whether the rule answers every request."""
         return self.match is None and self.match_regex is None and self.times is None
 
     def matches(self, question: str) -> bool:
-        """Return whether the reply is for a request with this last user message."""
+        """Return whether the rule applies to this last user message; `times` is not considered."""
         if self.match_regex is not None:
             return self.match_regex.search(question) is not None
         return self.match is None or self.match in question

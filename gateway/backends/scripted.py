@@ -1,8 +1,8 @@
 """Reply from a script, in this process and in the OpenAI dialect: for trials, demos and tests without a model.
 
-The transport stands where the ones over sockets do, below `OpenAIBackend`, so that a scripted reply is read, checked
-and failed like any other. Every reply says where it is from: `system_fingerprint` is `scripted`, and its id begins with
-`chatcmpl-scripted-`. The same messages get the same bytes: the id is made of them, and `created` is always CREATED.
+The transport takes the place of those over sockets, below `OpenAIBackend`, so that a scripted reply is read, checked
+and failed like any other. Every reply is recognisable: `system_fingerprint` is `scripted`, and its id begins with
+`chatcmpl-scripted-`. The same messages get the same bytes: the id is their hash, and `created` is always CREATED.
 
 A reply goes out as JSON, or as SSE, in a sequence of steps. A fault is one of two things: another rendering (HTML,
 `choices: []`, an event that is no JSON) or a turn in the sequence (hang, reset, close). The tests' model server carries
@@ -25,11 +25,11 @@ from gateway.backends.base import InvalidReply, Response, Unreachable
 from gateway.backends.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
-"""The `system_fingerprint` of every reply."""
+"""`system_fingerprint` of every reply."""
 CREATED = 1760000000
-"""The `created` of every reply: seconds since 1970."""
+"""`created` of every reply, in Unix seconds."""
 ERROR: Json = {"error": {"message": "scripted error", "type": "server_error", "param": None, "code": "scripted"}}
-"""What a backend sends in place of an answer."""
+"""Error object sent instead of an answer."""
 
 _GIANT_BYTES = 1 << 30
 _BLOCK = b"x" * (1 << 16)
@@ -37,7 +37,9 @@ _BLOCK = b"x" * (1 << 16)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Send status and headers. `length` is the body's, None for one whose end is told by its framing."""
+    """Send status and headers. `length` is the body's in bytes; None if the body is chunked or ends with the
+    connection.
+    """
 
     status: int
     content_type: str
@@ -47,20 +49,20 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Write these bytes of the body, in one call."""
+    """Send these body bytes in one write."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait so many seconds."""
+    """Wait for `seconds`."""
 
     seconds: float
 
 
 class End(Enum):
-    """How a reply ends when it does not end well. A hung reply stays open until the caller leaves."""
+    """An abnormal end of a reply. HANG keeps it open until the client disconnects."""
 
     HANG = auto()
     CLOSE = auto()
@@ -71,7 +73,7 @@ Step = Head | Send | Pause | End
 
 
 class ScriptedTransport:
-    """Answer every call from a script. `max_reply` is in bytes; the model's name is what the request asks for."""
+    """Answer every call from a script. `max_reply` is in bytes; replies name the model that the request names."""
 
     def __init__(self, rules: Sequence[ScriptedRule], *, max_reply: int) -> None:
         self._rules = [(rule, rule.reply.reply()) for rule in rules]
@@ -97,10 +99,10 @@ class ScriptedTransport:
         raise AssertionError("every reply has a head, or ends before it")
 
     async def aclose(self) -> None:
-        """Close nothing: there are no connections."""
+        """Do nothing: there are no connections."""
 
     def _reply_to(self, request: Json) -> ModelReply:
-        """Return the first rule's reply that is for this request, and count it."""
+        """Return the reply of the first rule that applies to the request, and count its use."""
         question = last_user_text(request)
         for number, (rule, reply) in enumerate(self._rules):
             left = self._left[number]
@@ -113,7 +115,7 @@ class ScriptedTransport:
 
 
 class _ScriptedResponse:
-    """A response whose body is what is left of the steps."""
+    """A response whose body is rendered from the remaining steps."""
 
     def __init__(self, head: Head, script: Iterator[Step], max_reply: int) -> None:
         self.status = head.status
@@ -133,8 +135,8 @@ class _ScriptedResponse:
         return b"".join(parts)
 
     async def chunk(self) -> bytes:
-        """Return the next bytes; b"" at the end. After a cancelled call the next one goes on: nothing is lost."""
-        await asyncio.sleep(0)  # as a socket would, so that a reply without pauses does not hold the loop
+        """Return the next bytes, b'' at the end. A cancelled call loses nothing."""
+        await asyncio.sleep(0)  # yields as a socket would, so that a reply without pauses does not hold the loop
         while (step := self._step or next(self._script, None)) is not None:
             self._step = step
             if isinstance(step, Pause):
@@ -158,20 +160,20 @@ class _ScriptedResponse:
 
 
 async def _fail(step: Step) -> None:
-    """End a reply that does not end well: wait until the caller leaves, or raise Unreachable."""
+    """Execute an abnormal end: wait until the caller cancels, or raise Unreachable."""
     if step is End.HANG:
         await asyncio.Event().wait()
     raise Unreachable("the script closes the connection" if step is End.CLOSE else "the script resets the connection")
 
 
 def identity_of(request: Json) -> Json:
-    """Return what is the same in all chunks of a reply, and in all replies to the same messages."""
+    """Return the id, time and fingerprint shared by all chunks of a reply; the same messages give the same id."""
     digest = hashlib.sha256(orjson.dumps(request.get("messages"))).hexdigest()
     return {"id": f"chatcmpl-scripted-{digest[:24]}", "created": CREATED, "system_fingerprint": FINGERPRINT}
 
 
 def last_user_text(request: Json) -> str:
-    """Return the text of the last user message; of one in parts, its texts, a line each."""
+    """Return the text of the last user message; the texts of several parts are joined by line breaks."""
     messages = [message for message in request.get("messages") or () if message.get("role") == "user"]
     content = messages[-1].get("content") if messages else None
     if isinstance(content, list):
@@ -182,7 +184,7 @@ def last_user_text(request: Json) -> str:
 def steps(reply: ModelReply, request: Json, identity: Json) -> Iterator[Step]:
     """Yield the steps that answer `request` (a parsed chat-completions body) with `reply`.
 
-    `identity` holds the members that the reply and all its chunks share, `id` and `created` among them.
+    `identity` holds the members shared by the reply and all its chunks, `id` and `created` among them.
     """
     streamed = bool(request.get("stream")) is not (reply.fault is Fault.OTHER_KIND)
     yield from _pause(reply.before_headers_s)
@@ -263,7 +265,7 @@ def _stream(reply: ModelReply, request: Json, identity: Json) -> Iterator[Step]:
 
 
 def _events(reply: ModelReply, request: Json, identity: Json) -> Iterator[str | End]:
-    """Yield the events' data in order, or the end that a fault puts among them."""
+    """Yield the data of each event in order, or the abnormal end where the fault places it."""
     fault = reply.fault
     if fault is Fault.ERROR_IN_200:
         yield json.dumps(ERROR)
@@ -272,7 +274,7 @@ def _events(reply: ModelReply, request: Json, identity: Json) -> Iterator[str | 
     totals = _wants_usage(request)
 
     def chunk(delta: Json | None, logprobs: Json | None = None, finish: str | None = None) -> str:
-        """A chunk with this delta for every choice, or with the usage where there is no delta."""
+        """Return a chunk with this delta for every choice; without a delta, the chunk that reports the usage."""
         choice = {"delta": delta, "logprobs": logprobs, "finish_reason": finish}
         count = 0 if delta is None else request.get("n") or 1
         value = base | {"choices": [{"index": index} | choice for index in range(count)]}
@@ -332,7 +334,7 @@ def _base(reply: ModelReply, request: Json, identity: Json, kind: str) -> Json:
 
 
 def _usage(reply: ModelReply, request: Json) -> Json:
-    """The token counts: the scripted ones, else words counted."""
+    """Return the token counts: the scripted ones, else counted words."""
     if isinstance(reply.usage, dict):
         return reply.usage
     prompt = sum(len(str(message.get("content") or "").split()) for message in request.get("messages", ()))
@@ -341,7 +343,7 @@ def _usage(reply: ModelReply, request: Json) -> Json:
 
 
 def _cut(reply: ModelReply, request: Json) -> tuple[Sequence[str], str]:
-    """The tokens within the request's limit, and the finish_reason that goes with them."""
+    """Return the tokens within the request's limit, and the matching finish_reason."""
     tokens = () if reply.tool_calls else reply.pieces()
     limit = request.get("max_completion_tokens") or request.get("max_tokens")
     if limit is not None and len(tokens) > limit:
@@ -355,7 +357,7 @@ def _tool_call(call: ToolCall) -> Json:
 
 
 def _logprobs(reply: ModelReply, request: Json, tokens: Sequence[str], start: int) -> Json | None:
-    """The log-probabilities of `tokens`, the first of which is number `start` of the reply; None if not asked for."""
+    """Return the log-probabilities of `tokens`, the first being token `start` of the reply; None if not requested."""
     if not request.get("logprobs") or reply.no_logprobs:
         return None
     every = reply.logprob
@@ -379,12 +381,12 @@ def _break_choices(value: Json, fault: Fault | None) -> None:
 
 
 def _wants_usage(request: Json) -> bool:
-    """Whether a stream's request asks for the totals."""
+    """Return whether the request asks for the usage of its stream."""
     return bool((request.get("stream_options") or {}).get("include_usage"))
 
 
 def _deltas(reply: ModelReply, request: Json) -> tuple[list[tuple[Json, Json | None]], str]:
-    """(delta, logprobs) of every chunk but the last, the role first; and the finish_reason."""
+    """Return (delta, logprobs) of every chunk but the last, beginning with the role; and the finish_reason."""
     tokens, finish = _cut(reply, request)
     content = None if reply.tool_calls else ""
     deltas: list[tuple[Json, Json | None]] = [({"role": "assistant", "content": content, "refusal": None}, None)]

@@ -1,4 +1,4 @@
-"""Server-sent events, as model endpoints send them: bytes in, the data of whole events out."""
+"""Parse the server-sent events of model endpoints: bytes in, the data of whole events out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EventParser:
             chunk = self._with_lf(chunk)
         if self._parts:
             if b"\n" not in chunk:
-                # The inside of a large event: joined once, at its end, not for every part of it.
+                # Inside a large event: parts are joined once, at its end.
                 self._keep(chunk)
                 return []
             self._parts.append(chunk)
@@ -40,7 +40,7 @@ class EventParser:
             self._keep(rest)
         events: list[bytes] = []
         for block in blocks:
-            # As nearly all events are; a call for each would cost as much as the rest of this loop.
+            # Nearly all events have this form; a call for each would cost as much as the rest of this loop.
             data = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
             if data:
                 events.append(data)
@@ -53,7 +53,7 @@ class EventParser:
             raise InvalidReply("an event is larger than 4 MiB")
 
     def _with_lf(self, chunk: bytes) -> bytes:
-        # A CR ends its line at once; the LF of a CRLF that was cut in two comes with the next chunk, and is no line.
+        # A CR ends its line at once. If a CRLF is cut in two, the LF begins the next chunk and ends no line.
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
             self._after_cr = False
@@ -63,7 +63,7 @@ class EventParser:
 
 
 def _data(block: bytes) -> bytes:
-    """Return the data of an event that has other lines, or another form, than one `data: `."""
-    block = block.removeprefix(BYTE_ORDER_MARK)  # it may stand before the first event
+    """Return the data of an event that is not a single `data: ` line."""
+    block = block.removeprefix(BYTE_ORDER_MARK)  # a byte order mark may precede the first event
     lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
     return b"\n".join(lines)

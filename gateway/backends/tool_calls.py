@@ -1,4 +1,4 @@
-"""Tool calls in a stream's deltas, and the index and id that some backends leave out of them.
+"""Add the index and id that some backends leave out of the tool calls in a stream's deltas.
 
 Clients put a call together by its `index`, and answer it by its `id`, which comes in its first delta. What is missing
 is filled in where only one reading is possible:
@@ -21,7 +21,7 @@ from gateway.chat.completions import new_call_id
 
 @dataclass(slots=True)
 class _Begun:
-    """The calls of one choice so far: their ids by index, and which of these were made here."""
+    """The calls of one choice so far: their ids by index, and which of those ids were generated here."""
 
     ids: dict[int, str] = field(default_factory=dict)
     made: set[int] = field(default_factory=set)
@@ -37,7 +37,7 @@ class ToolCallDeltas:
         self._choices: dict[int, _Begun] = {}
 
     def mend(self, choices: Iterable[dict[str, Any]]) -> bool:
-        """Fill in, in place, what the choices of one chunk lack; return whether anything was missing."""
+        """Fill in, in place, what one chunk's choices lack; return whether anything was missing."""
         changed = False
         for choice in choices:
             delta = choice.get("delta")
@@ -63,7 +63,7 @@ def _with_index(part: dict[str, Any], begun: _Begun, *, alone: bool) -> bool:
 
 
 def _goes_on(part: dict[str, Any], begun: _Begun) -> bool:
-    """Whether the delta can only belong to the one call that has begun."""
+    """Return whether the delta can only belong to the one call that has begun."""
     (ident,) = begun.ids.values()
     function = part.get("function")
     if part.get("id"):
