@@ -1,4 +1,4 @@
-"""Chat completions as values: read one, as usage or as evidence for the judge; turn a stream's chunks into it and back.
+"""Read usage and evidence for the judge from chat completions; convert between completions and stream chunks.
 
 `assemble` and `chunks_of` are each other's inverse for everything a client sees, so that an answer stored from a stream
 replays as JSON, and one stored from JSON replays as a stream.
@@ -15,19 +15,19 @@ from policies.value_type import value_type
 from routing.confidence.judge import Evidence
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
-"""The server-sent event that ends a whole stream."""
+"""The server-sent event that ends a complete stream."""
 NUMBER: Final = (float, int)
-"""The types of a number in JSON; a bool is none."""
+"""Python types of a JSON number, which a bool is not."""
 _MAX_TOOL_CALLS = 1024
 _NOTHING = (None, "")
 _OWN_CHUNK_KEYS = frozenset({"choices", "object", "usage", "obfuscation"})
 _OWN_CHOICE_KEYS = frozenset({"index", "message"})
-_NAMES = frozenset({"id", "role", "type"})  # sent whole, be it more than once
+_NAMES = frozenset({"id", "role", "type"})  # fields that every part repeats whole
 
 
 @value_type
 class Usage:
-    """Count the tokens of one backend call. `estimated`: by us, as the backend reported none."""
+    """Token counts of one backend call. `estimated`: counted by the gateway, because the backend reported none."""
 
     tokens_in: int
     tokens_out: int
@@ -35,7 +35,7 @@ class Usage:
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a completion or chunk reports; None when it has none or it makes no sense."""
+    """Return the usage that a completion or chunk reports; None if it is missing or invalid."""
     usage = value.get("usage")
     if not isinstance(usage, dict):
         return None
@@ -46,13 +46,13 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:
-    """Whether the client asked for its stream's totals (`stream_options.include_usage`)."""
+    """Return whether the client asked for its stream's usage (`stream_options.include_usage`)."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
-    """Return the token log-probabilities in a choice of a completion or of a chunk; empty without."""
+    """Return the token log-probabilities in a choice of a completion or chunk; empty if there are none."""
     logprobs = holder.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
@@ -63,7 +63,7 @@ def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
 
 
 def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
-    """Return the log-probabilities of each token's likeliest alternatives, `most` at most, in a choice."""
+    """Return, for each token of a choice, the log-probabilities of its likeliest alternatives, at most `most`."""
     logprobs = holder.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(content, list):
@@ -82,10 +82,10 @@ def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
 def evidence_of(
     completion: Mapping[str, Any], *, wants_json: bool = False, own_limit: bool = False, alternatives: int = 0
 ) -> Evidence:
-    """Return the evidence in a whole completion: the first choice's text, every choice's tokens.
+    """Return the evidence for the judge in a whole completion: the first choice's text, every choice's tokens.
 
-    `wants_json` and `own_limit` are the request's: it asks for JSON, or limits the output itself. `alternatives` is
-    how many alternatives of each token are read, at ten times the cost of reading the token alone.
+    `wants_json` and `own_limit`: whether the request asks for JSON, and whether it limits the output itself.
+    `alternatives` is the number of alternatives per token to read, at ten times the cost of reading the token alone.
     """
     choices = completion["choices"]
     message = choices[0]["message"]
@@ -107,14 +107,14 @@ def evidence_of(
 
 
 def says_more_than_text(holder: Mapping[str, Any]) -> bool:
-    """Whether a message or delta calls a tool, in the new form or the old, or speaks."""
+    """Return whether a message or delta calls a tool, in the new form or the old, or holds audio."""
     return bool(holder.get("tool_calls") or holder.get("function_call") or holder.get("audio"))
 
 
 def function_pieces(holder: Mapping[str, Any]) -> list[tuple[object, str, str]]:
-    """Return the function calls in a message or delta: for each which one it is, its name and its arguments.
+    """Return (key of the call, name, arguments) of each function call in a message or delta.
 
-    In a delta, name and arguments may be pieces, to be joined with those of the same call in other chunks.
+    In a delta, name and arguments may be pieces, to be joined with those of the same key in other chunks.
     """
     calls = holder.get("tool_calls")
     listed = calls if isinstance(calls, list) else ()
@@ -128,7 +128,7 @@ def function_pieces(holder: Mapping[str, Any]) -> list[tuple[object, str, str]]:
 
 
 def _index(index: object) -> object:
-    return index if isinstance(index, int) else None  # anything else may not even be a key
+    return index if isinstance(index, int) else None  # other values may not even be hashable
 
 
 def _plain(content: object) -> str:
@@ -136,10 +136,10 @@ def _plain(content: object) -> str:
 
 
 def fill_in(completion: dict[str, Any], model: str) -> bool:
-    """Add, in place, the members that clients rely on and that can be made up; return whether any was missing.
+    """Add missing members that clients rely on and that can be generated, in place; return whether any was missing.
 
-    A `finish_reason` is none of them: without one nobody knows whether the answer is whole. What is there stays, of
-    whatever type: an answer with an id that is no string is not to be made to look sound.
+    `finish_reason` is never added, because only the backend can say whether the answer is complete. Existing members
+    are kept whatever their type, so that an invalid answer does not appear valid.
     """
     lacks: list[tuple[dict[str, Any], str, Any]] = []
     if completion.get("id") in _NOTHING:
@@ -170,12 +170,12 @@ def fill_in(completion: dict[str, Any], model: str) -> bool:
 
 
 def new_completion_id() -> str:
-    """Return an id for an answer that has none."""
+    """Return a new random id for an answer without one."""
     return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def new_call_id() -> str:
-    """Return an id for a tool call that has none."""
+    """Return a new random id for a tool call without one."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
@@ -187,11 +187,10 @@ def strip_logprobs(value: Mapping[str, Any]) -> None:
 
 
 def chunks_of(completion: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the chunks that stream a completion: role, content and tool calls, finish, and usage last if it is known.
+    """Yield the chunks that stream a completion: role, content and tool calls, finish, and the usage last, if known.
 
-    As in a live stream the totals have a chunk of their own, with no choices, which only clients that asked
-    (`wants_usage`) may see. The `usage: null` that they expect in all others is added on the way out, in
-    `gateway.http.messages`.
+    As in a live stream, the usage has a chunk of its own without choices, only for clients that asked for it
+    (`wants_usage`). They expect `usage: null` in all other chunks; `gateway.http.messages` adds that.
     """
     head = {key: completion[key] for key in completion if key not in _OWN_CHUNK_KEYS}
     head["object"] = "chat.completion.chunk"
@@ -214,7 +213,7 @@ def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the completion that the chunks of a finished stream come to; unknown fields keep their last value."""
+    """Return the completion that a finished stream's chunks make up; unknown fields keep their last value."""
     assembler = Assembler()
     for chunk in chunks:
         assembler.add(chunk)
@@ -222,17 +221,17 @@ def assemble(chunks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Assembler:
-    """Put a completion together as its chunks come: some 60 bytes a token, where the chunks would take 1,000."""
+    """Join the chunks of a stream into a completion as they come: some 60 bytes a token; stored chunks take 1,000."""
 
     __slots__ = ("_completion", "choices")
 
     def __init__(self) -> None:
         self._completion: dict[str, Any] = {"object": "chat.completion"}
         self.choices: dict[int, ChoiceParts] = {}
-        """The choices that have begun, by their index."""
+        """The choices so far, by index."""
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take the next chunk; it may be changed afterwards."""
+        """Add the next chunk; the caller may change it afterwards."""
         self.add_head(chunk)
         if chunk.get("usage") is not None:
             self._completion["usage"] = chunk["usage"]
@@ -240,14 +239,14 @@ class Assembler:
             self.add_choice(part)
 
     def add_head(self, chunk: Mapping[str, Any]) -> None:
-        """Take what a chunk says beside its choices and its usage."""
+        """Add the members of a chunk other than its choices and its usage."""
         completion = self._completion
         for key, value in chunk.items():
             if key not in _OWN_CHUNK_KEYS and (value is not None or key not in completion):
                 completion[key] = value
 
     def add_choice(self, part: Mapping[str, Any]) -> None:
-        """Take one choice of a chunk."""
+        """Add one choice of a chunk."""
         index = part.get("index") or 0
         choice = self.choices.get(index)
         if choice is None:
@@ -255,12 +254,12 @@ class Assembler:
         choice.add(part)
 
     def completion(self) -> dict[str, Any]:
-        """Return the completion; to be called once, at the end."""
+        """Return the completion. Call this once, after the last chunk."""
         return {**self._completion, "choices": [self.choices[index].value() for index in sorted(self.choices)]}
 
 
 class ChoiceParts:
-    """Put one choice together from its parts in many chunks."""
+    """Join one choice from its parts in many chunks."""
 
     __slots__ = ("_calls", "_logprobs", "_message", "_rest")
 
@@ -271,7 +270,7 @@ class ChoiceParts:
         self._logprobs: _Pieces | None = None
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Take the choice's part in one chunk."""
+        """Add the choice's part in one chunk."""
         for key, value in part.items():
             if key == "delta":
                 if value:
@@ -280,12 +279,12 @@ class ChoiceParts:
                 if isinstance(value, dict):
                     self._add_logprobs(value)
             elif key == "finish_reason" and self._rest[key] not in (None, "stop"):
-                continue  # once cut short, it is so, whatever a later chunk says
+                continue  # a choice once cut short stays so, whatever later chunks report
             elif value is not None and key not in _OWN_CHOICE_KEYS:
                 self._rest[key] = value
 
     def value(self) -> dict[str, Any]:
-        """Return the choice that the parts came to."""
+        """Return the choice joined from its parts."""
         message = self._message.value()
         if self._calls:
             message["tool_calls"] = [self._calls[index].value() for index in sorted(self._calls)]
@@ -324,19 +323,19 @@ class ChoiceParts:
         index = part.get("index")
         if type(index) is int:
             return index
-        # Without an index, a part that names itself begins a call, and one that does not goes on with the last.
+        # Without an index, a part with a name begins a new call, and one without continues the last.
         last = max(self._calls, default=-1)
         return last + 1 if part.get("id") or last < 0 else last
 
 
 class _Text(list[str]):
-    """Hold a text in pieces, joined once, at the end."""
+    """A text in pieces, joined once when it is read."""
 
     __slots__ = ()
 
 
 class _Pieces:
-    """Join an object's pieces: texts, lists and objects are continued; of all else the last that is not null holds."""
+    """Join an object's pieces: texts, lists and objects are continued; other members keep their last non-null value."""
 
     __slots__ = ("_inner", "_values")
 
@@ -345,7 +344,7 @@ class _Pieces:
         self._inner = inner
 
     def add(self, key: str, value: Any) -> None:
-        """Take the next piece of one member."""
+        """Add the next piece of one member."""
         have = self._values.get(key)
         if isinstance(value, str):
             if type(have) is _Text:
@@ -353,7 +352,7 @@ class _Pieces:
             elif key not in _NAMES:
                 if have is None or isinstance(have, str):
                     self._values[key] = _Text((value,))
-                # What was something else than a text is no text: that must not go unseen.
+                # Keep the odd type of a value that was not a text, so that the fault stays visible.
             elif value:
                 self._values[key] = value
         elif isinstance(value, list):
@@ -362,7 +361,7 @@ class _Pieces:
             else:
                 self._values[key] = value[:]
         elif isinstance(value, dict) and not self._inner:
-            # One level, and no deeper: audio, a function; a backend's nesting must not become our recursion.
+            # One level only (audio, a function): deeper nesting by a backend must not cause deep recursion here.
             if type(have) is not _Pieces:
                 have = self._values[key] = _Pieces({}, inner=True)
             have.add_all(value)
@@ -370,12 +369,12 @@ class _Pieces:
             self._values[key] = value
 
     def add_all(self, pieces: Mapping[str, Any]) -> None:
-        """Take the next piece of every member it has."""
+        """Add the next piece of every member of the object."""
         for key, value in pieces.items():
             self.add(key, value)
 
     def value(self) -> dict[str, Any]:
-        """Return what the pieces came to."""
+        """Return the joined object."""
         return {key: _whole(value) for key, value in self._values.items()}
 
 

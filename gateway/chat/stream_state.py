@@ -1,8 +1,8 @@
-"""What is known of a stream, gathered in one pass over each of its chunks.
+"""Collect a stream's tokens, text, usage and state in one pass over each of its chunks.
 
-A chunk comes in through `add`, once, whoever reads the stream: from then on its tokens, its text, its usage and
-whether the answer is whole stand here and nowhere else. It goes out through `outgoing`, once, if the stream has a
-client: there every chunk gets the id, model and time of the first one, and loses what the client did not ask for.
+`add` takes each chunk once; no other module counts tokens, joins the text or decides whether the answer is complete. If
+the stream has a client, each chunk is then sent through `outgoing` once: it sets the id, model and time to those of the
+first chunk, and removes what the client did not ask for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.chat.completions import (
 from routing.confidence.judge import Evidence, is_loop
 
 LOOP_CHECK_TOKENS: Final = 32
-"""How many tokens of text come between two looks for a loop."""
+"""Tokens of text between two checks for a loop."""
 _OBJECT: Final = "chat.completion.chunk"
 _PLAIN_CHOICE: Final = frozenset(("index", "delta", "finish_reason", "logprobs"))
 _TAIL_BLOCKS: Final = 8
@@ -34,11 +34,11 @@ _TAIL_CHARACTERS: Final = 2048
 _LOOKS: Final = 3
 
 FitChunk = Callable[[dict[str, Any]], bool]
-"""Fit a chunk of a second backend to the text before it, in place; return False when nothing of it is left."""
+"""Adapt a chunk of a second backend to the text before it, in place; return False if nothing of it remains."""
 
 
 class StreamState:
-    """Gather one backend's stream chunk by chunk. `add` is called for every chunk; the rest are views of it."""
+    """Collect one backend's stream. Call `add` for every chunk; the other members are views of the stream."""
 
     __slots__ = (
         "_alternatives",
@@ -74,27 +74,31 @@ class StreamState:
     )
 
     def __init__(self, *, judged: bool = False, alternatives: int = 0, looks_for_loops: bool = False) -> None:
-        """`judged`: keep the evidence for a judge, with so many `alternatives` of each token, until the commit."""
+        """Create the state of a stream that has no chunks yet.
+
+        `judged`: keep evidence for the judge until `commit`, with this many `alternatives` per token.
+        `looks_for_loops`: let `is_looping` check the text.
+        """
         self.tokens = 0
-        """How many tokens the model has generated: by log-probabilities where there are any, else by chunks."""
+        """Tokens generated so far: the number of log-probabilities if the backend sends them, else of chunks."""
         self.finished = False
-        """Whether the answer is whole: a choice has finished, and none that has begun is without its finish."""
+        """Whether the answer is complete: at least one choice has come, and every choice has its finish reason."""
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
-        """The usage that the backend reported, if it makes sense."""
+        """The usage that the backend reported; None if it reported none or an invalid one."""
         self.reported: dict[str, Any] | None = None
-        """The same as the backend put it, with all its details."""
+        """The usage object as the backend sent it, with all its details."""
         self.miscounted = False
-        """Whether the backend reported a usage that makes no sense."""
+        """Whether the backend reported an invalid usage."""
         self.thought = False
-        """Whether the model has streamed what it thinks before it answers."""
+        """Whether the model has streamed reasoning, separate from its answer."""
         self.has_other_output = False
-        """Whether it has called a tool or spoken."""
+        """Whether the model has called a tool or produced audio."""
         self.refused = False
         self.unchecked: list[str] = []
-        """The pieces of the text since the last look for a loop."""
+        """The pieces of text since the last check for a loop."""
         self.last: dict[str, Any] = {}
-        """The last chunk that went out."""
+        """The last chunk sent to the client."""
         self._open: set[int | None] = set()
         self._done: set[int | None] = set()
         self._odd_content = False
@@ -116,7 +120,7 @@ class StreamState:
         self._answer: Assembler | None = None
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take one chunk, as the backend sent it. Nothing of the chunk is changed."""
+        """Add one chunk as the backend sent it, without changing it."""
         if chunk.get("usage") is not None:
             self._add_usage(chunk)
         for choice in chunk["choices"]:
@@ -154,7 +158,7 @@ class StreamState:
             self.usage, self.reported = usage, chunk["usage"]
 
     def _add_more(self, index: object, delta: dict[str, Any]) -> bool:
-        """Note what a delta has beside its content, and return whether any of that is the model's."""
+        """Record what a delta holds beside its content; return whether any of it was generated by the model."""
         thought = bool(delta.get("reasoning_content") or delta.get("reasoning"))
         refused = bool(delta.get("refusal"))
         other_output = says_more_than_text(delta)
@@ -168,7 +172,7 @@ class StreamState:
         return thought or refused or other_output
 
     def _add_logprobs(self, choice: dict[str, Any], entries: list[Any]) -> int:
-        """Keep the log-probabilities of a chunk's tokens for the judge, and return how many there are."""
+        """Keep the log-probabilities of a chunk's tokens for the judge; return how many there are."""
         before = len(self._logprobs)
         for entry in entries:
             logprob: Any = entry.get("logprob") if type(entry) is dict else None
@@ -182,7 +186,7 @@ class StreamState:
 
     @property
     def has_choice(self) -> bool:
-        """Whether any chunk had a choice, be it only a role."""
+        """Whether any chunk had a choice, even one with only a role."""
         return bool(self._open or self._done)
 
     @property
@@ -192,16 +196,16 @@ class StreamState:
 
     @property
     def text_tokens(self) -> int:
-        """The tokens of `text`: its chunks, or one for eight characters where the chunks are larger."""
+        """Tokens in `text`: the number of its chunks, or one per eight characters if that is more."""
         return max(self._joined + len(self.unchecked), len(self.text) // 8)
 
     @property
     def more_than_text(self) -> bool:
-        """Whether a tool call, speech or a refusal has begun: another model cannot go on with that."""
+        """Whether a tool call, audio or a refusal has begun, which another model cannot continue."""
         return self.has_other_output or self.refused or self._odd_content
 
     def evidence(self, *, wants_json: bool, own_limit: bool, complete: bool) -> Evidence:
-        """Return what a judge can know so far; `complete` when the stream has finished."""
+        """Return the evidence for the judge so far; `complete` says whether the stream has finished."""
         return Evidence(
             text=self.text,
             logprobs=self._logprobs or None,
@@ -217,17 +221,17 @@ class StreamState:
         )
 
     def is_looping(self) -> bool:
-        """Whether the text is caught in a loop: three looks in a row at its last 256 tokens have found one.
+        """Return whether the text repeats itself: three checks in a row of its last 256 tokens found a loop.
 
-        Called once `unchecked` holds LOOP_CHECK_TOKENS pieces. A small model that has lost its way repeats a few words
-        up to its limit, while a row of a table, or of zeros, is over before the third look.
+        Call this whenever `unchecked` holds LOOP_CHECK_TOKENS pieces. A looping model repeats a few words up to its
+        limit, while a table row or a run of zeros ends before the third check.
         """
         self._joined += len(self.unchecked)
         self._blocks.append("".join(self.unchecked))
         self.unchecked.clear()
         if not self._looks_for_loops:
             return False
-        # A token may end within a word: the last word is left out.
+        # A token may end inside a word, so the last word is left out.
         tail = "".join(self._blocks[-_TAIL_BLOCKS:])[-_TAIL_CHARACTERS:].rpartition(" ")[0]
         self._looks = self._looks + 1 if is_loop(tail) else 0
         return self._looks >= _LOOKS
@@ -235,10 +239,11 @@ class StreamState:
     # --- the way out --------------------------------------------------------------------------------------------------
 
     def commit(self, chunks: Iterable[dict[str, Any]], model: str, *, strip_logprobs: bool) -> None:
-        """Fix what `outgoing` writes into every chunk; to be called once, before the first chunk goes out.
+        """Fix the members that `outgoing` writes into every chunk. Call this once, before the first chunk is sent.
 
-        The id, model and time are the first that `chunks`, those held so far, name (Azure's very first chunk has an
-        empty id and model). What they lack is made up, `model` for the model. The judge's evidence is dropped.
+        Each of id, model and time is the first non-empty one in `chunks`, those held back so far (Azure's first chunk
+        has an empty id and model). Missing ones are generated; a missing model is `model`. The judge's evidence is
+        dropped.
         """
         for chunk in chunks:
             self._id = self._id or chunk.get("id")
@@ -254,7 +259,7 @@ class StreamState:
         self._drop_evidence()
 
     def follow(self, broken: StreamState, fit: FitChunk) -> None:
-        """Go on with a broken stream: its id, model, time and fingerprint stay; `fit` adapts each chunk to its text."""
+        """Continue a broken stream: keep its id, model, time and fingerprint; `fit` adapts each chunk to its text."""
         self._id, self._model, self._created = broken._id, broken._model, broken._created
         self._fingerprint = broken._fingerprint
         self.last = broken.last
@@ -262,17 +267,17 @@ class StreamState:
         self._drop_evidence()
 
     def outgoing(self, chunk: dict[str, Any], data: bytes) -> bytes:
-        """Return the event that carries a chunk to the client; empty where the client is not to see it.
+        """Return the event that carries a chunk to the client; b'' if the client must not get it.
 
-        `data` is the chunk as the backend wrote it: it goes out as it is unless something in the chunk has to change,
-        which changes `chunk` too.
+        `data` is the chunk as the backend sent it, and is passed on unless something must change; then `chunk` is
+        changed too.
         """
         choices = chunk["choices"]
         changed = False
         if chunk.get("usage") is not None:
             if not choices:
                 return b""
-            # Some send the totals with the finish: clients get them in a chunk of their own, and only on request.
+            # Some backends send the usage with the finish: clients get it in a separate chunk, and only on request.
             chunk["usage"] = None
             changed = True
         if (
@@ -308,11 +313,11 @@ class StreamState:
     # --- the whole answer ---------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Keep what it takes to put the whole answer together; to be called before the first chunk goes out."""
+        """Keep what `completion` needs. Call this before the first chunk is sent."""
         self._answer = Assembler()
 
     def assemble(self, chunk: dict[str, Any]) -> None:
-        """Keep a chunk for `completion`, after `add`. `outgoing` does so itself, once there is something to collect."""
+        """Add a chunk to the answer that `completion` returns, after `add`; `outgoing` calls this after `collect`."""
         answer = self._answer
         if answer is None:
             raise AssertionError("nothing is collected")
@@ -330,11 +335,11 @@ class StreamState:
                 and 0 in answer.choices
                 and type(delta["content"]) is str
             ):
-                continue  # only text of the first choice: `add` has kept that
+                continue  # only text of the first choice, which `add` has kept
             answer.add_choice(choice)
 
     def completion(self) -> dict[str, Any]:
-        """Return the completion that the collected chunks spelled out, with the usage if the backend reported one."""
+        """Return the completion joined from the collected chunks, with the usage if the backend reported one."""
         answer = self._answer
         if answer is None:
             raise AssertionError("nothing is collected")

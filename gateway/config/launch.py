@@ -83,7 +83,7 @@ class Launch:
 
 
 def _deployed(tier: TierConfig) -> DeployedTier:
-    """Return the tier as policies see it: only its configured backends count, or all if none is."""
+    """Return the tier for checking policies: with its configured backends only, or all if none is configured."""
     backends = [backend for backend in tier.backends if backend.configured] or tier.backends
     return DeployedTier(
         tier.name,

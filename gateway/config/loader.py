@@ -1,4 +1,4 @@
-"""Reading a deployment's config: the file, then the environment, then the secrets, each checked before it is used."""
+"""Load a deployment's config: the file, then the environment, then the secrets, each checked before it is used."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _IN_CHECKOUT = _PACKAGE.parent / "deploy" / "tierline.yaml"
 _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 
 STORE_URL = "TIERLINE_STORE_URL"
-"""Names the store wherever the config itself names none."""
+"""Environment variable with the store's URL, used if the config has none."""
 LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
-"""How many tokens the model at LOCAL_URL holds; set by `tierline up` for the model that it starts."""
+"""Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 
 
 def default_config() -> Path:
-    """The config used when none is named: the checkout's, or the one in the installed package."""
+    """Return the path of the default config: in the checkout, or in the installed package."""
     return _IN_CHECKOUT if _IN_CHECKOUT.is_file() else _IN_WHEEL
 
 
 def load_deployment(file: Path | None = None, environ: Environ = os.environ) -> Deployment:
-    """The deployment that `file` (by default `default_config()`) describes in this environment; raises ConfigError.
+    """Load the deployment described by `file` (by default `default_config()`); raises ConfigError.
 
     Paths in the file are relative to its folder, except `embedding.state`, which is relative to the working directory.
     """
@@ -64,7 +64,7 @@ def _at(document: Document, path: KeyPath) -> Any:
 
 
 class _Resolver:
-    """Fills a checked deployment with its secrets and absolute paths, collecting every problem and warning."""
+    """Fill secrets and absolute paths into a validated deployment; collect all problems and warnings."""
 
     def __init__(self, written: Document, environ: Environ) -> None:
         self._written = written
@@ -130,7 +130,7 @@ class _Resolver:
         return backend.model_copy(update=update)
 
     def _local_context(self, backend: BackendConfig) -> int | None:
-        """The context of the model that `tierline up` serves, where this backend is that model."""
+        """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""
         context, url = self._environ.get(LOCAL_CONTEXT, ""), self._environ.get(LOCAL_URL, "").rstrip("/")
         return int(context) if context.isdecimal() and url and url == backend.base_url else None
 

@@ -22,7 +22,7 @@ _SHARE: Final = 0.003
 
 
 class PolicyReloader:
-    """Hold the policy set in force (`current`), and why the files' present state is not in force (`failure`, or None).
+    """Hold the policy set in force (`current`), and why newer files could not be loaded (`failure`, or None).
 
     A request reads `current` once, at its start, and uses that set to its end. `on_success` is called with every set
     that comes into force, and when a failure is corrected; `on_failure` with every new failure; both on the event loop.
@@ -55,7 +55,7 @@ class PolicyReloader:
             await asyncio.sleep(self._pause_s)
 
     async def look(self) -> None:
-        """Check the files once, and reload them if they have changed and then stayed the same for one check."""
+        """Check the files once; reload them if they have changed since the last load but not since the last check."""
         now, cost_s = await asyncio.to_thread(self._snapshot)
         rests, self._last = now == self._last, now
         # Check again soon after a change.
@@ -66,7 +66,7 @@ class PolicyReloader:
     async def _reload(self, seen: Snapshot) -> None:
         loaded, failure = await asyncio.to_thread(self._load, seen)
         if await asyncio.to_thread(self._source.snapshot) != seen:
-            return  # written to while being read, so what was read may be a mixture of old and new
+            return  # the files changed while being read, so this may be a mixture of old and new
         self._read = seen
         if failure is not None:
             if self.failure is None or self.failure.problems != failure.problems:

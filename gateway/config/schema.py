@@ -39,7 +39,7 @@ def _size(value: object) -> int:
 
 
 def _fit_for_a_header(value: str) -> str:
-    """Check that a model's name can be sent in a header: every reply names the model that gave it."""
+    """Return the model's name if it can be sent in a header: every reply names its model. Raises ValueError."""
     if not value.isprintable():
         raise ValueError("holds line breaks or other control characters")
     return value
@@ -65,8 +65,9 @@ class Price(Section):
 
 
 class Http(Section):
-    """Which HTTP client calls a backend. `http1` is our own on httptools; `aiohttp` does the same for more CPU time;
-    HTTP/2 and proxies are in `httpx2` alone."""
+    """HTTP client that calls a backend. `http1` is the gateway's own, on httptools; `aiohttp` does the same for more
+    CPU time; `httpx2` adds HTTP/2 and proxies.
+    """
 
     client: Literal["http1", "aiohttp", "httpx2"] = "http1"
     http2: bool = False
@@ -93,7 +94,7 @@ class Http(Section):
 class Queue(Section):
     """Hard cap on the requests that wait for a full backend, over all surfaces together.
 
-    A value that is not set caps nothing: each surface's policy limits how many of its requests wait, and how long.
+    An unset value sets no cap; each surface's policy still limits how many of its requests wait, and how long.
     """
 
     length: Annotated[Whole, Field(ge=0)] | None = None
@@ -121,7 +122,7 @@ class BackendConfig(Section):
     kind: Literal["openai", "scripted"] = "openai"
     """`openai` is called over HTTP; `scripted` answers in this process, from its `script`."""
     script: tuple[ScriptedRule, ...] = ()
-    """Of a scripted backend: the first rule that fits a request gives its reply; the last fits every request."""
+    """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
     base_url: str = ""
     """URL up to and including `/v1`, without a slash at the end; if empty, the backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
@@ -145,9 +146,9 @@ class BackendConfig(Section):
     """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
     for its length. For the model that `tierline up` starts it is set automatically."""
     logprobs: bool = True
-    """Whether it returns token log-probabilities. If not, confidence can only come from a policy's `agreement`."""
+    """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"
-    """`default` for the head shipped for this model, if there is one; `none`; or the path of a head of your own."""
+    """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
@@ -205,17 +206,17 @@ class BackendConfig(Section):
 
     @property
     def lacks_url(self) -> bool:
-        """Whether it is called over HTTP and has no URL yet."""
+        """Whether the backend is called over HTTP but has no URL yet."""
         return self.kind == "openai" and not self.base_url
 
     @property
     def configured(self) -> bool:
-        """Whether requests can be sent to it."""
+        """Whether requests can be sent to the backend."""
         return self.unconfigured_reason is None and not self.lacks_url
 
 
 class TierConfig(Section):
-    """One tier: backends that serve the same purpose."""
+    """One tier: interchangeable backends."""
 
     name: Name
     select: Literal["power_of_two", "weighted", "sticky"] = "power_of_two"
@@ -242,7 +243,7 @@ class TierConfig(Section):
 
     @property
     def unconfigured_reason(self) -> str | None:
-        """Why no backend of this tier can be used; None if one can."""
+        """Why no backend of this tier can be used; None if at least one can."""
         if self.configured:
             return None
         return "; ".join(dict.fromkeys(backend.unconfigured_reason or "no base_url" for backend in self.backends))
@@ -333,14 +334,14 @@ def key_digest(key: bytes) -> bytes:
 
 
 class TenantConfig(Section):
-    """One tenant. Its keys come from environment variables and files (one key a line), never from the config."""
+    """One tenant. Its keys come from environment variables and files (one key per line), never from the config."""
 
     team: Name | None = None
     """The tenants of one team share cached answers on surfaces whose policy says `cache: {scope: team}`."""
     key_env: tuple[str, ...] = ()
-    """Names of environment variables with a key each."""
+    """Names of environment variables that hold one key each."""
     key_file: tuple[Path, ...] = ()
-    """Files with keys, one a line."""
+    """Files that hold keys, one per line."""
     key_digests: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
     """The SHA-256 of each key, 32 bytes; set by the loader, which keeps no key itself."""
 
@@ -374,7 +375,7 @@ class Access(Section):
 
 
 class CacheConfig(Section):
-    """Cache quota of each tenant on each surface; a tenant beyond it loses its own oldest answers."""
+    """Cache quota of each tenant on each surface; beyond it, the tenant's own oldest answers are removed."""
 
     entries: Annotated[Whole, Field(ge=1)] = 20_000
     """Most entries."""
@@ -443,12 +444,12 @@ class Deployment(Section):
 
     @property
     def teams(self) -> dict[str, str]:
-        """The team of each tenant that has one."""
+        """Team by tenant name; tenants without a team are left out."""
         return {name: tenant.team for name, tenant in self.tenants.items() if tenant.team is not None}
 
     @property
     def teamless(self) -> tuple[str, ...]:
-        """The tenants without a team; `default` if there are no tenants."""
+        """Names of the tenants without a team; `default` if there are no tenants."""
         return tuple(name for name, tenant in self.tenants.items() if tenant.team is None) or (
             () if self.tenants else (DEFAULT_TENANT,)
         )
@@ -465,5 +466,5 @@ class Deployment(Section):
 
     @property
     def wants_local_model(self) -> bool:
-        """Whether a backend has no URL: the one that `tierline up` fills by starting the local model."""
+        """Whether a backend has no URL, so that `tierline up` starts the local model for it."""
         return any(backend.lacks_url for tier in self.tiers for backend in tier.backends)

@@ -15,7 +15,7 @@ from policies.validation import Finding
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """Return (key path, warning) for everything that the policy asks for and the deployment cannot do."""
+    """Return (key path, warning) for each part of the policy that this deployment cannot carry out."""
     return [
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
@@ -25,7 +25,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """Warn about confidence thresholds of backends that have no calibrated confidence, or none at all."""
+    """Return warnings about confidence thresholds for backends with no confidence, or an uncalibrated one."""
     if not policy.escalate.when.asks_for_confidence or policy.escalate.max_attempts == 1:
         return []
     return [
