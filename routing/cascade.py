@@ -39,9 +39,9 @@ _MIN_ATTEMPT_S = 0.005
 
 @value_type
 class Left:
-    """The remaining budget of the request in seconds: until its deadline, and until its first token is due.
+    """Remaining time budget of the request in seconds: until its deadline, and until its first token is due.
 
-    `ttft_s` is None where nothing limits the first token, and for JSON, whose client sees no first token.
+    `ttft_s` is None if nothing limits the first token, and for JSON, which has no first token.
     """
 
     total_s: float

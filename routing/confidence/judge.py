@@ -66,15 +66,15 @@ class Evidence:
 
 @runtime_checkable
 class ScoringHead(Protocol):
-    """Turns evidence into a probability; implemented by `routing.confidence.head.ConfidenceHead`."""
+    """Turn evidence into a probability; implemented by `routing.confidence.head.ConfidenceHead`."""
 
     @property
     def alternatives(self) -> int:
-        """How many `top_logprobs` of each token it reads; 0 for none."""
+        """Number of `top_logprobs` per token that the head reads; 0 for none."""
 
     @property
     def version(self) -> str:
-        """Identifies the fitted numbers by their hash."""
+        """Hash of the fitted numbers, which identifies them."""
 
     def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
         """Return the calibrated probability that the answer is right; None without evidence that the head can use."""

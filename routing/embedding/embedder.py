@@ -41,15 +41,15 @@ class EmbedderUnavailable(RuntimeError):
 
 
 class Embedder(Protocol):
-    """Turns texts into unit vectors. Safe to call from several threads at once."""
+    """Turn texts into unit vectors. Safe to call from several threads at once."""
 
     @property
     def name(self) -> str:
-        """Identifies the encoder, such as `wordllama-256`; changes whenever its vectors would."""
+        """Name of the encoder, such as `wordllama-256`; it changes whenever its vectors would."""
 
     @property
     def dimension(self) -> int:
-        """Length of one vector."""
+        """Number of dimensions of a vector."""
 
     @property
     def whole_chars(self) -> int:
@@ -127,7 +127,7 @@ _MOST_ONES: Final = 1_024
 """Number of tokens up to which a text's vectors are added by one array of ones that is kept."""
 _WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
 _EXPONENT_OFFSET: Final = np.float32(2.0**112)
-"""What a float16's exponent lacks when its bits stand in a float32: the biases differ by 112."""
+"""Factor that restores a float16 value whose bits were moved into a float32: the exponent biases differ by 112."""
 
 
 class StaticEmbedder:

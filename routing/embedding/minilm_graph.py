@@ -49,7 +49,7 @@ def build(weights: Weights) -> ModelProto:
 
 
 class _Graph:
-    """Collects nodes and constants. Each method adds some and returns the name of the tensor they produce."""
+    """Collect nodes and constants. Each method adds some and returns the name of the tensor that they produce."""
 
     def __init__(self, weights: Weights) -> None:
         self.nodes: list[NodeProto] = []

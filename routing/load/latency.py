@@ -207,7 +207,7 @@ class LatencyModel:
         return value
 
     def _settle(self, now: float) -> None:
-        """Sort fresh samples into the histograms, and move the window if it is time."""
+        """Sort new samples into the histograms; start a new generation if it is due."""
         fresh, self._fresh = self._fresh, {}
         for key, count in fresh.items():
             self._count(key, count)

@@ -64,7 +64,7 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """The present limit on concurrent calls, between `least` and `most`."""
+        """Current limit on concurrent calls, from `least` to `most`."""
         return int(self._limit)
 
     def observe(self, ratio: float, in_flight: int, now: float, seconds: float = 0.0) -> None:
@@ -92,7 +92,7 @@ class AdaptiveLimit:
             self._forget()
 
     def _close(self, elapsed: float, now: float) -> None:
-        """Evaluate the window and start a new one. More than half of the calls being slow equals a slow median."""
+        """Evaluate the window and start a new one. If more than half of its calls were slow, the median is slow."""
         mean = self._ratios / self._observed
         if self._slow * 2 > self._observed:
             self._slowed(mean, now)

@@ -53,7 +53,7 @@ class Selection(Protocol):
 
 
 class PowerOfTwo:
-    """Draws two candidates at random and takes the one with the shorter expected time to first token. 0.7 us."""
+    """Draw two candidates at random and choose the one with the shorter expected time to first token. 0.7 us."""
 
     __slots__ = ("_random",)
 
@@ -75,7 +75,7 @@ class PowerOfTwo:
 
 
 class Weighted:
-    """Takes candidates in proportion to their weights, interleaved, among those not much more loaded than the others.
+    """Choose candidates in proportion to their weights, interleaved, among those not much more loaded than the others.
 
     Smooth weighted round robin, as in nginx: weights 5, 1, 1 give A A B A C A A, never A A A A A B C. Each cycle starts
     at a random point, so that workers do not move in step.
@@ -108,11 +108,13 @@ class Weighted:
 
 
 class Sticky:
-    """Takes the backend that had this conversation before, unless another is faster by more than a warm cache saves.
+    """Choose the backend that served this conversation before, unless another is faster by more than a warm cache
+    saves.
 
     A conversation's home is the backend with the highest score for it, by weighted rendezvous hashing (Thaler and
     Ravishankar 1998; weights after Schindelhauer and Schomaker 2005): every worker computes the same one without shared
-    state, and when a backend goes only its own conversations move. Requests without affinity use power of two choices.
+    state, and when a backend is removed only its own conversations move. Requests without affinity use power of two
+    choices.
     """
 
     __slots__ = ("_by_load",)
