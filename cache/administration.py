@@ -63,7 +63,7 @@ class Found:
 
     @property
     def id(self) -> str:
-        """Its id in headers and traces."""
+        """The entry's id in headers and traces."""
         return id_of(self.key)
 
 
@@ -77,7 +77,7 @@ class Purged:
 
 
 class Administration:
-    """Lists, shows and purges entries. Every method raises StoreUnavailable. `clock` is the wall clock in seconds.
+    """List, show and purge entries. Every method raises StoreUnavailable. `clock` is the wall clock in seconds.
 
     `seen_s`: seconds after which every worker has either read a purge or stopped using the cache.
     """

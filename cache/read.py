@@ -102,7 +102,7 @@ _OUTCOMES: Final[Mapping[str, Outcome]] = {"timeout": "timeout", "open": "open"}
 
 
 class EntryReader:
-    """Reads entries. `clock` is the wall clock in seconds; `later` runs a small task off the request's path."""
+    """Read entries. `clock` is the wall clock in seconds; `later` runs a small task off the request's path."""
 
     def __init__(
         self,

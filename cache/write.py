@@ -149,7 +149,9 @@ class PendingWrite:
     __slots__ = ("_keep", "_make", "plan")
 
     def __init__(self, plan: CachePlan, make: Callable[[], CacheWrite | None]) -> None:
-        """Take the function that builds the write. It returns None for an answer not worth storing, and may raise."""
+        """Hold the function that builds the write: it returns None for an answer that must not be stored, and may
+        raise.
+        """
         self.plan = plan
         self._make: Callable[[], CacheWrite | None] | None = make
         self._keep: CacheWrite | None = None
@@ -172,7 +174,7 @@ class PlannedWrite:
 
 
 class WritePlanner:
-    """Turns answers into store operations. `operations` returns those that add a record to the index.
+    """Turn answers into store operations. `operations` returns those that add a record to the index.
 
     `caps` bound each scope; `largest` is the maximum number of bytes of one answer.
     """
@@ -211,7 +213,7 @@ class WritePlanner:
             answer.completion, plan.body.get("n") or 1, tool_calls=plan.policy.store_tool_calls
         )
         if not reason and plan.tags is not None and plan.tags.versions is None:
-            # Without the versions nobody can tell whether a source has changed since the model was called.
+            # Without the versions, a change of a source since the model was called could not be detected.
             reason = "tags"
         if reason or plan.keys is None:
             return reason or "policy"

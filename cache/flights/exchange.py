@@ -83,7 +83,7 @@ class FlightExchange:
     def lease_of(self, flight: Flight) -> str:
         """Return the key of a landed flight's lease, so that the write of its answer deletes it.
 
-        '' if there is none, or while others read the flight: without its lease they would consider it lost.
+        '' if it has no lease, or while other workers read the flight: without its lease they would consider it lost.
         """
         return "" if flight.ident in self._publishing else self.leases.key_of(flight)
 
@@ -121,7 +121,8 @@ class FlightExchange:
         while True:
             try:
                 if time.monotonic() - asked_at >= _ASK_AGAIN_S:
-                    # Repeated: the first request may be lost, and the producer must know that this worker still reads.
+                    # Repeated because the first request may be lost, and the producer must learn that this worker still
+                    # reads.
                     await self._ask(b"+", ident, flight)
                     asked_at = time.monotonic()
                 entries = await self._store.after(stream, last_id, _PAGE, round(patience_s * 1000))
@@ -182,7 +183,7 @@ class FlightExchange:
 
 
 class Publisher:
-    """Publishes one flight while any other worker requests it; itself a reader of the flight."""
+    """Publish one flight while any other worker requests it, reading the flight like a follower."""
 
     def __init__(self, store: Store, pack: Callable[[Exception | None], bytes], flight: Flight) -> None:
         self._store = store
@@ -207,7 +208,7 @@ class Publisher:
     async def _run(self, subscription: Subscription) -> None:
         try:
             if subscription.flight.full:
-                # The first events are discarded, so readers are told at once instead of waiting.
+                # The first events are discarded, so tell readers at once instead of letting them wait.
                 lost = self._end(Landing("lost"))
                 await self._store.publish(stream_of(self._flight.key, self._flight.ident), [lost], _KEPT_S)
                 return
@@ -238,7 +239,7 @@ class Publisher:
             await self._news(subscription, began=began)
 
     async def _deliver(self, stream: str, frames: Sequence[bytes]) -> None:
-        """Publish, with retries: entries that arrive twice are recognised by their numbers."""
+        """Publish, with retries: readers recognise entries that arrive twice by their numbers."""
         until = time.monotonic() + _SILENCE_S
         while True:
             try:

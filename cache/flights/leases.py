@@ -24,7 +24,7 @@ LEASE_S: Final = 3.0
 _RENEW_S: Final = 1.0
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 ASK_AGAIN: Final = frozenset({"busy", "timeout"})
-"""Reasons for a failed look after which a claim is worth trying: in a burst, one producer matters most."""
+"""Reasons for a failed lookup after which claiming is still worthwhile: in a burst, one producer matters most."""
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
 
 
@@ -44,7 +44,7 @@ class Claimed(NamedTuple):
 
 
 NO_LEASE: Final = Claimed(None)
-"""No store to ask: every worker produces its own answer."""
+"""The claim made without a store: every worker produces its own answer."""
 
 
 class _Held(NamedTuple):
@@ -56,7 +56,7 @@ class Leases:
     """The leases of one worker. Close it after use."""
 
     def __init__(self, store: Store, delayed: DelayedWrites) -> None:
-        """Take the writes after which leases are released: what was written under a lease is found when it is gone."""
+        """Release leases after the writes in `delayed`: what was written under a lease is found once it is gone."""
         self._store = store
         self._delayed = delayed
         self._held: dict[str, _Held] = {}
@@ -65,7 +65,7 @@ class Leases:
 
     @property
     def held(self) -> int:
-        """How many leases this worker holds."""
+        """Number of leases that this worker holds."""
         return len(self._held)
 
     def flight_of(self, ident: str) -> Flight | None:
@@ -93,7 +93,7 @@ class Leases:
         return NO_LEASE if seen.holder is None else self._claimed(flight, lease, seen.holder, written=False)
 
     async def claim(self, flight: Flight, written_under: str) -> Claimed:
-        """Claim the right to produce this flight's answer; if the store is unavailable, every worker has it."""
+        """Claim the right to produce this flight's answer; without an available store, the claim always succeeds."""
         lease = _lease_of(flight)
         try:
             claim = await self._asked(lease, written_under)
@@ -117,7 +117,7 @@ class Leases:
 
     def _claimed(self, flight: Flight, lease: Lease, holder: bytes, *, written: bool) -> Claimed:
         if holder != lease.holder:
-            # The worker knows its own flights better than the store: this one was not joinable, or has just ended.
+            # A holder in this worker is no flight to relay: it was not joinable or has just ended.
             ours = holder.partition(b"-")[0] == lease.holder.partition(b"-")[0]
             return Claimed(None, None if ours else Lease(lease.key, holder))
         self._held[flight.ident] = _Held(flight, lease)

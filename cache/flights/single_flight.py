@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What is known of an answer when it begins. `stream`: it consists of stream events, not of one body."""
+    """Facts about an answer when it begins. `stream`: it consists of stream events, not of one body."""
 
     request_id: str
     stream: bool
@@ -83,7 +83,7 @@ class Flight:
         self.head: AnswerHead | None = None
         self.landing: Landing | None = None
         self.departed = False
-        """Whether its deadline is fixed: it has started."""
+        """Whether the flight has started, so that its deadline is fixed."""
         self.remote = False
         """Whether another worker produces the answer."""
         self.left_as = ""
@@ -257,7 +257,7 @@ class Subscription:
             self._future.set_result(None)
 
     def leave(self, word: str = "") -> None:
-        """Give the position up; safe to call twice. `word` is the reason if it is the last reader."""
+        """Stop reading; safe to call twice. `word` is the reason to record if this was the last reader."""
         self.flight._leave(self, word)
 
     async def _change(self) -> None:
@@ -281,7 +281,7 @@ class Flights:
         return flight if flight is not None and flight.takes(deadline, first_due) else None
 
     def launch(self, flight: Flight) -> None:
-        """Register a flight for later requests; one that they could not join continues unregistered."""
+        """Register a flight for later requests, in place of one with its key that they could not join."""
         self._under_way[flight.key] = flight
 
     def forget(self, flight: Flight) -> None:

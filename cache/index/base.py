@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "query_engine", "replica"]
 Choice = Literal["auto", "vector_sets", "query_engine", "replica"]
-"""What a deployment may configure: one kind, or the best that its server supports."""
+"""Values of `store.index` in the config: one kind, or `auto` for the best that the server supports."""
 
 
 class Neighbour(NamedTuple):
@@ -47,16 +47,16 @@ class SemanticIndex(Protocol):
     """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """Return the `k` nearest, nearest first. Of those that do not reach `at_least` it may return the first only."""
+        """Return the `k` nearest, nearest first. Of those below `at_least`, it may return only the first."""
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
         """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""
 
     def kept(self, record: IndexRecord) -> None:
-        """Learn that those operations were executed."""
+        """Record that the operations for this record were executed."""
 
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
-        """Remove a neighbour whose entry is gone."""
+        """Remove a neighbour whose cache entry no longer exists."""
 
     async def start(self) -> None:
         """Prepare for searches, as far as the store allows now."""

@@ -81,7 +81,7 @@ class ChosenIndex:
         return self._current.operations(record) if self.usable else ()
 
     def kept(self, record: IndexRecord) -> None:
-        """Learn that a record was written; see SemanticIndex."""
+        """Record that the operations for this record were executed; see SemanticIndex."""
         if self.usable:
             self._current.kept(record)
 

@@ -151,7 +151,7 @@ class Rows:
         scores: Vector = (self._vectors[rows] @ vector.astype(np.float32, copy=False)) * np.float32(1 / _SCALE)
         scores[self._expires[rows] <= now] = -np.inf
         first = int(scores.argmax())
-        # Usually none is near enough, and then the nearest one suffices.
+        # Usually none reaches `at_least`, and then the nearest one suffices.
         best = [first] if scores[first] < at_least else (-scores).argsort()[:k].tolist()
         found: list[Neighbour] = []
         for place in best:
@@ -202,7 +202,7 @@ def _longer(array: NDArray, size: int) -> NDArray:  # type: ignore[type-arg]  # 
 _PAGE = 50
 """Records added at once: decoding and adding them holds the event loop for about a millisecond."""
 _REMEMBERED = 1_024
-"""Most entries of its own by which a worker remembers not to decode them again."""
+"""Most own entries that a worker remembers, so as not to decode them again."""
 _BLOCK_MS = 5_000
 _RETRY_S = (0.1, 5.0)
 _CLEAN_S = 60.0

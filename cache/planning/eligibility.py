@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from policies.caching import CachePolicy
 
 LONGEST_QUESTION = 2_000
-"""Maximum characters: longer texts are documents, not questions that somebody else asks too."""
+"""Maximum characters: longer texts are documents, which other clients hardly ever repeat."""
 
 _LEANS = re.compile(
     r"""^\s*(?:
@@ -43,7 +43,7 @@ _STANDS_ALONE = 2
 
 
 class RequestFacts(Protocol):
-    """What the caller has already read off the request (the gateway's Features implement it)."""
+    """Facts that the caller has already read from the request (implemented by the gateway's Features)."""
 
     @property
     def text(self) -> str: ...

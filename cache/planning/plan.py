@@ -184,7 +184,7 @@ class CachePlan:
         return tier in tiers and (other not in tiers or tiers.index(tier) > tiers.index(other))
 
     def why_not_semantic(self) -> str:
-        """Return why no neighbour's answer may be served, or ''; then the question is worth embedding.
+        """Return why no neighbour's answer may be served, or '' if one may; only then embed the question.
 
         Computed on demand, once: a request with an exact hit does not need it.
         """
@@ -199,7 +199,7 @@ class CachePlan:
 
 
 class Planner:
-    """Makes plans. `secret` may have any length; `embedder` identifies the vectors.
+    """Make plans. `secret` may have any length; `embedder` identifies the vectors.
 
     `longest` is the number of characters that they certainly cover. `teams`, `generation`: see `Scopes`.
     """

@@ -78,7 +78,7 @@ class SurfaceState:
 
 @dataclass(slots=True)
 class AuditedSurface:
-    """What one surface has learned, and what this worker has observed since its last batch."""
+    """Audit state of one surface: all that was learned, and this worker's observations since its last batch."""
 
     name: str
     stream: str
@@ -135,10 +135,10 @@ class AuditedSurface:
 
 
 class Audits:
-    """Audits all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
+    """Audit all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
-    `kind` identifies the scorer, and `cross_encoder` the model that takes part where the policy wants it: labels of
-    another verifier, another model or other vectors do not apply to these scores.
+    `kind` identifies the scorer, and `cross_encoder` the model used where the policy asks for one: labels of another
+    verifier, another model or other vectors do not apply to these scores.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Audits:
         return False
 
     async def _stored(self, key: str) -> bytes | None:
-        """Return the value of a key. A slow store is retried: no request waits, and a label is worth it."""
+        """Return the value of a key. A slow store is retried: no request waits for this, and labels are scarce."""
         for _ in range(_TRIES - 1):
             with contextlib.suppress(StoreUnavailable):
                 return await self._store.get(key)

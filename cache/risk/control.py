@@ -153,7 +153,7 @@ def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:
 
 @dataclass(slots=True)
 class RiskControl:
-    """Sets the threshold of one surface; see the module's docstring.
+    """Set the threshold of one surface; see the module's docstring.
 
     `strict` is the threshold while labels are few, `audit` the share of candidates above the threshold that is sampled
     once there are enough (0: nothing is compared, and the strict threshold stays). `threshold` is in force now, for all

@@ -68,12 +68,12 @@ class Scope:
 
     @property
     def digest(self) -> str:
-        """The hash alone, in hex."""
+        """The scope's hash alone, in hex."""
         return self.prefix[-_DIGEST_CHARS - 1 : -1]
 
 
 class Scopes:
-    """Derives the scopes of requests. `teams` maps each tenant with a team to its name."""
+    """Derive the scopes of requests. `teams` maps each tenant with a team to its name."""
 
     def __init__(self, secret: bytes, teams: Mapping[str, str], generation: Callable[[str, str], int]) -> None:
         """Take the secret (at most 64 bytes), the teams, and `generation`, of (owner, surface) now."""

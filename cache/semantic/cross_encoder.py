@@ -58,10 +58,10 @@ class CrossEncoderError(ValueError):
 
 
 class TextPairScorer(Protocol):
-    """Scores one pair of questions; called on a thread of its own."""
+    """Score one pair of questions; called on a thread of its own."""
 
     def score(self, stored: str, asked: str) -> float:
-        """Return the probability that both want the same answer, 0..1; 0 for a pair that is too long."""
+        """Return the probability that both questions want the same answer, 0..1; 0 for a pair that is too long."""
 
 
 class CrossEncoder:
@@ -105,7 +105,7 @@ class CrossEncoder:
 
 
 class _Reader:
-    """Turns a pair of texts into logits. `longest` is the maximum number of tokens of a pair."""
+    """Turn a pair of texts into logits. `longest` is the maximum number of tokens of a pair."""
 
     def __init__(self, tokenizer: Tokenizer, session: InferenceSession, longest: int) -> None:
         self._tokenizer = tokenizer
@@ -129,7 +129,7 @@ class _Reader:
 
 
 class SecondOpinion:
-    """Runs a cross-encoder outside the event loop, one pair at a time. Close it after use."""
+    """Run a cross-encoder outside the event loop, one pair at a time. Close it after use."""
 
     def __init__(self, scorer: TextPairScorer) -> None:
         self._scorer = scorer

@@ -50,7 +50,7 @@ class PairScorer(Protocol):
 
     @property
     def strict(self) -> float:
-        """Threshold on its score while the surface's own traffic has not been measured."""
+        """Score threshold used until the surface's own error rate has been measured."""
 
     def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Scored:
         """Return the verdict on serving `stored`'s answer for `asked`, with the policy's `guards`."""

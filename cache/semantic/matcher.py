@@ -24,7 +24,7 @@ _NEIGHBOURS: Final = 5
 
 
 class SemanticMatcher:
-    """Chooses candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed."""
+    """Choose candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed."""
 
     def __init__(
         self, index: ChosenIndex, verifier: PairScorer | None, opinion: SecondOpinion | None, audits: Audits | None

@@ -40,7 +40,7 @@ that roles are swapped."""
 
 
 class WordTable(Protocol):
-    """Gives the rarity of words and the similarity of two words."""
+    """Rarity of words, and similarity of pairs of words."""
 
     def rarity(self, word: str) -> float:
         """Return 0 for the commonest word, up to 1 for one that is not in the table."""

@@ -131,7 +131,7 @@ class Verifier:
         read: Read = gist,
     ) -> None:
         self.strict = strict
-        """Threshold on the score while the live error has not been measured."""
+        """Score threshold used until the live error rate has been measured."""
         self.version = version
         self._trees = trees
         self._steps = steps

@@ -208,7 +208,7 @@ _REASON = "unconfigured"
 
 
 class NoStore:
-    """Implements `Store`: every operation raises StoreUnavailable."""
+    """Raise StoreUnavailable in every operation of `Store`."""
 
     async def get(self, key: str) -> bytes | None:
         raise StoreUnavailable(_REASON)

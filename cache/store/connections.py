@@ -33,7 +33,7 @@ class Wire(Protocol):
 
     @property
     def usable(self) -> bool:
-        """False once the connection is lost, or has unread bytes: it is out of step with its server then."""
+        """False once the connection is lost, or has unread bytes and so is out of step with its server."""
 
     async def disconnect(self) -> None:
         """Close the connection without waiting."""

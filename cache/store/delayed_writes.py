@@ -21,7 +21,7 @@ class DelayedWrites:
     """Send the delayed writes of one worker. Close it after use."""
 
     def __init__(self, store: Store, lost: Callable[[], None] | None = None) -> None:
-        """`lost` is called when operations were dropped, or refused by the store."""
+        """Send writes in the background; `lost` is called when some were dropped, or refused by the store."""
         self._store = store
         self._lost = lost
         self._writes: list[Operation] = []

@@ -40,9 +40,10 @@ from cache.store.deadline import Deadline
 READ_S = 0.02
 """Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""
 _DIAL_S = 0.5
-"""Time limit of each step of opening a connection: connecting, signing in, choosing the database. It goes on when the
-request that wanted it has given up: the next one has it. It takes several turns of the event loop, and on a busy one
-longer than a request may wait."""
+"""Time limit in seconds of each step of opening a connection: connecting, signing in, choosing the database. Opening
+continues after the request that needed it has given up, for the next request. It takes several turns of the event loop,
+which on a busy loop is longer than a request may wait.
+"""
 _REST_S = 30.0
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -98,7 +99,7 @@ class StoreConnection(asyncio.Protocol):
         self._replies: list[Any] = []
         self._wanted = 0
         self.usable = True
-        """False once it is lost, or has got bytes that belong to no exchange."""
+        """False once the connection is lost, or has received bytes that belong to no exchange."""
         self._transport.set_protocol(self)
 
     async def exchange(self, commands: bytes, replies: int) -> list[Any]:
@@ -136,7 +137,7 @@ class StoreConnection(asyncio.Protocol):
         self._fail(ConnectionResetError("the server has closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note the loss, and end the exchange with it."""
+        """Record the loss, and end the current exchange, if any, with an error."""
         self._fail(error or ConnectionResetError("the connection is lost"))
 
     async def disconnect(self) -> None:
@@ -183,7 +184,7 @@ class Node:
 
     @property
     def rest(self) -> str:
-        """Why it gets no writes now: the reason it refused one less than 30 s ago; '' if it does get them."""
+        """The reason with which the server refused a write less than 30 s ago; '' if it may get writes."""
         return self._refuses_writes if self._clock() < self._resting_until else ""
 
     def wrote(self) -> None:
@@ -219,7 +220,7 @@ class Node:
         try:
             await self.uncounted(resp.command(b"PING"), 1, READ_S)
         except StoreUnavailable as error:
-            if error.reason in _REFUSES_WRITES:  # it is alive: a server that cannot save refuses PING like a write
+            if error.reason in _REFUSES_WRITES:  # the server runs: one that cannot save refuses PING like a write
                 self._refuse_writes(error.reason)
             else:
                 self._reason = error.reason
@@ -314,7 +315,7 @@ class Node:
 
 
 class Dialler:
-    """Creates nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
+    """Create nodes: that of a redis://, rediss:// or unix:// URL, and others with the same credentials and options."""
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> None:
         """Parse the URL. Raises ValueError, without the URL, which may contain a password, if it is invalid."""

@@ -55,12 +55,12 @@ class Nodes:
 
     @property
     def where(self) -> str:
-        """The address in the URL."""
+        """Address in the URL."""
         return self._first.where
 
     @property
     def several(self) -> bool:
-        """Whether it is a cluster."""
+        """Whether the store is a cluster."""
         return self._map is not None
 
     def of(self, key: bytes) -> Node:

@@ -114,7 +114,7 @@ class Word:
     vague: bool
     name: bool
     link: str
-    """The preposition before it, '' if there is none."""
+    """Preposition before the word, '' if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ class NormalizedQuestion:
     symbols: tuple[str, ...]
     passive: bool
     polar: bool
-    """Whether it asks for a yes or a no."""
+    """Whether the question asks for yes or no."""
     poles: frozenset[int]
     plain: str
     """The rephrased text in lower case."""
     length: int
     foreign: bool
-    """Whether it is of a language whose grammar is not parsed here."""
+    """Whether the language is one whose grammar is not parsed here."""
 
 
 @lru_cache(maxsize=16_384)
@@ -151,7 +151,7 @@ def gist(text: str) -> NormalizedQuestion:
 
 
 def rephrased(text: str) -> str:
-    """Return `text` with its phrases as words and its ways to ask for a method as `howto`."""
+    """Return `text` with known phrases as one word, and every way to ask for a method as `howto`."""
     for first in dict.fromkeys(_LETTERS.findall(text.lower())):
         if (phrases := _PHRASES.get(first)) is not None:
             text = phrases.sub(_instead, text)
@@ -298,7 +298,7 @@ def grams_of(text: str) -> frozenset[str]:
 
 
 def _is_title(text: str) -> bool:
-    """Return whether Nearly Every Word Is Capitalised Like This, so that a capital marks no name."""
+    """Return whether nearly every word begins with a capital, as in a title, so that a capital does not mark a name."""
     long = _LONG_WORD.findall(text)
     return len(long) > 3 and all(word[0].isupper() for word in long)
 

@@ -63,7 +63,7 @@ _EXPANDED = {"n't": " not", "'s": " is", "'re": " are", "'m": " am", "'ll": " wi
 
 
 def unwrap(text: str) -> str:
-    """Return `text` without greeting and politeness, with every way to ask for a method as `howto`."""
+    """Return `text` without greetings and polite phrases, with every way to ask for a method as `howto`."""
     if "’" in text:
         text = text.replace("’", "'")
     if "'" in text:
@@ -111,7 +111,7 @@ FUNCTION: Final = {word: word for word in LINKS} | _FORMS
 """Function words and the form they are compared as. They stay in the text's order, which determines who does what to
 whom, and where."""
 FAINT: Final = EMPTY.union(FUNCTION, _ASKED, _MODALS, word_set(LISTS["faint"]))
-"""Words without a topic of their own: a question of these alone refers to something said before."""
+"""Words without a topic: a question made only of these refers to something said before."""
 _SYNONYMS: Final = {word: group[0] for group in groups_of(LISTS["synonyms"]) for word in group[1:]}
 _OTHER_THINGS: Final = word_set(LISTS["other_things"])
 _POLES: Final = {
@@ -182,7 +182,7 @@ def read(text: str) -> QuestionReading:
 
 @dataclass(slots=True)
 class _Draft:
-    """What has been parsed of `text` so far."""
+    """Parsed parts of `text` so far."""
 
     text: str
     numbers: list[str] = field(default_factory=list)
