@@ -50,7 +50,7 @@ class App:
         self._admin = RequestIdMiddleware(_api(steps, *admin_routes(steps, admin))) if admin is not None else None
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
-        """Answer one ASGI request, or run the application's lifespan. It returns the coroutine of whoever does that."""
+        """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""
         if scope["type"] == "http":
             if self._admin is not None and scope["server"][1] == self._admin_port:
                 return self._admin(scope, receive, send)

@@ -95,7 +95,7 @@ class ConnectionLimits:
             self._idle.move_to_end(connection)
 
     def waits(self, connection: Connection, now: float) -> None:
-        """Record that the rest of the connection's request is awaited, since `now` unless recorded before."""
+        """Record that the rest of the connection's request is awaited, from `now` unless recorded earlier."""
         self._slow.setdefault(connection, now)
 
     def goes_on(self, connection: Connection) -> None:

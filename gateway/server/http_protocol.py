@@ -69,12 +69,12 @@ class ReplyCycle(RequestResponseCycle):
         self._when_gone = callback
         if callback is None:
             return
-        self.flow.resume_reading()  # after a large body; a connection that is not read does not tell its end
+        self.flow.resume_reading()  # after a large body: a paused connection reports no end
         if self.disconnected:
             asyncio.get_running_loop().call_soon(self.gone)
 
     def gone(self) -> None:
-        """Tell who asked by `when_gone` that the client has disconnected, once."""
+        """Report the client's disconnection once, to the callback of `when_gone`."""
         callback, self._when_gone = self._when_gone, None
         if callback is not None:
             callback()
@@ -266,7 +266,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.send_400_response(_SLOW[1])
 
     def _note_pace(self, size: int) -> None:
-        """Tell the connection limits whether the rest of a request is awaited: not while an earlier one is answered."""
+        """Report whether the rest of a request is awaited to the connection limits; it is not while an earlier one is
+        answered.
+        """
         cycle = self.cycle
         if self._in_head:
             waited_for = cycle is None or cycle.response_complete

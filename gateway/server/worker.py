@@ -15,7 +15,7 @@ class Worker(Process):
 
     @property
     def server(self) -> Server:
-        """The server, made in the worker process on first use."""
+        """The worker process's server, created on first use."""
         from gateway.server.server import Server as OurServer
 
         if self._server is None:

@@ -37,7 +37,7 @@ class Feedback:
 
     @property
     def key(self) -> Key:
-        """The tenant and id of the rated request."""
+        """Tenant and id of the rated request."""
         return self.tenant, self.request_id
 
     def encode(self) -> bytes:

@@ -62,7 +62,7 @@ class LineWriter(Generic[T]):
 
     @property
     def dropped(self) -> int:
-        """The number of lines dropped because the queue was full or writing failed."""
+        """Number of lines dropped because the queue was full or writing failed."""
         return self._refused + self._failed
 
     def put(self, item: T) -> None:

@@ -79,7 +79,7 @@ class Telemetry:
         """
         self.metrics = metrics
         self.failing = ""
-        """Why the store did not take the last traces; '' if it did."""
+        """Reason why the store did not accept the last traces; '' if it did."""
         self._store = store
         self._keep = keep
         self._exporter = exporter

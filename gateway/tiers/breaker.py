@@ -60,10 +60,10 @@ class Ejection:
         return _REFUSALS.get(self.cause, "")
 
     def report(self, now: float) -> dict[str, Any] | None:
-        """Return what sibling workers are told of it; None if it was learnt from one, which must not be echoed.
+        """Return the report for sibling workers; None if the ejection came from one, because it must not be echoed.
 
-        An ejection whose time is over is reported (`left_s` 0) until a call succeeds: siblings take a report without
-        an ejection to mean that the endpoint has recovered.
+        An ejection whose time is over is reported (`left_s` 0) until a call succeeds: siblings take a report without an
+        ejection to mean that the endpoint has recovered.
         """
         if self.heard_from:
             return None
@@ -175,7 +175,7 @@ class Breaker:
         self._begin(what, seconds, reason, now, status)
 
     def hear(self, worker: str, ejection: Ejection | None, now: float) -> None:
-        """Adopt the ejection that a sibling worker reports; None ends one that came from the same worker."""
+        """Adopt the ejection in a sibling worker's report; None ends one that came from the same worker."""
         if ejection is None:
             if self.ejection is not None and self.ejection.heard_from == worker:
                 self._paused_until = 0.0

@@ -63,12 +63,12 @@ class Endpoint:
     ) -> None:
         self.config = config
         self.quota = quota or Quota()
-        """What is left of the backend's rate limits; the backend updates it with every reply."""
+        """Remaining rate limits of the backend, updated with every reply."""
         self.now = clock
         self.in_flight = 0
         self.batch_in_flight = 0
         self.well = True
-        """Whether its last call succeeded."""
+        """Whether the last call to the backend succeeded."""
         self.refused: Refusal = ""
         """What the backend refuses, `key` or `quota`, until a call succeeds again; empty if nothing."""
         self.on_refusal: OnRefusal = _ignore_refusal
@@ -128,13 +128,15 @@ class Endpoint:
 
     @property
     def weight(self) -> float:
-        """Its weight in the tier: the config's, halved for ten seconds by each 503 or 529 (down to an eighth)."""
+        """Weight of the endpoint in its tier: the config's, halved for ten seconds by each 503 or 529 (down to an
+        eighth).
+        """
         if self._weight_until and self.now() >= self._weight_until:
             self._weight, self._weight_until = 1.0, 0.0
         return self.config.weight * self._weight
 
     def pause_s(self, tokens_in: int = 0) -> float | None:
-        """Return the seconds until its requested pause ends and its quota allows `tokens_in` tokens; None if now."""
+        """Return the seconds until a requested pause ends and the quota allows `tokens_in` tokens; None if now."""
         now = self.now()
         pause = self.breaker.pause_s(now)
         if self.quota.tight and (wait_s := self.quota.wait_s(now, tokens_in)) > 0:
@@ -142,7 +144,7 @@ class Endpoint:
         return pause
 
     def idle_s(self, now: float) -> float | None:
-        """Return the seconds since it last answered this worker or a reporting sibling; None if it never did."""
+        """Return the seconds since the backend last answered this worker or a reporting sibling; None if never."""
         return self._forecasts.idle_s(now)
 
     def has_room(self, *, batch: bool, now: float) -> bool:

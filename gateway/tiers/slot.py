@@ -1,4 +1,4 @@
-"""Slots: the places of the calls that an endpoint carries at a time, and the queue of requests that wait for one.
+"""Limit an endpoint's calls in flight by slots, and queue the requests that wait for one.
 
 Interactive requests go ahead of batch ones, first come first served within each class. A batch request gets at least
 every twentieth free slot, unless batch calls already hold their share of the slots (see `capacity`). Each surface's
@@ -6,7 +6,7 @@ policy limits how many of its requests wait and for how long: `load.max_waiting`
 `queue` in the config, if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request
 replaces the youngest batch request, except that one queue position in twenty stays for batch.
 
-A slot is also told how its call went. Only a failure that is the endpoint's own fault may eject it, because that
+Each call's outcome is reported to its slot. Only a failure that is the endpoint's own fault may eject it, because that
 affects all requests:
 
 never called (every endpoint was full)                    no
@@ -169,11 +169,11 @@ class SlotQueue:
 
 
 class Slot:
-    """Hold a place for one call, and tell the endpoint how the call went.
+    """Hold a place for one call, and report its outcome to the endpoint.
 
-    The verdict is `gateway.cascade.call.BackendCall`'s to give: `succeeded`, `failed`, `lost` or `free`. The first one
-    ends the slot; later ones change nothing. `queued_s` is how long the request waited for the slot. Latencies
-    are counted from `called_at`, after that.
+    `gateway.cascade.call.BackendCall` ends the slot with `succeeded`, `failed`, `lost` or `free`; further calls of
+    these change nothing. `queued_s` is how long the request waited for the slot. Latencies are counted from
+    `called_at`, after that.
     """
 
     __slots__ = ("_first_at", "_over", "_probe", "_retry", "ask", "called_at", "endpoint", "queued_s")
@@ -218,7 +218,7 @@ class Slot:
             return
         now = self.endpoint.now()
         if self.ask.stream and self._first_at is None and isinstance(error, BudgetSpent):
-            self._observe_silence(now)  # whoever is to blame: it would have taken longer
+            self._observe_silence(now)  # whatever the cause, the answer would have taken at least this long
         if _is_endpoints_fault(error, self.endpoint.config.patience):
             self.endpoint.failed(error, self.called_at, now, retry=self._retry)
         elif isinstance(error, BadStatus):
