@@ -1,4 +1,4 @@
-"""Step 5: give equal requests that come at the same moment one answer, in this worker and among all workers.
+"""Step 5: let simultaneous equal requests share one answer, in this worker and among all workers.
 
 A request goes through here in two parts, both methods of its `CoalescedRequest`:
 
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.coalescing")
 
 _MOST_FLIGHTS: Final = 3
-"""Flights that one request may join or launch; after that it makes its answer alone."""
+"""Most flights that a request joins or launches; after that it makes its own answer, unshared."""
 _LEAST_S: Final = 0.05
 """Seconds that must be left before the deadline to try another flight."""
 _RECENT_KEYS: Final = 8_192
 _ALONE: Final = Sharing()
-"""For a request that shares its answer with no other."""
+"""How a request replies that shares its answer with no other."""
 
 
 class Coalescer:
@@ -58,7 +58,7 @@ class Coalescer:
         self.exchange = FlightExchange(store, cache.delayed, pack, unpack)
         self.flights = Flights()
         self.lookups: dict[str, list[asyncio.Future[Lookup | None]]] = {}
-        """By flight key, the requests that wait for an equal request's lookup; None tells them that it failed."""
+        """Equal requests that wait for another's lookup, by flight key. They get its result, or None if it failed."""
         self.recent = RecentKeys()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class Coalescer:
         await self.exchange.aclose()
 
     def accept(self, request: RequestContext, plan: CachePlan) -> CoalescedRequest | None:
-        """Return the request as one that shares its answer with equal requests; None if it must not."""
+        """Return the request prepared for sharing its answer with equal requests; None if it must not share."""
         policy = plan.policy
         if plan.keys is None or policy.exact is None or not (policy.coalesce and plan.read and plan.write):
             return None
@@ -108,7 +108,7 @@ class Coalescer:
             end.end(write)
 
     def end(self, flight: Flight, landing: Landing) -> None:
-        """Land a flight, release its lease, and let no further request join it, here or in other workers."""
+        """Land a flight, release its lease, and stop requests of all workers from joining it."""
         flight.land(landing)
         self.flights.forget(flight)
         self.exchange.release(flight)
@@ -117,9 +117,9 @@ class Coalescer:
 class CoalescedRequest:
     """One request that shares its lookup and its answer with equal requests.
 
-    The lease is taken in the name of a flight, so a lookup that may take it makes the flight (`_flight`) before anybody
-    knows whether this request launches it. `_claimed` is what the store said about the lease then; None if it was not
-    asked, or has to be asked again.
+    A lease is taken in the name of a flight, so a lookup that may take it creates the flight (`_flight`), even if this
+    request does not launch it later. `_claimed` is the store's reply about the lease; None if the store was not asked,
+    or must be asked again.
     """
 
     __slots__ = (
@@ -137,7 +137,9 @@ class CoalescedRequest:
     def __init__(
         self, coalescer: Coalescer, request: RequestContext, plan: CachePlan, flight_key: str, cache_key: str
     ) -> None:
-        """`flight_key` is equal for requests that may share a flight, `cache_key` is where the cache has the answer."""
+        """Prepare a request. `flight_key` is equal for requests that may share a flight; `cache_key` is that of the
+        answer.
+        """
         self._coalescer = coalescer
         self._request = request
         self._plan = plan
@@ -148,11 +150,11 @@ class CoalescedRequest:
         self._flight: Flight | None = None
         self._claimed: Claimed | None = None
         self._lease_uncertain = False
-        """Whether the lookup timed out, so that the store may or may not have given the lease."""
+        """Whether the lookup timed out, so that the store may have given the lease."""
 
     @property
     def can_join(self) -> bool:
-        """Whether there is a flight that this request can join without a lookup.
+        """Whether this request can join a flight without a lookup.
 
         A request with tags needs the lookup: it reads the versions of its tags, which are part of its flight key.
         """
@@ -161,11 +163,11 @@ class CoalescedRequest:
     # --- the lookup ---------------------------------------------------------------------------------------------------
 
     async def look_up(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
-        """Return what is stored, from `look`, which reads the store by the function that it is given.
+        """Return the stored answer, using `look`, which reads the store by the function passed to it.
 
-        Equal requests that ask at the same moment share one lookup: a burst would use up the store's connections. A
-        lookup reads with `_read`, which takes the lease where nothing is stored; only where an answer is expected,
-        with the cache's own read, which is cheaper.
+        Simultaneous equal requests share one lookup: a burst would use up the store's connections. The lookup reads
+        with `_read`, which takes the lease if nothing is stored; where an answer is expected it uses the cache's own
+        read, which is cheaper.
         """
         try:
             lookup = await self._shared_lookup(look)
@@ -173,13 +175,13 @@ class CoalescedRequest:
             self._give_lease_up()
             raise
         if lookup.hit is not None:
-            # A write that is still pending in this worker may be the hit, though the store had none and gave the lease.
+            # An answer whose write is still pending in this worker may be a hit though the store returned the lease.
             self._give_lease_up()
         return lookup
 
     async def _shared_lookup(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
         if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
-            # Tags and demands may make the same entry a hit for one request and no hit for another.
+            # With other tags or requirements, the same entry may be a hit for one request and a miss for another.
             return await look(self._read)
         lookups, key = self._coalescer.lookups, self._flight_key
         if key in lookups:
@@ -200,7 +202,7 @@ class CoalescedRequest:
                     other.set_result(lookup)
 
     async def _read(self, cache_key: str) -> bytes | None:
-        """Return what the store has under a key; where it has nothing, take the lease in the same round trip."""
+        """Return the store's value for a key; if there is none, take the lease in the same round trip."""
         self._flight = flight = self._new_flight()
         try:
             found = await self._coalescer.exchange.leases.look(flight, cache_key)
@@ -214,7 +216,7 @@ class CoalescedRequest:
         return None
 
     def _give_lease_up(self) -> None:
-        """Release the lease that the lookup has taken, or may have taken: this request makes no answer."""
+        """Release the lease that the lookup has taken, or may have taken, because this request makes no answer."""
         if self._flight is not None:
             leases = self._coalescer.exchange.leases
             if self._lease_uncertain:
@@ -242,7 +244,7 @@ class CoalescedRequest:
                 self._give_lease_up()
                 sharing = await self._follow(flight, last=tried > 0)
             else:
-                # A request that has lost an answer once does not wait for another worker again.
+                # A request whose flight was lost does not wait for another worker again.
                 sharing = await self._launch(may_relay=tried == 0)
             if sharing is not None:
                 return sharing
@@ -254,7 +256,7 @@ class CoalescedRequest:
         return self._coalescer.flights.joinable(self._flight_key, self._request.deadline, self._first_due)
 
     async def _follow(self, flight: Flight, *, last: bool) -> Sharing | None:
-        """Return the reply that the flight gives; None when the request should try again. Raises ApiError."""
+        """Return the reply from the flight; None if the request must try again. Raises ApiError."""
         request = self._request
         request.client.watch()
         result = await Follower(request, flight.subscribe(request.deadline), follows=True, last=last).answer()
@@ -263,8 +265,10 @@ class CoalescedRequest:
         return None if result is None else Sharing(result)
 
     async def _launch(self, *, may_relay: bool) -> Sharing | None:
-        """Launch a flight. If another worker has the lease and `may_relay`, relay its answer and follow; if the answer
-        was written since the lookup, replay it; else lead. None when the relayed answer was lost. Raises ApiError.
+        """Launch a flight and return a reply, or lead. Raises ApiError.
+
+        If another worker has the lease and `may_relay`, relay its answer and follow, returning None if that answer is
+        lost. If the answer was written since the lookup, replay it. Otherwise lead the flight.
         """
         request, coalescer = self._request, self._coalescer
         flight, claimed = self._flight or self._new_flight(), self._claimed
@@ -291,7 +295,9 @@ class CoalescedRequest:
         return Leader(request, flight, coalescer.landed, coalescer.keep)
 
     def _start_relay(self, flight: Flight, theirs: Lease) -> None:
-        """Start the task that feeds the flight from the worker that holds the lease; it ends with its last reader."""
+        """Start the task that copies the flight of the worker that holds the lease; it ends with the flight's last
+        reader.
+        """
         task = asyncio.create_task(self._relay(flight, theirs), name="tierline.flight")
         self._coalescer.keep(task)
 
@@ -319,10 +325,10 @@ class CoalescedRequest:
 
 
 class RecentKeys:
-    """Hold the latest few thousand keys under which an answer was found.
+    """Hold the latest few thousand keys for which an answer was found.
 
-    An answer found a while ago is likely still there, and then a bare GET costs a fifth less than a read that may take
-    the lease. A key that is not here is likely absent from the store, and then that read saves a round trip.
+    Such an answer is probably still stored, and then a plain GET costs a fifth less than a read that may take the
+    lease. For other keys probably nothing is stored, and then that read saves a round trip.
     """
 
     __slots__ = ("_keys", "_most")
@@ -335,7 +341,7 @@ class RecentKeys:
         return key in self._keys
 
     def note(self, key: str, *, found: bool) -> None:
-        """Note whether a lookup found an answer under a key."""
+        """Record whether a lookup found an answer under a key."""
         if not found:
             self._keys.pop(key, None)
         elif key not in self._keys:
@@ -362,7 +368,7 @@ class _LandedFlight:
 
 
 def pack(error: Exception | None) -> bytes:
-    """Return an error as bytes for other workers; one that is no ApiError becomes an InternalError."""
+    """Return an error as bytes for other workers; an error other than ApiError is packed as an InternalError."""
     if error is None:
         return b""
     known = error if isinstance(error, ApiError) else InternalError()

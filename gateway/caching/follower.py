@@ -1,6 +1,6 @@
 """Read a flight for one client, at its own pace and within its own deadline.
 
-Each client gets the form that it asked for, whichever the flight has: events of a stream or one body, with usage or
+Each client gets the form that it requested, whichever the flight has: events of a stream or one body, with usage or
 without. The ids in it are the same for all.
 """
 
@@ -33,7 +33,7 @@ _CONTINUED: Final = b" x-tierline-continued-by="
 _OWN_LAST: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0"
 _OVERLOADED: Final = 503
 _GRACE_S: Final = 0.25
-"""Seconds after the deadline in which the leader may end the answer with its own error, before its readers do."""
+"""Seconds after the deadline that the leader has to end the answer with its own error, before its readers do."""
 
 
 def deadline_passed() -> ApiError:
@@ -42,9 +42,9 @@ def deadline_passed() -> ApiError:
 
 
 class Follower:
-    """Read one flight for one request. `follows`: another request makes the answer; else this one does.
+    """Read one flight for one request. `follows`: another request makes the answer; otherwise this one does.
 
-    `last`: the request joins no further flight, so it gets whatever failure this one ends in.
+    `last`: the request joins no further flight, so a failure of this one is its result.
     """
 
     def __init__(self, request: RequestContext, subscription: Subscription, *, follows: bool, last: bool) -> None:
@@ -57,10 +57,10 @@ class Follower:
         self._deadline = loop.call_later(max(0.0, request.budget_s()), self._late)
         self._stall: StallWatch | None = None
         self.end = "client_cancel"
-        """`done`, the error_type of what ended it, or `client_cancel` until it has ended."""
+        """`done`, the error_type that ended it, or `client_cancel` while it has not ended."""
 
     async def answer(self) -> Reply | Hit | None:
-        """Return what the client gets; None when the request has to be made anew. Raises ApiError."""
+        """Return the client's reply; None if the request must be made anew. Raises ApiError."""
         try:
             if not await self._subscription.begun():
                 return self._without_beginning(self._flight.landing)
@@ -81,7 +81,7 @@ class Follower:
         return self._events(stall)
 
     def close(self) -> None:
-        """End the reading; safe to call twice. The flight goes on while anybody else reads it."""
+        """Stop reading; safe to call twice. The flight continues while it has other readers."""
         self._deadline.cancel()
         if self._stall is not None:
             self._stall.stop()
@@ -123,7 +123,7 @@ class Follower:
     def _late(self) -> None:
         flight = self._flight
         if flight.departed and flight.deadline <= self._request.deadline and self._request.budget_s() > -_GRACE_S:
-            # The leader keeps to the same deadline, and its error in the answer is preferred.
+            # The leader has the same deadline, and its error in the answer is preferred.
             self._deadline = asyncio.get_running_loop().call_later(_GRACE_S, self._late)
         else:
             self._subscription.nudge()
@@ -208,7 +208,7 @@ class Follower:
 
 
 def _meets_all(error: ApiError) -> bool:
-    """Return whether an equal request would fail alike: the caller's fault, or every backend asks for a pause."""
+    """Return whether equal requests would fail in the same way: the caller's fault, or all backends ask for a pause."""
     return error.status < 500 or error.status == _OVERLOADED
 
 

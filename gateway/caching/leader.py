@@ -31,7 +31,7 @@ OnLanded = Callable[[Flight, PendingWrite | None, AnswerEnd], None]
 
 
 class Sharing:
-    """Say how a request shares its answer: it has a `reply` made elsewhere, leads a flight (`Leader`), or is alone."""
+    """How a request shares its answer: it has a `reply` made elsewhere, leads a flight (`Leader`), or is alone."""
 
     __slots__ = ("reply",)
 
@@ -47,9 +47,9 @@ class Sharing:
         """End the flight, if there is one and no reply was published."""
 
     def publish(self, reply: Reply, hit: Hit | None = None) -> Reply:
-        """Give the reply to the flight, if there is one, and return the reply for this request's own client.
+        """Publish the reply to the flight, if any, and return the reply for this request's own client.
 
-        `hit` is the stored answer that the reply replays, if it does; each follower replays it for itself.
+        `hit` is the stored answer that the reply replays, if any; each follower replays it separately.
         """
         return reply
 
@@ -62,7 +62,7 @@ class Leader(Sharing):
     def __init__(
         self, request: RequestContext, flight: Flight, on_landed: OnLanded, keep: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """`keep` keeps a reference to the producer task."""
+        """Lead this flight; `keep` keeps a reference to the producer task."""
         super().__init__()
         self._request = request
         self._flight = flight
@@ -76,7 +76,7 @@ class Leader(Sharing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Land the flight without an answer, if the block has failed."""
+        """If the block failed, land the flight without an answer."""
         self._request.client.on_left = None
         if isinstance(error, Exception):
             self._land(Landing("failed", error=error))
@@ -84,7 +84,7 @@ class Leader(Sharing):
             self._land(Landing("abandoned"))
 
     def publish(self, reply: Reply, hit: Hit | None = None) -> Reply:
-        """See `Sharing`. The client's stream is read from the flight, like every follower's."""
+        """See `Sharing`. The client's stream is read from the flight, as by every follower."""
         flight, request = self._flight, self._request
         request.client.on_left = None
         if hit is not None:
@@ -134,7 +134,9 @@ class Leader(Sharing):
             stop()
 
     def _client_left(self) -> bool:
-        """Leave the flight for the client that is gone; return whether others read it, so that this task goes on."""
+        """Stop reading for a client that has disconnected; return whether others read the flight, so that this task
+        continues.
+        """
         if self._flight.readers < 2:
             return False
         self._flight.on_empty = self._abandon

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class EarlyAttempt(Protocol):
-    """Represent an attempt that began before the semantic lookup (`escalate.speculate.during_lookup`)."""
+    """An attempt that began before the semantic lookup (`escalate.speculate.during_lookup`)."""
 
     async def aclose(self) -> None:
-        """Cancel the attempt, and charge what it cost."""
+        """Cancel the attempt, and charge its cost."""
 
 
 class ExactLookup:
@@ -60,8 +60,10 @@ class ExactLookup:
         return await off_loop(plan) if request.large else plan()
 
     async def find(self, request: RequestContext, plan: CachePlan, coalesced: CoalescedRequest | None) -> Hit | None:
-        """Return the stored answer. A `coalesced` request shares the lookup with equal requests of this moment; None
-        without a lookup where it can join the flight of one that is being answered already.
+        """Return the stored answer; None if there is none.
+
+        A `coalesced` request shares the lookup with simultaneous equal requests. It returns None without a lookup if it
+        can join a flight.
         """
         if coalesced is not None and coalesced.can_join:
             return None
@@ -74,7 +76,7 @@ class SemanticLookup:
     """Step 7: find the stored answer to another question that means the same."""
 
     def __init__(self, cache: ResponseCache, *, show_prompts: bool) -> None:
-        """`show_prompts`: the trace shows the nearest question itself, not only its hash."""
+        """Search with this matcher. `show_prompts`: the trace shows the nearest question's text, not only its hash."""
         self._cache = cache
         self._show_prompts = show_prompts
 
@@ -135,7 +137,7 @@ _Waiting = tuple[str, asyncio.Future[Vector]]
 _IN_PLACE_CHARS = {"static": 2000, "minilm": 0}
 _MAX_BATCH = 32
 PATIENCE_S = 0.5
-"""Seconds an embedding may take. After that the request goes on without: no semantic hit, no classifier."""
+"""Seconds an embedding may take. After that the request continues without semantic cache and classifier."""
 
 
 class QuestionEmbedder:
@@ -149,7 +151,7 @@ class QuestionEmbedder:
         self._running: asyncio.Task[None] | None = None
 
     async def vector_for(self, request: RequestContext, plan: CachePlan) -> Vector | None:
-        """Return the request's vector, as a hop of its trace; None where nothing needs it, or there is none in time.
+        """Return the request's vector, as a hop of its trace; None if it is not needed or not ready in time.
 
         Without a vector, exact caching and the policy's default tier still work.
         """
@@ -162,7 +164,7 @@ class QuestionEmbedder:
         except TimeoutError:
             hop.end("timeout")
             return None
-        except Exception:  # an encoder may fail in any way; the request must not
+        except Exception:  # an encoder may raise anything, which must not fail the request
             log.exception("the embedding of request %s failed", request.request_id)
             hop.end("embedding_failed")
             return None
@@ -202,7 +204,7 @@ class QuestionEmbedder:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                wanted = [(text, future) for text, future in self._waiting if not future.done()]  # the others have left
+                wanted = [(text, future) for text, future in self._waiting if not future.done()]  # done: cancelled
                 batch, self._waiting = wanted[:_MAX_BATCH], wanted[_MAX_BATCH:]
                 if batch:
                     await self._embed(batch)
@@ -213,7 +215,7 @@ class QuestionEmbedder:
         texts = [text for text, _ in batch]
         try:
             vectors = await asyncio.get_running_loop().run_in_executor(self._thread, self.embedder.embed, texts)
-            # All or none: of a wrong number of vectors nobody can say whose is whose.
+            # All or none: vectors in the wrong number cannot be assigned to their texts.
             for (_, future), vector in list(zip(batch, vectors, strict=True)):
                 if not future.done():
                     future.set_result(vector)

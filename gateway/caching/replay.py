@@ -1,8 +1,8 @@
 """Reply with a stored answer: as JSON or as the stream it would have been, whole or at its own pace, at no cost.
 
-What goes out is what was stored, ids included. A stream `at_once` has the whole text in one chunk. A `paced` one has it
-in pieces as they came from the model the first time, and never slower than SLOWEST: for applications whose screens
-were made for text that is being written.
+The stored answer is sent unchanged, ids included. An `at_once` stream has the whole text in one chunk. A `paced` one
+has it in pieces at the model's original pace, and never slower than SLOWEST: for applications that are designed to show
+text as it is generated.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from gateway.request.context import Client, RequestContext
 
 SLOWEST: Final = 100.0
-"""Tokens a second: nobody reads faster, and a hit should not take longer than it must."""
+"""Slowest pace of a paced replay in tokens per second: faster than reading speed, so a hit is not needlessly slow."""
 LONGEST_WAIT_S: Final = 0.2
-"""Before the first piece, however long it took the model."""
+"""Longest wait in seconds before the first piece, however long the model took."""
 _PIECE: Final = re.compile(r"\s*\S{1,12}|\s+\Z")
 _TEXTS: Final = ("reasoning_content", "reasoning", "content")
 _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
 
 
 def replay(request: RequestContext, hit: Hit) -> Reply:
-    """Return the reply of a hit, and note in the ledger that it is one, and which model gave the answer."""
+    """Return the reply of a hit; record in the ledger the hit and the model that gave the answer."""
     ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
@@ -44,7 +44,7 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))
     if not request.features.stream:
         return Reply(body=entry.body, extra=extra)
-    # Of a live stream the cost is known at its end only; of this one it is known now.
+    # A live stream's cost is known only at its end; a replay's is known now.
     extra += ((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd),)
     include_usage = wants_usage(request.body)
     request.client.watch()
@@ -53,7 +53,7 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
 
 
 def hit_attributes(hit: Hit) -> dict[str, Any]:
-    """Return what the hop of a hit shows, from which the client's feedback finds the answer and its score again."""
+    """Return the attributes of a hit's hop, by which a client's feedback finds the answer and its score again."""
     attributes: dict[str, Any] = {
         names.CACHE_ENTRY: hit.entry_id,
         names.CACHE_AGE: round(hit.age_s, 1),
@@ -89,7 +89,7 @@ async def _events(entry: CacheEntry, client: Client, *, paced: bool, include_usa
 
 
 class StallWatch:
-    """Drop a client that leaves what it was sent unread for `client.stall_s` seconds.
+    """Drop a client that leaves sent data unread for `client.stall_s` seconds.
 
     The stream sets `since` itself: to `time.monotonic()` before each event that it yields, and to 0 after it.
     """
@@ -115,7 +115,7 @@ class StallWatch:
 
 
 def in_pieces(chunk: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the chunks of about a token each that a chunk of one choice comes to; one without text, unchanged."""
+    """Yield a chunk of one choice as chunks of about a token each; yield a chunk without text unchanged."""
     choice = chunk["choices"][0] if chunk["choices"] else {}
     delta = choice.get("delta") or {}
     texts = {name: text for name in _TEXTS if isinstance(text := delta.get(name), str) and text}

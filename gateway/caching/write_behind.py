@@ -85,7 +85,7 @@ class WriteBehind:
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
 
-        `reply` is None for a request that got none. Where others read the answer too, this waits for the answer's end.
+        `reply` is None if the request has none. If other requests read the answer too, finishing waits for its end.
         """
         if reply is None:
             self._take(Finished(trace, ledger))
@@ -150,7 +150,8 @@ class WriteBehind:
         try:
             await self._write(batch, written)
         except Exception:
-            # The replies are out. A bug here may cost these cache writes, but not the records, nor the next batch.
+            # The replies have been sent. An error here may lose these cache writes, but not the records or the next
+            # batch.
             log.exception("%d cache writes failed", len(batch))
         finally:  # also when the store hangs while the process stops
             for finished in batch:
@@ -186,7 +187,9 @@ def _pending_write(
     vector: Vector | None,
     completion: Callable[[], Mapping[str, Any] | None],
 ) -> PendingWrite:
-    """Return the write of an answer. It is built once the answer has ended: `completion` gives it whole, or None."""
+    """Return the write of an answer, to be built when the answer has ended: `completion` returns the whole of it, or
+    None.
+    """
     ledger, root = request.ledger, request.trace.root
 
     def make() -> CacheWrite | None:
@@ -218,8 +221,9 @@ def _tokens_per_s(tokens: int, ttft_s: float | None, total_s: float) -> float | 
 
 
 def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:
-    """Return what is wrong with a whole answer, or ''. The judge has not seen all of it: of a stream it saw the first
-    tokens, and the last tier's answer it does not judge.
+    """Return the fault of a whole answer, or ''.
+
+    The judge has not seen all of it: only the first tokens of a stream, and nothing of the last tier's answers.
     """
     for choice in completion["choices"]:
         evidence = evidence_of(
@@ -231,7 +235,7 @@ def _fault_of(request: RequestContext, completion: Mapping[str, Any]) -> str:
 
 
 def _built(finished: Finished) -> CacheWrite | None:
-    """Return the cache write of an answer; None where it is not worth storing, or its JSON is too odd to be stored."""
+    """Return the cache write of an answer; None if it must not be stored, or its JSON is unusual and cannot be."""
     try:
         write = finished.write.keep() if finished.write is not None else None
     except Exception:
