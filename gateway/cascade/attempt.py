@@ -39,7 +39,7 @@ _LEAST_S: Final = 0.001
 
 @dataclass(slots=True)
 class JsonAnswer:
-    """Hold a whole answer, as the client would get it. Not `sound`: something in it had to be corrected."""
+    """A whole answer in the client's form. `sound` is false if something in it had to be corrected."""
 
     body: bytes
     value: dict[str, Any]
@@ -49,7 +49,7 @@ class JsonAnswer:
 
 @dataclass(slots=True)
 class AttemptResult:
-    """Hold the result of one attempt: its outcome, and the answer if there is one."""
+    """The result of one attempt: its outcome, and the answer if there is one."""
 
     attempt: Attempt
     outcome: AttemptOutcome
@@ -60,16 +60,16 @@ class AttemptResult:
 
 @dataclass(slots=True)
 class Standing:
-    """Connect an attempt that is under way with the other attempts of its request."""
+    """State that a running attempt shares with the other attempts of its request."""
 
     rivals: Callable[[], list[Endpoint]]
     """Return the endpoints at which other attempts of the request are under way."""
     takes_over: Callable[[], bool]
     """Return whether a stronger tier would take over if this attempt's draft were rejected now."""
     lost: bool = False
-    """Whether another answer was served; the attempt is then cancelled though the client has not left."""
+    """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
     slot: Slot | None = None
-    """Its slot, once it has one."""
+    """The attempt's slot; None until it has one."""
 
 
 async def try_attempt(
@@ -80,10 +80,10 @@ async def try_attempt(
     before: Sequence[AttemptResult] = (),
     cosine: Cosine | None = None,
 ) -> AttemptResult:
-    """Make one attempt, after those `before`, and return its result.
+    """Make one attempt, after those in `before`, and return its result.
 
-    Only a cancellation comes out as an exception: the client has left, or another answer was quicker. `cosine` compares
-    by meaning the samples that a policy may ask for.
+    Raises only CancelledError: the client has left, or another attempt was faster. `cosine` compares by meaning the
+    samples that a policy may require.
     """
     hop = request.trace.begin(names.ATTEMPT, _attributes(request, attempt))
     tier = tiers[attempt.tier]
@@ -142,7 +142,7 @@ async def _complete(
     backend_request: BackendRequest,
     samples: Samples | None,
 ) -> JsonAnswer | Rejected:
-    """Get a whole answer and judge it. Raises BackendError."""
+    """Fetch a whole answer and judge it. Raises BackendError."""
     endpoint = call.slot.endpoint
     try:
         with Deadline(attempt.timeout_s):
@@ -155,7 +155,7 @@ async def _complete(
     if isinstance(answer, Rejected):
         call.close("rejected")
         return answer
-    # The call is booked by now: the client may leave while samples are waited for.
+    # The call is settled by now: the client may leave while the samples are awaited.
     value, body = answer.value, answer.raw
     verdict = await _judge(request, attempt, endpoint, value, call.hop, samples)
     if backend_request.ask_logprobs:
@@ -173,10 +173,10 @@ async def open_stream(
     takes_over: Callable[[], bool],
     successor: Successor | None,
 ) -> LiveStream | Rejected:
-    """Open, hold and judge one stream. Raises BackendError while nothing is committed.
+    """Open a stream, hold its beginning and judge it. Raises BackendError as long as nothing is committed.
 
-    A draft that is not good enough is committed all the same when nothing `takes_over`, asked at that moment. The
-    `successor` finds another call to go on with the stream should it break; without it a break ends the stream.
+    A poor draft is committed too if `takes_over` returns False at that moment. `successor` finds another call to
+    continue the stream if it breaks; without one, a break ends the stream.
     """
     prefix = PrefixBuffer(request, attempt, call)
     await prefix.fill(backend_request)
@@ -198,7 +198,7 @@ async def _judge(
     hop: Hop,
     samples: Samples | None,
 ) -> Assessment:
-    """Return the verdict on a whole answer, and note on the hop what it was based on."""
+    """Return the verdict on a whole answer; record its basis on the hop."""
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
     if not attempt.judged:
@@ -234,7 +234,7 @@ async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -
 
 
 def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
-    """Return the attempt with what is left of its time after it has waited in the queue for its slot."""
+    """Return the attempt with its time limits reduced by the wait in the queue."""
     return replace(
         attempt,
         timeout_s=max(_LEAST_S, attempt.timeout_s - queued_s),
@@ -243,9 +243,9 @@ def _less_the_queue(attempt: Attempt, queued_s: float) -> Attempt:
 
 
 def backend_request_for(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop) -> BackendRequest:
-    """Return the request of an attempt to its backend; it asks for log-probabilities when the answer will be judged.
+    """Return the attempt's request to its backend, with log-probabilities if the answer will be judged.
 
-    The alternatives of a token are asked for only where the backend's head reads them: five double a reply's length.
+    Alternatives of tokens are requested only if the backend's head reads them: five of them double a reply's length.
     """
     asks = attempt.judged and endpoint.config.logprobs and not request.body.get("logprobs")
     traceparent = request.trace.traceparent(hop)

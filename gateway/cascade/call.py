@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
 """How a call ended.
 
-answered      its whole answer is here, good or not
-rejected      as much of it was read as it took to turn it down
-lost          another call of the same request was quicker
-cancelled     nobody waits for it any more
+answered      its whole answer has come, good or not
+rejected      its beginning was judged and rejected
+lost          another call of the same request was faster
+cancelled     its request was cancelled
 fault         the gateway itself failed; the endpoint is not to blame
 BackendError  it gave no whole answer; `gateway.tiers.slot` decides whether the endpoint is to blame
 """
@@ -52,9 +52,10 @@ class BackendCall:
     )
 
     def __init__(self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int) -> None:
-        """`ledger` is charged. `tokens_in` is the estimated length of the prompt, for a backend that reports no usage.
+        """Prepare a call that is charged to `ledger`.
 
-        `hop` may have begun before the slot was there; it ends with the call.
+        `tokens_in` is the estimated length of the prompt, used if the backend reports no usage. `hop` may have begun
+        before the call had its slot; it ends with the call.
         """
         self.slot = slot
         self.hop = hop
@@ -62,13 +63,13 @@ class BackendCall:
         self.source: EventStream = _UNOPENED
         """The stream of the call, once `open` has returned."""
         self.state = _NO_STREAM
-        """What has come of the stream: tokens and usage are read there."""
+        """State of the stream so far, from which tokens and usage are read."""
         self.usage: Usage | None = None
-        """The usage of a whole answer, where the backend reported any."""
+        """Usage of a whole answer; None if the backend reported none."""
         self.has_begun = False
-        """Whether the first token of a stream is here."""
+        """Whether the first token of a stream has come."""
         self.cost_usd = 0.0
-        """What was charged, in US dollars; 0 until the call is settled."""
+        """Charge in US dollars; 0 until the call is settled."""
         self._ledger = ledger
         self._settled = False
         self._kept_open = False
@@ -82,34 +83,34 @@ class BackendCall:
         return completion
 
     async def open(self, backend_request: BackendRequest, state: StreamState) -> EventStream:
-        """Return the answer as a stream, once its headers are here. Raises BackendError.
+        """Return the answer as a stream once the response headers have come. Raises BackendError.
 
-        Whoever reads the stream adds every chunk to `state`, from which the call takes its tokens and its usage.
+        The reader must add every chunk to `state`, from which the call takes its tokens and its usage.
         """
         self.state = state
         self.source = await self.slot.endpoint.backend.stream(backend_request)
         return self.source
 
     def note_first_token(self) -> None:
-        """Note that the first token is here and how long it took since the call went out, once."""
+        """Record, once, that the first token has come and how long it took since the call was made."""
         if not self.has_begun:
             self.has_begun = True
             self.slot.began()
             self.hop.attributes[names.TTFT] = round((self.hop.seconds - self.slot.queued_s) * 1000, 2)
 
     def answered(self) -> None:
-        """Book the whole answer now: the slot is free and the charge made, while the hop stays open for the judge."""
+        """Settle the call for a whole answer: free the slot and charge it; the hop stays open for the judge."""
         if not self._settled:
             self._settle("answered")
 
     def keep_open(self) -> None:
-        """Leave the call open when its block ends without an error: a stream reads on, and closes it."""
+        """Keep the call open when its block ends without an error: the stream that reads on closes it."""
         self._kept_open = True
 
     def close(self, outcome: CallOutcome, stream_end: str = "") -> None:
         """End the call with this outcome; only the first close counts.
 
-        `stream_end` is for a stream that went out to a client: the word for its end that the trace shows.
+        `stream_end` is the value for the trace of how a stream to a client ended.
         """
         if self._closed:
             return
@@ -151,11 +152,11 @@ class BackendCall:
             self.cost_usd = charge(self._ledger, self.hop, self.slot.endpoint.config.price, used)
 
     def _is_charged(self, outcome: CallOutcome) -> bool:
-        """Whether the call costs anything: a backend that fails before its first token charges nothing, as a rule."""
+        """Return whether the call is charged: a backend that fails before its first token normally charges nothing."""
         if self._kept_open or self.state.tokens or self.state.usage is not None:
             return True
         if isinstance(outcome, BackendError):
-            # A whole answer that was awaited until its time ran out has had its prompt read.
+            # After a wait until its time limit, a whole answer's prompt has been processed.
             return isinstance(outcome, BudgetSpent) and not self.slot.ask.stream
         return outcome != "fault"
 
@@ -177,7 +178,7 @@ class BackendCall:
 
 
 class _Unopened:
-    """Stand for the stream of a call that has none."""
+    """Stream of a call that opens none."""
 
     done_seen = False
 
@@ -185,7 +186,7 @@ class _Unopened:
         raise AssertionError("the call has no open stream")
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: no stream is open."""
 
 
 _UNOPENED: Final = _Unopened()

@@ -45,7 +45,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
     """Return the error of a request for which no attempt could be made.
 
-    It is what the call that ejected an endpoint would have given; of several tiers the last, strongest, one decides.
+    It is the error of the call that ejected an endpoint; of several tiers, the last and strongest decides.
     """
     if not error.capable:
         return InvalidRequest(_sentence(str(error)), code="unsupported_value", param="messages")
@@ -62,14 +62,15 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier]) -> ApiError:
 
 
 def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float = 0.0) -> ApiError:
-    """Return the error after attempts that gave no answer; `errors` are theirs, in order, and the last one decides.
+    """Return the error after attempts without an answer; `errors` are theirs in order, and the last one decides.
 
-    One that lasts until somebody acts (a refused key, no quota) decides only if all are such: else another try may be
-    answered. `full_s`: no attempt was made, because the wait in the queue alone would have taken so many seconds.
+    A lasting error (a refused key, no quota) decides only if all are such, because otherwise a retry may succeed.
+    `full_s`: no attempt was made, because the wait in the queue alone would have taken this many seconds.
     """
     if full_s and not errors:
         return Overloaded(_BUSY, headers=retry_after(full_s))
-    # A model that could hold the request, and takes our key, may answer the next time: it decides, if there is one.
+    # A model that could hold the request, and accepts our key, may answer next time: its error decides, if there is
+    # one.
     holding = [one for one in errors if not isinstance(one, ContextExceeded)]
     passing = [one for one in holding if not (isinstance(one, BadStatus) and one.refusal)]
     error = (passing or holding or errors)[-1] if errors else None
@@ -104,10 +105,10 @@ def _pause_s(error: BadStatus) -> float:
 
 
 def _refused(refusal: Refusal, status: int) -> ApiError:
-    """Return the error of a refusal that lasts until somebody acts: it tells SDKs not to try again, and no time."""
+    """Return the error of a lasting refusal: it makes SDKs not retry, and gives no time for a retry."""
     if refusal == "quota" and status == 429:
         return RateLimited(_OUT_OF_QUOTA, code="insufficient_quota", headers=_NO_RETRY)
-    # The refused key is the gateway's: a 401 would make the client doubt its own.
+    # The refused key is the gateway's: with a 401 the client would look for the fault in its own.
     message = _OUT_OF_QUOTA if refusal == "quota" else "The model's endpoint refused the gateway's own key."
     return UpstreamFailed(message, headers=_NO_RETRY)
 
@@ -123,7 +124,7 @@ def _status(error: BadStatus) -> ApiError:
 
 
 def _too_long(error: ContextExceeded) -> ApiError:
-    """Return the backend's own message, which has its count and its limit, under the code that clients look for."""
+    """Return the backend's own message, with its token count and limit, under the code that clients check."""
     message = error.told.get("message")
     ours = "The request is longer than any model of this surface can hold; shorten the messages or lower max_tokens."
     said = message if isinstance(message, str) and message else ours

@@ -1,8 +1,8 @@
-"""Find another call to go on with a committed stream that broke, before the client notices the break.
+"""Continue a committed stream that broke with another call, before the client notices the break.
 
-What the policy wants (`escalate.stream.on_break`):
+The policy's choice (`escalate.stream.on_break`):
     continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.continued_text`)
-    correct    a stronger tier answers afresh, after a mark that says so
+    correct    a stronger tier answers from the beginning, after a note that separates the two texts
     error      no other call is made
 A stream of which the client has no text yet (its role, at most) is simply requested once more, from any backend.
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from routing.cascade import Attempt
 
 CORRECTED: Final = "\n\n[corrected]\n\n"
-"""The text between an answer that broke off and the one that takes its place."""
+"""Text between an answer that broke off and its replacement."""
 _MOST_CALLS: Final = 2
 _LEAST_S: Final = 0.05
 How = Way | Literal["afresh"]
@@ -52,7 +52,7 @@ How = Way | Literal["afresh"]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Describe a committed stream that broke. `number` is its attempt's."""
+    """A committed stream that broke. `number` is its attempt's."""
 
     error: BackendError
     tier: str
@@ -63,7 +63,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """Hold a call that goes on with a broken stream: its first token is here, in the `events` so far."""
+    """A call that continues a broken stream: its first token has come, in `events`."""
 
     tier: str
     number: int
@@ -72,16 +72,16 @@ class Continued:
 
 
 class Successor:
-    """Open the call that goes on with one request's broken stream."""
+    """Open the call that continues one request's broken stream."""
 
     def __init__(self, request: RequestContext, tiers: Mapping[str, Tier]) -> None:
         self._request = request
         self._tiers = tiers
 
     async def take_over(self, error: BackendError, attempt: Attempt, call: BackendCall) -> Continued | None:
-        """Return a call that goes on with the stream of `call`, which `error` broke; None when none can.
+        """Return a call that continues the stream of `call`, which `error` broke; None if none can.
 
-        Cancelled with its request, at any moment, it leaves nothing open.
+        When cancelled with its request, at any moment, it leaves no call open.
         """
         request, broken = self._request, Broken(error, attempt.tier, call.slot.endpoint, attempt.number, call.state)
         if not _may_go_on(request, broken):
@@ -108,12 +108,12 @@ class Successor:
         stronger, weaker = ladder[at + 1 :], ladder[:at][::-1]
         same = () if isinstance(broken.error, Degenerate | ContextExceeded) else (broken.tier,)
         if request.policy.escalate.stream.on_break == "correct" and broken.state.text:
-            # A weaker tier corrects nothing.
+            # A weaker tier cannot correct.
             return iter((*stronger, *same))
         return iter((*same, *stronger, *weaker))
 
     def _fits(self, name: str) -> bool:
-        """Whether the tier can do what the request asks, and is expected to begin in time."""
+        """Return whether the tier can serve the request, and is expected to begin in time."""
         features = self._request.features
         health = self._tiers[name].health(features.approx_tokens)
         if health.unavailable and not health.failing:
@@ -125,7 +125,7 @@ class Successor:
         return not health.unfit_for(needs(features), room)
 
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
-        """Return a slot at an endpoint of this tier that can go on, after a wait as for any attempt; or None."""
+        """Return a slot at an endpoint of this tier that can continue, after a wait as for any attempt; or None."""
         tier, load = self._tiers[name], self._request.policy.load
         ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
@@ -148,7 +148,7 @@ class Successor:
         return None
 
     def _how(self, broken: Broken, endpoint: Endpoint) -> How | None:
-        """Return how this backend would go on; None if it cannot."""
+        """Return how this backend would continue; None if it cannot."""
         if not broken.state.text or self._request.policy.escalate.stream.on_break == "correct":
             return "afresh"
         way = endpoint.config.continuation
@@ -157,7 +157,7 @@ class Successor:
         return way
 
     async def _open(self, tier: str, slot: Slot, broken: Broken) -> Continued | None:
-        """Return the call to this endpoint once it has begun to answer; None when it fails before that."""
+        """Return the call to this endpoint once its answer has begun; None if it fails before that."""
         request = self._request
         request.ledger.attempts += 1
         number = 1 + max(hop.attributes.get(names.ATTEMPT_NUMBER, 0) for hop in request.trace.hops)
@@ -165,7 +165,7 @@ class Successor:
         timeout_s = min(request.budget_s(), slot.endpoint.config.patience)
         hop = request.trace.begin(names.ATTEMPT, _attributes(request, tier, slot.endpoint, broken, number, timeout_s))
         with BackendCall(request.ledger, slot, hop, request.features.approx_tokens) as call:
-            # Within the block, so that a fault of our own gives the slot back.
+            # Inside the block, so that an error in the gateway itself releases the slot.
             backend_request, overlap, given = _backend_request(request, broken, how or "afresh", hop)
             call.tokens_in += given
             try:
@@ -180,7 +180,7 @@ class Successor:
                 hop.end("client_gone")
                 raise
             call.note_first_token()
-            # Its chunks are fitted to the text before them.
+            # Its chunks are adapted to the text before them.
             call.state.follow(broken.state, partial(fit_to_text, overlap=overlap))
             call.keep_open()
         hop.attributes[names.OUTCOME] = "accepted"
@@ -191,7 +191,7 @@ class Successor:
 
 
 def _may_go_on(request: RequestContext, broken: Broken) -> bool:
-    """Whether the policy allows it, and the stream is one text that another model can continue."""
+    """Return whether the policy allows it, and the stream is a single text that another model can continue."""
     state = broken.state
     if request.policy.escalate.stream.on_break == "error" or isinstance(broken.error, DeadlinePassed):
         return False

@@ -1,9 +1,9 @@
-"""The text of a continued answer: ask a second backend for the rest of it, and fit the rest to what the client has.
+"""Continue an answer's text: ask a second backend for the rest, and adapt the rest to the text that the client has.
 
-How a backend is given the beginning depends on what it can do (`continuation` in its config):
+How a backend gets the beginning depends on its config (`continuation`):
     prefill                 the text is an assistant message at the end, and the model takes it as its own beginning
                             (llama.cpp's server, Anthropic's API)
-    continue_final_message  the same, and vLLM is told so by two fields of its own
+    continue_final_message  the same, and two fields of vLLM's own request it
     prompt                  the text is an assistant message, and a user message asks for the rest
 A model that goes on with a text often repeats its last words: `Overlap` finds them, and `fit_to_text` leaves them out.
 """
@@ -27,13 +27,13 @@ _WORD: Final = re.compile(r"\S+")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _LONGEST: Final = 80
 _LEAST: Final = 12
-"""Characters. A shorter repetition is as likely to be meant."""
+"""Shortest repetition in characters that is dropped; a shorter one is as likely to be intended."""
 _ONLY_FIRST: Final = frozenset(("role", "reasoning_content", "reasoning"))
-"""What only the first half of an answer has: its role, and what the model thinks before it answers."""
+"""Members of a delta that only the first half of an answer has: its role and its reasoning."""
 
 
 def continuing_body(body: Mapping[str, Any], text: str, tokens: int, way: Way) -> dict[str, Any]:
-    """Return the body that asks for the rest of an answer of which the client has `text`, so many tokens."""
+    """Return the body that asks for the rest of an answer of which the client has `text`, this many tokens long."""
     changed = dict(body)
     for name in _LIMITS:
         if type(limit := body.get(name)) is int:
@@ -41,17 +41,17 @@ def continuing_body(body: Mapping[str, Any], text: str, tokens: int, way: Way) -
     if way == "prompt":
         changed["messages"] = [*_with_beginning(body["messages"], text), {"role": "user", "content": GO_ON}]
         return changed
-    # White space at the end is refused by some (Anthropic), trimmed by chat templates, and a poor start for a token.
+    # White space at the end is refused by some backends (Anthropic), trimmed by chat templates, and tokenised badly.
     changed["messages"] = _with_beginning(body["messages"], text.rstrip())
     if way == "continue_final_message":
         changed |= {"add_generation_prompt": False, "continue_final_message": True}
-        # vLLM's grammar would ask for the first bracket once more; llama.cpp leads its own through the beginning.
+        # vLLM's grammar would require the first bracket again; llama.cpp feeds the beginning through its grammar.
         changed.pop("response_format", None)
     return changed
 
 
 def _with_beginning(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """Return the messages with the beginning of the answer; one that the client began itself is the same message."""
+    """Return the messages with the beginning of the answer added, joined to one that the client itself began."""
     last = messages[-1]
     if last.get("role") == "assistant" and isinstance(last.get("content"), str):
         return [*messages[:-1], {**last, "content": last["content"] + text}]
@@ -59,7 +59,7 @@ def _with_beginning(messages: list[dict[str, Any]], text: str) -> list[dict[str,
 
 
 def without_loop(text: str) -> str:
-    """Return a text up to the end of its loop's first round, so that the next model does not go on with the loop."""
+    """Return a text up to the end of its loop's first round, so that the next model does not continue the loop."""
     matches = list(_WORD.finditer(text))
     words = [match.group() for match in matches]
     for end in (len(words), len(words) - 1):  # the last word may not be whole
@@ -72,13 +72,13 @@ def without_loop(text: str) -> str:
 
 
 class Overlap:
-    """Hold back the beginning of the second half for as long as it may still turn out to repeat the first.
+    """Hold back the beginning of the second half while it may repeat the end, or all, of the first.
 
-    That is its end, of which at most 80 characters are looked for, or all of it: some servers send the beginning that
-    they were given before what they add (llama.cpp does, though not in streams). As a rule one token is held, for the
-    next one seldom fits either. What is dropped is the longest repetition of twelve characters or more, or of nothing
-    but white space: a beginning is sent without the white space at its end, which tokenizers take badly, and the
-    model then says that itself.
+    At most the last 80 characters of the first half are searched for, or all of it: some servers send the given
+    beginning before their own text (llama.cpp does, though not in streams). Usually one token is held, because the next
+    one seldom fits either. The longest repetition of at least twelve characters is dropped, or of only white space: a
+    beginning is sent without the white space at its end, which tokenizers handle badly, so the model generates it
+    again.
     """
 
     __slots__ = ("_before", "_held", "_tail", "open")
@@ -90,14 +90,14 @@ class Overlap:
         self.open = bool(before)
 
     def feed(self, piece: str) -> str:
-        """Take a piece of the second half, and return what may go out now."""
+        """Add a piece of the second half; return the text that may be sent now."""
         if not self.open:
             return piece
         self._held += piece
         return "" if self._may_repeat() else self.close()
 
     def close(self) -> str:
-        """Stop looking, and return what was held without what it repeats."""
+        """Stop searching; return the held text without the repetition."""
         held, self._held, self.open = self._held, "", False
         if len(self._before) >= _LEAST and held.startswith(self._before):
             return held[len(self._before) :]
@@ -108,11 +108,11 @@ class Overlap:
         return held
 
     def _may_repeat(self) -> bool:
-        """Whether what is held may be the beginning of a repetition, or one that goes on."""
+        """Return whether the held text may be the beginning of a repetition, or a repetition that continues."""
         held = self._held
         if len(held) < len(self._before) and self._before.startswith(held):
             return True
-        # It would have to stand in the tail, so far from its end that the rest of the tail is still to come.
+        # It must occur in the tail, early enough that the rest of the tail can still follow.
         start = self._tail.find(held, 0, -1)
         while start >= 0:
             rest = self._tail[start:]
@@ -123,7 +123,7 @@ class Overlap:
 
 
 def fit_to_text(chunk: dict[str, Any], overlap: Overlap) -> bool:
-    """Remove from a chunk of the second half its role, thoughts and repetition; return whether anything is left."""
+    """Remove role, reasoning and repetition from a chunk of the second half; return whether anything is left."""
     left = False
     for choice in chunk["choices"]:
         delta = choice["delta"] = {

@@ -24,7 +24,7 @@ UNJUDGED = Assessment(True, None, "nothing stronger follows")
 
 
 def judge(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Hop, evidence: Evidence) -> Assessment:
-    """Return whether the answer with this evidence may go out, and note on the hop what that was based on."""
+    """Return whether the answer with this evidence may be served; record the basis on the hop."""
     verdict = assess(evidence, request.policy.escalate, endpoint.config.head, attempt.prior)
     attributes = hop.attributes
     attributes[names.CONFIDENCE_BASIS] = verdict.basis
@@ -36,15 +36,15 @@ def judge(request: RequestContext, attempt: Attempt, endpoint: Endpoint, hop: Ho
 
 
 def alternatives_for(endpoint: Endpoint) -> int:
-    """Return how many alternatives of each token the endpoint's head reads; 0 for none, or without a head."""
+    """Return the number of alternatives per token that the endpoint's head reads; 0 if none, or without a head."""
     head = endpoint.config.head
     return 0 if head is None else head.alternatives
 
 
 async def check_schemas(evidence: Evidence, request: RequestContext, hop: Hop) -> Evidence:
-    """Return the evidence, with how the answer breaks the request's schemas if it does and the policy asks for that.
+    """Return the evidence, with any breach of the request's schemas if the policy asks for that check.
 
-    A schema that cannot be checked rejects no answer; the hop says why it cannot.
+    A schema that cannot be checked rejects no answer; the hop then has the reason.
     """
     invalid = request.policy.escalate.when.invalid
     misfit = ""

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from routing.cascade import Attempt
 
 _LOOK_EVERY = 32
-"""Tokens between two looks at a draft whose beginning was good enough."""
+"""Tokens between two checks of a draft whose beginning was good enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Say why a draft was not good enough; its call is cancelled."""
+    """Reason why a draft was not good enough; its call is cancelled."""
 
     reason: str
     confidence: float | None
@@ -51,10 +51,9 @@ class PrefixBuffer:
         )
 
     async def fill(self, backend_request: BackendRequest) -> None:
-        """Open the stream and read until enough is held, or for long enough since the first token.
+        """Open the stream and read until enough is held, or for long enough since the first token. Raises BackendError.
 
-        Enough are the policy's `hold_tokens` where the stream is judged, and else the first choice of an answer.
-        Raises BackendError.
+        Enough are the policy's `hold_tokens` if the stream is judged, else the first choice of an answer.
         """
         state, attempt, rules = self.state, self._attempt, self._request.policy.escalate.stream
         try:
@@ -71,17 +70,17 @@ class PrefixBuffer:
                     self.events += events
                     if state.tokens and not self._call.has_begun:
                         self._call.note_first_token()
-                        # A stronger tier that takes over must find time for a first token of its own.
+                        # Leave time for the first token of a stronger tier that takes over.
                         left_s = self._request.left().first_token_s - attempt.reserved_s
                         hold_s = min(rules.hold_max, max(0.0, left_s))
                         limit.reschedule(asyncio.get_running_loop().time() + hold_s)
         except TimeoutError:
-            # With tokens in hand the time is over to hold them; without any the call has failed.
+            # With tokens, only the time for holding them is over; without any, the call has failed.
             if not state.tokens:
                 raise BudgetSpent(attempt.ttft_timeout_s) from None
 
     async def judge(self) -> Assessment:
-        """Return the verdict on what is held."""
+        """Return the verdict on the held beginning."""
         if not self._attempt.judged:
             return UNJUDGED
         hop, state = self._call.hop, self.state
@@ -101,9 +100,10 @@ async def read_draft(
     backend_request: BackendRequest,
     takes_over: Callable[[], bool],
 ) -> Completion | Rejected:
-    """Return the whole completion (without `raw`), booked as answered, or why it was cut short. Raises BackendError.
+    """Return the whole completion (without `raw`), settled as answered, or the reason why it was cut short.
 
-    It is cut short only if something `takes_over`, asked at that moment: else a poor answer is the best there will be.
+    Raises BackendError. It is cut short only if `takes_over` returns True at that moment; otherwise no better answer
+    can be expected.
     """
     endpoint, rules = call.slot.endpoint, request.policy.escalate
     state = StreamState(judged=True, alternatives=alternatives_for(endpoint))

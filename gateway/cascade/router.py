@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @value_type
 class Routed:
-    """Hold what step 8 decides for step 9."""
+    """Decisions of step 8 that step 9 uses."""
 
     decision: Decision
     health: Mapping[str, TierHealth]
     priors: Mapping[str, float]
-    """By tier, how likely it is right before it has answered; empty where the classifier has no opinion."""
+    """By tier, the classifier's probability that it answers correctly; empty if the classifier abstains."""
     asks_both: bool
-    """Ask the next tier at once too (`escalate.speculate.both`)."""
+    """Start the next tier at once too (`escalate.speculate.both`)."""
 
 
 class Router:
@@ -85,7 +85,7 @@ class Router:
 
 
 def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
-    """Draw whether this request goes to the strongest tier, so that the others can be measured against it."""
+    """Return whether chance sends this request to the strongest tier, as a baseline for measuring the others."""
     ladder = request.policy.ladder
     if not request.policy.holdout or request.clamp is not None or len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False
@@ -103,7 +103,7 @@ def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficul
 
 
 def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:
-    """Return how likely each tier is right before it has answered, where the classifier knows."""
+    """Return the classifier's probability, by tier, that it answers correctly; empty if the classifier abstains."""
     if difficulty is None or not difficulty.in_domain:
         return {}
     tiers = request.policy.tiers

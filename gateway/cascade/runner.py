@@ -1,4 +1,4 @@
-"""Step 9: drive one request's cascade, whose attempts run one after another, or in a race.
+"""Step 9: run one request's cascade, whose attempts run one after another or in parallel.
 
 An attempt runs in the request's own task unless another may run beside it; only then do attempts get tasks (15 us
 each). The first answer that is good enough wins; whatever else is under way is cancelled before the winner goes out, so
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
-"""Answers that came about as the policy wanted; only these are stored for other requests."""
+"""Values of `x-tierline-path` whose answers may be stored for other requests."""
 _LOSERS_S = 0.05
-"""How long a winner waits at most for the losers to be charged. They are cancelled: it takes a turn of the loop."""
+"""Longest wait in seconds for cancelled attempts to be charged; normally it takes one turn of the event loop."""
 
 
 @value_type
 class Served:
-    """Hold the answer that goes out, and whether it may be stored for other requests."""
+    """The answer to send, and whether it may be stored for other requests."""
 
     answer: JsonAnswer | LiveStream
     may_store: bool
 
 
 class CascadeRunner:
-    """Make the cascade of each request of one worker: step 9."""
+    """Create the cascade of each request of one worker: step 9."""
 
     def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, cosine: Cosine) -> None:
-        """`cosine` compares two texts by meaning, for policies that ask for agreeing samples."""
+        """Use these tiers. `cosine` compares two texts by meaning, for policies that require agreeing samples."""
         self.tiers = tiers
         self.hedge_budgets = hedge_budgets
         self.cosine = cosine
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
-        """Return the cascade of a routed request, with nothing begun."""
+        """Return the cascade of a routed request; no attempt is started yet."""
         request.client.watch()
         return CascadeRun(request, self, routed)
 
     def speculate(
         self, request: RequestContext, plan: CachePlan, vector: Vector | None, router: Router
     ) -> CascadeRun | None:
-        """Return the cascade with its first attempt under way, where the policy wants that beside the semantic lookup.
+        """Return the cascade with its first attempt running, if the policy wants that beside the semantic lookup.
 
-        The first attempt begins only when its tier has a free slot.
+        The first attempt starts only if its tier has a free slot.
         """
         wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
         if not wanted or vector is None or plan.why_not_semantic():
@@ -100,7 +100,7 @@ class CascadeRun:
             self._start(step)
 
     async def answer(self) -> Served:
-        """Return the answer that goes out. Raises ApiError when there is none; then nothing is left open."""
+        """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
             return _served(self._request, await self._race())
         finally:
@@ -110,7 +110,7 @@ class CascadeRun:
                 settle(self._request.ledger, self._served.attempt.number if self._served is not None else None)
 
     async def _race(self) -> AttemptResult:
-        """Make attempts until one is to be served. Raises ApiError when none is."""
+        """Make attempts until one can be served. Raises ApiError if none can."""
         cascade, request = self._cascade, self._request
         while True:
             if self._running and self._has_begun():
@@ -138,7 +138,7 @@ class CascadeRun:
         return [one.slot.endpoint for one in self._running.values() if one.slot is not None]
 
     async def aclose(self) -> None:
-        """End what is under way, and close and charge the streams that nobody gets."""
+        """Cancel running attempts, and close and charge the streams that are not served."""
         losers = tuple(self._running)
         for task in losers:
             self._running[task].lost = not self._request.client.gone
@@ -147,7 +147,7 @@ class CascadeRun:
             if losers:
                 await asyncio.wait(losers, timeout=_LOSERS_S)
         except BaseException:
-            self._served = None  # the client has left meanwhile: the winner goes to nobody
+            self._served = None  # the client has left meanwhile, so close the answer
             raise
         finally:
             for task in losers:
@@ -171,7 +171,7 @@ class CascadeRun:
             self._began = time.monotonic()
 
     def _has_begun(self) -> bool:
-        """Whether a first token is here, though it is held yet: its backend is slow no longer."""
+        """Return whether a first token has come, even if it is still held: its backend is no longer slow."""
         return any(one.slot is not None and one.slot.has_begun for one in self._running.values())
 
     async def _wait(self, for_s: float | None) -> None:
@@ -185,8 +185,10 @@ class CascadeRun:
         self._cascade.observe(tried.outcome, tried.attempt.number)
 
     def _failure(self, failed: Fail) -> ApiError:
-        """Return the error that the client gets. A request that is too long for the tiers that were there is not the
-        client's fault while a tier that may hold it is down.
+        """Return the error for the client.
+
+        A request that is too long for the available tiers is not the client's fault while a tier that may hold it is
+        down.
         """
         errors, tiers = self._errors(), [self._runner.tiers[name] for name in self._missing]
         if tiers and errors and all(isinstance(error, ContextExceeded) for error in errors):
@@ -195,7 +197,7 @@ class CascadeRun:
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
 
     def _errors(self) -> list[BackendError]:
-        """Return the errors of the attempts, in order, without those that only say that no retry was allowed."""
+        """Return the attempts' errors in order, without those that only mean that no retry was allowed."""
         errors = [one.error for one in self._tried.values() if one.error is not None]
         return [error for error in errors if not isinstance(error, RetriesSpent)] or errors
 
@@ -215,7 +217,7 @@ def _served(request: RequestContext, result: AttemptResult) -> Served:
 
 
 def _racing(request: RequestContext, runner: CascadeRunner, *, both: bool) -> Racing:
-    """Return what may run beside the first attempt. It must not refer to the run: that would be a reference cycle."""
+    """Return the conditions for attempts parallel to the first. They must not refer to the run: a reference cycle."""
     hedge = request.policy.escalate.hedge
     if hedge is None:
         return Racing(both)

@@ -1,6 +1,6 @@
 """Ask a backend that gives no log-probabilities the same once more, and compare the answers.
 
-The samples are drawn beside the answer, so they cost tokens and hardly any time. They are never served; what they cost
+The samples are drawn beside the answer, so they cost tokens but little time. They are never served; what they cost
 counts as wasted. One that fails, or is not there when the attempt's time is up, is no evidence and no failure.
 """
 
@@ -42,13 +42,13 @@ class Samples:
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
     async def agreement(self, answer: str) -> float | None:
-        """Return how far the samples agree with `answer`, 0..1, once they are there; None without one."""
+        """Return the agreement of the samples with `answer`, 0..1, once they have come; None if there are none."""
         await asyncio.wait(self._tasks, timeout=max(0.0, self._until - time.monotonic()))
         texts = [task.result() for task in self._tasks if task.done() and not task.exception()]
         return agreement_of(answer, [text for text in texts if text is not None], self._cosine)
 
     async def aclose(self) -> None:
-        """Cancel the samples that are not there yet; each books what it has cost."""
+        """Cancel the samples that have not come yet; each is charged its cost so far."""
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -58,7 +58,7 @@ class Samples:
     async def _draw(self) -> str | None:
         request, endpoint = self._request, self._endpoint
         if not endpoint.unhindered:
-            return None  # a sample takes no place from an answer, and tries no backend that is ejected
+            return None  # a sample takes no slot from an answer, and tries no backend that is ejected
         config = endpoint.config
         hop = request.trace.begin(names.SAMPLE, {**names.of_call(config.name, config.kind, config.model)})
         slot = endpoint.take(
@@ -79,7 +79,7 @@ class Samples:
 def samples_for(
     request: RequestContext, attempt: Attempt, endpoint: Endpoint, cosine: Cosine | None = None
 ) -> Samples | None:
-    """Start the samples that the policy wants for this attempt; None where they would tell nothing."""
+    """Start the samples that the policy wants for this attempt; None if they would give no evidence."""
     rule = request.policy.escalate.agreement
     if rule is None or endpoint.config.logprobs or attempt.final or not attempt.judged:
         return None
@@ -92,7 +92,7 @@ def samples_for(
 
 
 def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
-    """Return the request without what would make the sample the same answer again."""
+    """Return the request without the settings that would make the sample equal to the answer."""
     own = request.body.get("temperature")
     temperature = max(rule.temperature, own) if isinstance(own, int | float) else rule.temperature
     return {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}

@@ -1,8 +1,8 @@
 """Pass a committed stream on to its client, and watch it to its end.
 
 The beginning, which `gateway.cascade.prefix` held and judged, goes out first, then every event as it comes, each in one
-write, all under one id, model and time. Where the upstream fails, falls silent or repeats itself, another call goes on
-if it can (`gateway.cascade.continuation`). The stream ends with the finish and [DONE], or with an error event alone.
+write, all under one id, model and time. If the upstream fails, falls silent or repeats itself, another call continues
+it if one can (`gateway.cascade.continuation`). It ends with the finish and [DONE], or with an error event alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class LiveStream:
         strip: bool,
         successor: Successor | None,
     ) -> None:
-        """`held` are the events read so far. `strip`: the gateway asked for the log-probabilities, not the client."""
+        """Stream this attempt's answer. `held` are the events read so far; `strip`: remove log-probabilities from
+        chunks.
+        """
         self._request = request
         self._attempt = attempt
         self._call = call
@@ -64,22 +66,23 @@ class LiveStream:
         self._watchdog = self._watch()
         self.verdict = verdict
         self.on_whole: Callable[[], None] | None = None
-        """Called when the answer has come to its good end, before the last event goes out."""
+        """Called when the answer is complete, before the last event is sent."""
         self.end = "client_cancel"
         """done, the error_type of what broke it, or client_cancel until it has ended by itself."""
 
     def share(self) -> None:
-        """Have the stream end with its totals, which any of several readers may want.
+        """Make the stream end with its usage, because any of several readers may want it.
 
-        To be called before the first event is read, as is `remember`.
+        Call this before the first event is read, as with `remember`.
         """
         self._include_usage = True
 
     def remember(self) -> Callable[[], dict[str, Any] | None]:
-        """Keep the answer as it goes by, and return what gives it whole, once the stream has ended.
+        """Keep the answer while it is streamed; return a function that returns the whole of it once the stream has
+        ended.
 
-        That gives None where the answer is not to be kept: the stream did not end well, is not one model's answer, or
-        reported a usage that makes no sense.
+        That function returns None if the answer must not be stored: the stream did not end well, is not one model's
+        answer, or reported an invalid usage.
         """
         state = self._state
         state.collect()
@@ -115,7 +118,8 @@ class LiveStream:
             except BackendError as error:
                 watchdog.since, watchdog.reading = monotonic(), False
                 broken = self._broken or error
-                # Once its answer is whole, a stream can be late, or break, without a loss; an error event is a loss.
+                # Once the answer is complete, lateness or a break loses nothing, but an error event would make it
+                # useless.
                 if state.finished and not isinstance(broken, InvalidReply):
                     break
                 continued = await self._gone_on_with(broken)
@@ -127,23 +131,23 @@ class LiveStream:
             yield data
 
     def lose(self) -> None:
-        """Close the stream, of which nothing was sent: another answer goes out."""
+        """Close the stream, of which nothing was sent, because another answer is served."""
         self.end = names.LOST
         self._call.hop.attributes[names.OUTCOME] = names.LOST
         self.close()
 
     def close(self) -> None:
-        """Free the endpoint and book the call; safe to call twice."""
+        """Free the endpoint and settle the call; safe to call twice."""
         self._watchdog.stop()
         self._call.close(self._broken or ("lost" if self.end == names.LOST else "cancelled"), self.end)
 
     async def _gone_on_with(self, broken: BackendError) -> list[Event] | None:
-        """Return the first events of the call that goes on with the stream; None when none does, and it is over."""
+        """Return the first events of the call that continues the stream; None if none does, and the stream is over."""
         request, call, state = self._request, self._call, self._state
         self._broken = broken
         call.close(broken, broken.error_type)
         continued = None
-        self._watchdog.stop()  # the client cannot stall while there is nothing for it to read
+        self._watchdog.stop()  # the client cannot stall while there are no events for it to read
         if self._successor is not None and self._first_call is None and not state.finished:
             continued = await self._successor.take_over(broken, self._attempt, call)
         if continued is None:
@@ -159,10 +163,10 @@ class LiveStream:
         return continued.events
 
     def _finish(self) -> list[bytes]:
-        """Book the call as answered, and return the last events: the totals where they are wanted, and the end."""
+        """Settle the call as answered; return the last events: the usage where it is wanted, and the end."""
         self._broken = None
         self.end = "done"
-        # Whoever has read the end may ask again at once: the slot is free and the answer kept by then.
+        # A client that has read the end may send its next request at once: free the slot and store the answer first.
         self._call.close("answered", self.end)
         if self.on_whole is not None:
             self.on_whole()
@@ -177,7 +181,7 @@ class LiveStream:
         return Watchdog(request.deadline, idle_s, request.client.stall_s, self._give_up, self._client_stalled)
 
     def _give_up(self, error: BackendError) -> None:
-        """End the call now, for the watchdog: its slot is free however long the client takes to read what is here."""
+        """End the call now, for the watchdog: its slot is freed even if the client has not read all of the events."""
         self._broken = error
         if self._state.finished:
             self._call.close("answered", "done")
@@ -185,7 +189,7 @@ class LiveStream:
             self._call.close(error, error.error_type)
 
     def _client_stalled(self) -> None:
-        """Drop the client and end the call, which holds its slot though nobody reads."""
+        """Drop the client and end the call, which holds a slot while the client does not read."""
         self._request.client.drop()
         self.close()
 
@@ -242,19 +246,19 @@ class Watchdog:
         self._stall_s = stall_s
         self._late = False
         self.reading = False
-        """Whether the stream waits for its backend; else it waits for its client."""
+        """Whether the stream waits for its backend; otherwise it waits for its client."""
         self.since = monotonic()
-        """Since when it waits for the one or the other, in `time.monotonic()` seconds."""
+        """Start of the present wait, in `time.monotonic()` seconds."""
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._wait(), self._check)
 
     def stop(self) -> None:
         """End the watch."""
         self._timer.cancel()
-        self._give_up = self._on_stall = _nobody  # the stream, which holds this, can go without the collector
+        self._give_up = self._on_stall = _nobody  # breaks the reference cycle with the stream
 
     def _wait(self) -> float:
-        # Waiting for the client may at any moment become waiting for the backend: the smaller limit says when to look.
+        # A wait for the client may become one for the backend at any moment: the smaller limit sets the next check.
         limit = self.since + (self._idle_s if self.reading else min(self._idle_s, self._stall_s))
         if not self._late:
             limit = min(limit, self._deadline)
@@ -270,7 +274,7 @@ class Watchdog:
             self._on_stall()
             return
         if now >= self._deadline and not self._late:
-            # The client gets the error event after what it has yet to read.
+            # The client gets the error event after the events that it has yet to read.
             self._late = True
             self._give_up(DeadlinePassed("the deadline has passed"))
         self._timer = self._loop.call_later(self._wait(), self._check)
