@@ -37,9 +37,10 @@ def cost(price: Price, usage: Usage) -> float:
 
 
 def charge(ledger: Ledger, hop: Hop, price: Price, usage: Usage) -> float:
-    """Book one call in the ledger and on its hop, and return its cost in US dollars.
+    """Record one call in the ledger and on its hop; return its cost in US dollars.
 
-    What of it was wasted is known when the request is over. Called by `gateway.cascade.call.BackendCall` alone.
+    How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
+    alone.
     """
     dollars = cost(price, usage)
     ledger.cost_usd += dollars
@@ -56,19 +57,19 @@ def charge(ledger: Ledger, hop: Hop, price: Price, usage: Usage) -> float:
 
 
 def settle(ledger: Ledger, served: int | None) -> None:
-    """Note by its number which attempt's text the client gets; None when it gets none. All other calls are wasted.
+    """Record the number of the attempt whose text the client gets, or None. All other calls are wasted.
 
-    Called once the cascade is over, and once more for every attempt that goes on with the text of another.
+    Call this once the cascade is over, and again for every attempt that continues another's text.
     """
     before = ledger.served or ()
     ledger.served = before if served is None or served in before else (*before, served)
 
 
 def replayed(ledger: Ledger, body: bytes) -> None:
-    """Note the tokens of a stored answer, a completion as JSON: what the hit has saved is priced by them.
+    """Record the tokens of a stored answer, a completion as JSON: they price what the hit has saved.
 
-    A call that had begun meanwhile is wasted. Only the end of the body is read, where the usage stands: it may be
-    large, and a hit takes a tenth of a millisecond. No string in JSON can hold the bytes looked for, since its quotes
+    A call that had begun meanwhile is wasted. Only the end of the body is read, where the usage is: the body may be
+    large, and a hit takes a tenth of a millisecond. The bytes searched for cannot occur in a JSON string, whose quotes
     would be escaped.
     """
     settle(ledger, None)
@@ -118,7 +119,7 @@ class HedgeBudgets:
         return entry[1]
 
     def _dearer(self, calls: Sequence[CallAccount]) -> float:
-        """Return by how many US dollars the served calls cost more than the same tokens at the first call's tier."""
+        """Return the extra cost in US dollars of the served calls over the same tokens at the first call's tier."""
         if not calls or not calls[0].wasted:
             return 0.0
         price = self._tiers[calls[0].tier].price

@@ -102,7 +102,7 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
 
 
 def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> ResponseCache:
-    """Return the cache, with what judges its candidates. Raises VerifierError or CrossEncoderError."""
+    """Return the cache, with its matcher and verifiers. Raises VerifierError or CrossEncoderError."""
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
     audits = Audits(
@@ -134,7 +134,8 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     """Start the steps for the block, and close them after it."""
     watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     with contextlib.suppress(StoreUnavailable):
-        # So that /readyz knows from the first moment; a store that is down is degraded, not a failed start.
+        # Makes the store's state available to /readyz from the start; a store that is down is degraded, not a failed
+        # start.
         await steps.store.ping()
     await steps.cache.start()
     steps.telemetry.start()
@@ -183,7 +184,7 @@ def _reloader(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Po
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:
-    """Return what logs, and shows in the metrics, that a backend refuses our key or account."""
+    """Return a callback that logs, and shows in the metrics, whether a backend refuses our key or account."""
 
     def told(config: BackendConfig, reason: str, own: bool) -> None:
         metrics.backend_refuses(config.name, bool(reason))
@@ -204,7 +205,7 @@ def _tiers(deployment: Deployment, on_refusal: OnRefusal) -> dict[str, Tier]:
     tiers = {config.name: _tier(config, waiting) for config in deployment.tiers}
     for endpoint in _endpoints(tiers).values():
         endpoint.on_refusal = on_refusal
-        on_refusal(endpoint.config, "", False)  # so that the metric is there, and 0
+        on_refusal(endpoint.config, "", False)  # so that the metric exists from the start, as 0
     return tiers
 
 

@@ -17,5 +17,5 @@ _THREAD: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-
 
 
 async def off_loop(work: Callable[[], Result]) -> Result:
-    """Run `work` in the thread, after what waits there already, and return its result."""
+    """Run `work` in the thread, after earlier work, and return its result."""
     return await asyncio.get_running_loop().run_in_executor(_THREAD, work)

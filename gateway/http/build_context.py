@@ -125,7 +125,7 @@ def _ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> floa
 
 
 _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""OpenAI's API uses the first; many other servers know only the second."""
+"""Token limits of a request: OpenAI's API prefers the first; many other servers support only the second."""
 
 
 def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:

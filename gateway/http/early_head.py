@@ -67,7 +67,7 @@ class EarlyHead:
         self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._start)
 
     async def stopped(self) -> bool:
-        """End it after any message under way is sent; return whether the head was sent."""
+        """Stop after any message being sent has gone out; return whether the head was sent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is None:
@@ -77,7 +77,7 @@ class EarlyHead:
         return True
 
     def abandon(self) -> None:
-        """End it at once: the client has disconnected."""
+        """Stop at once: the client has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

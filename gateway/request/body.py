@@ -46,7 +46,7 @@ _SLICE_BYTES: Final = 256 << 10
 
 
 class _RefusedKeyError(Exception):
-    """Raised with a key and what is wrong with it."""
+    """Raised with a key and the fault found in it."""
 
 
 def parse_json(raw: bytes) -> Any:
@@ -196,7 +196,7 @@ _MAX_MODEL_CHARS: Final = 256
 
 
 class _WrongError(Exception):
-    """Raised with what is wrong and where: `path` leads from the checked value to the wrong one."""
+    """Raised with a fault and its place: `path` leads from the checked value to the faulty one."""
 
     def __init__(self, code: str, reason: str, path: str = "") -> None:
         super().__init__(code, reason, path)
@@ -244,7 +244,7 @@ def _missing(path: str) -> _WrongError:
 
 def _any_of(expected: str, *types: type) -> Check:
     def check(value: Any) -> None:
-        if type(value) not in types:  # not isinstance: a bool is an int to it
+        if type(value) not in types:  # not isinstance, for which a bool is an int
             raise _wrong_type(expected)
 
     return check

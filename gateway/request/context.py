@@ -44,7 +44,7 @@ class RequestContext:
     clamp: Clamp | None
     """Lowest and highest tier that the request allows; None for all tiers of its surface."""
     own_limit: bool
-    """Whether the token limit in `body` is the client's own rather than the policy's."""
+    """Whether the token limit in `body` is the client's own, not the policy's."""
     deadline: float
     trace: Trace
     ledger: Ledger
@@ -52,7 +52,9 @@ class RequestContext:
     large: bool = False
     """Whether the body is so large that work on all of it must run in a thread (`gateway.off_loop`)."""
     ttft_deadline: float | None = None
-    """When a stream's first token is due, by the policy's p99 and the client's limit; None if neither sets one."""
+    """Deadline of a stream's first token in `time.monotonic()` seconds: the earlier of the policy's p99 and the
+    client's limit; None if neither sets one.
+    """
 
     def ladder(self) -> tuple[str, ...]:
         """Return the configured tiers of its surface that the request allows, cheapest first."""
@@ -63,7 +65,7 @@ class RequestContext:
         return None if self.clamp is None else frozenset(self.ladder())
 
     def is_classified(self) -> bool:
-        """Return whether there is anything for the classifier to decide."""
+        """Return whether the classifier's result can change where the request is sent."""
         return self.policy.route.classifier != "none" and len(self.ladder()) > 1
 
     def budget_s(self) -> float:
@@ -103,17 +105,17 @@ class Client:
     __slots__ = ("_answering", "_connection", "absent", "gone", "on_left", "stall_s")
 
     def __init__(self, connection: ClientConnection | None, stall_s: float) -> None:
-        """Watch a connection; None for a client that is in this process, and never leaves.
+        """Watch a connection; None for a client in this process, which never disconnects.
 
-        `stall_s` is how long the client may leave sent data unread before it is dropped.
+        `stall_s` is how many seconds the client may leave sent data unread before it is dropped.
         """
         self._connection = connection
         self.stall_s = stall_s
         self._answering: asyncio.Task[Any] | None = None
         self.gone = False
-        """It has left, and the task that answers it was cancelled."""
+        """Whether the client has left and the task that answers it was cancelled."""
         self.absent = False
-        """It has left, and the task goes on for others who wait for the same answer."""
+        """Whether the client has left and the task continues for other requests that share its answer."""
         self.on_left: Callable[[], bool] | None = None
         """Called when the client disconnects; True lets the task continue, because other requests share its answer."""
 

@@ -62,7 +62,7 @@ class LoadShedder:
 
     @property
     def lag_s(self) -> float:
-        """The event loop's delay in seconds: the least of its last four measurements, so one pause does not count."""
+        """Event-loop delay in seconds: the least of the last four measurements, so one pause does not count."""
         return min(self._lags)
 
     def start(self) -> None:

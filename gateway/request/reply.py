@@ -25,7 +25,7 @@ class SharedAnswer(Protocol):
     """An answer that other workers read from its flight until it is in the store."""
 
     lease: str
-    """The key of the lease under which it was made, '' if there is none: the write deletes it."""
+    """Key of the lease under which the answer was made, '' if there is none: the write deletes it."""
 
     def stored(self, *, written: bool) -> None:
         """Release the answer, once; `written`: it is in the store, and its lease deleted."""
@@ -43,7 +43,7 @@ class AnswerEnd:
         self._then: Callable[[], None] | None = None
 
     def end(self, write: PendingWrite | None, shared: SharedAnswer | None = None) -> None:
-        """End the answer, once: `write` is what it leaves for the store, `shared` what to release after that."""
+        """End the answer, once: `write` is its cache write, if any, and `shared` is to be released after that."""
         self.over, self.write, self.shared = True, write, shared
         if self._then is not None:
             self._then()
@@ -55,7 +55,7 @@ class AnswerEnd:
 
 @dataclass(slots=True)
 class Reply:
-    """An answer ready to go out: `body`, or `events` for a stream. `write` is what a whole one leaves for the cache."""
+    """An answer ready to send: `body`, or `events` for a stream. `write` is the cache write of a complete answer."""
 
     body: bytes = b""
     events: AsyncGenerator[bytes] | None = None

@@ -67,7 +67,7 @@ class _Exchange:
         self._reply: Reply | None = None
         self._started = False
         self._events_open = False
-        """Whether the head of a stream is out and its end is not: an error can only be an event then."""
+        """Whether a stream's head was sent but not its end, so that an error can only be sent as an event."""
         self._null_usage = False
         """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
         self._client = Client(getattr(receive, "__self__", None), steps.deployment.limits.stall)
@@ -108,7 +108,7 @@ class _Exchange:
             steps.write_behind.finish(self.trace, self.ledger, self._reply)
 
     def _close(self) -> None:
-        """Note the request's times, after the last byte."""
+        """Record the request's times, after the last byte."""
         self._client.unwatch()
         if self._early_head is not None:
             self._early_head.abandon()
@@ -134,7 +134,7 @@ class _Exchange:
             self._early_head = EarlyHead(request, self._send)
             self._early_head.begin()
         reply = await answer(request, steps)
-        if self._client.absent:  # it left, and the answer was made for followers
+        if self._client.absent:  # the client left, and the answer was made for followers
             self._reply = reply
             if reply.stream is not None:
                 reply.stream.close()
@@ -167,7 +167,7 @@ class _Exchange:
                     await send({"type": "http.response.body", "body": sent, "more_body": True})
             if reply.stream is not None and reply.stream.end != "done":
                 self.ledger.error = reply.stream.end
-            # A broken stream ends as HTTP too: its last event was the error, and a torn connection would be another.
+            # End the HTTP response normally: the last event was the error, and a torn connection would be a second one.
             self._events_open = False
             await send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
@@ -205,7 +205,7 @@ class _Exchange:
         await send_error(self._send, error, self._explained(), before_end)
 
     async def _cut_off(self) -> None:
-        """Tell the client, within half a second, that the gateway stops and its request had no more time to end."""
+        """Send the client an error, within half a second, because the gateway stops before its request could end."""
         error = Draining("The gateway is stopping. Send the request again.", headers=retry_after(1))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CUT_OFF_S):
