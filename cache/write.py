@@ -149,8 +149,8 @@ class PendingWrite:
     __slots__ = ("_keep", "_make", "plan")
 
     def __init__(self, plan: CachePlan, make: Callable[[], CacheWrite | None]) -> None:
-        """Hold the function that builds the write: it returns None for an answer that must not be stored, and may
-        raise.
+        """Hold the function that builds the write; it may raise, and returns None for an answer that must not be
+        stored.
         """
         self.plan = plan
         self._make: Callable[[], CacheWrite | None] | None = make

@@ -64,7 +64,7 @@ class Unreachable(BackendError):
 
 
 class TimedOut(BackendError):
-    """No connection, or no first byte, within the time limit."""
+    """No connection, first byte or next chunk within its time limit."""
 
     error_type = "upstream_timeout"
 
@@ -84,7 +84,10 @@ class DeadlinePassed(TimedOut):
 
 
 class Saturated(BackendError):
-    """Every endpoint of the tier is full. `retry_after_s`: estimated seconds until one is free, None if unknown."""
+    """No endpoint of the tier may be called now: all are full, paused or ejected.
+
+    `retry_after_s` is the estimated number of seconds until one may be called; None if unknown.
+    """
 
     error_type = "saturated"
 
@@ -118,9 +121,7 @@ class Degenerate(BackendError):
 
 
 class BadStatus(BackendError):
-    """An HTTP status other than 200. `body` is the start of the reply; `retry_after_s` its Retry-After, None without
-    one.
-    """
+    """An HTTP status other than 200. `body` is the start of the reply; `retry_after_s` its Retry-After, if any."""
 
     error_type = "upstream_http_error"
 

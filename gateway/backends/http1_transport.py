@@ -445,9 +445,7 @@ class _Response:
         self.is_read_whole = False
         self.is_stale = False
         self.waiter: asyncio.Future[None] = connection.loop.create_future()
-        """Future of the waiting call, done when there is news: the head for `send`, bytes for `chunk`, the end for
-        `read`.
-        """
+        """Future of the waiting call, done at news: the head for `send`, bytes for `chunk`, the end for `read`."""
         self._by_name: dict[bytes, bytes] | None = None
 
     @property

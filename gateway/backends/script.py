@@ -87,8 +87,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """One scripted answer. Times are in seconds; `logprob` is one for all tokens or one each; `usage` None sends no
-    usage.
+    """One scripted answer. Times are in seconds; `logprob` is for all tokens or one each.
+
+    `usage` None sends no usage.
     """
 
     text: str = "The scripted upstream says hello."

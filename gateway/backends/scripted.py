@@ -37,9 +37,7 @@ _BLOCK = b"x" * (1 << 16)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Send status and headers. `length` is the body's in bytes; None if the body is chunked or ends with the
-    connection.
-    """
+    """Send status and headers. `length` is the body's in bytes; None if its end is marked in another way."""
 
     status: int
     content_type: str

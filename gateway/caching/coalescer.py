@@ -137,9 +137,7 @@ class CoalescedRequest:
     def __init__(
         self, coalescer: Coalescer, request: RequestContext, plan: CachePlan, flight_key: str, cache_key: str
     ) -> None:
-        """Prepare a request. `flight_key` is equal for requests that may share a flight; `cache_key` is that of the
-        answer.
-        """
+        """Prepare a request. Requests with equal `flight_key` may share a flight; `cache_key` is the answer's key."""
         self._coalescer = coalescer
         self._request = request
         self._plan = plan
@@ -295,9 +293,7 @@ class CoalescedRequest:
         return Leader(request, flight, coalescer.landed, coalescer.keep)
 
     def _start_relay(self, flight: Flight, theirs: Lease) -> None:
-        """Start the task that copies the flight of the worker that holds the lease; it ends with the flight's last
-        reader.
-        """
+        """Start the task that copies the lease holder's flight; it ends with the flight's last reader."""
         task = asyncio.create_task(self._relay(flight, theirs), name="tierline.flight")
         self._coalescer.keep(task)
 

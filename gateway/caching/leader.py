@@ -134,9 +134,7 @@ class Leader(Sharing):
             stop()
 
     def _client_left(self) -> bool:
-        """Stop reading for a client that has disconnected; return whether others read the flight, so that this task
-        continues.
-        """
+        """Stop reading, because the client has disconnected; return whether others still read the flight."""
         if self._flight.readers < 2:
             return False
         self._flight.on_empty = self._abandon

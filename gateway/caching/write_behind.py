@@ -187,9 +187,7 @@ def _pending_write(
     vector: Vector | None,
     completion: Callable[[], Mapping[str, Any] | None],
 ) -> PendingWrite:
-    """Return the write of an answer, to be built when the answer has ended: `completion` returns the whole of it, or
-    None.
-    """
+    """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None."""
     ledger, root = request.ledger, request.trace.root
 
     def make() -> CacheWrite | None:

@@ -74,11 +74,10 @@ def without_loop(text: str) -> str:
 class Overlap:
     """Hold back the beginning of the second half while it may repeat the end, or all, of the first.
 
-    At most the last 80 characters of the first half are searched for, or all of it: some servers send the given
-    beginning before their own text (llama.cpp does, though not in streams). Usually one token is held, because the next
-    one seldom fits either. The longest repetition of at least twelve characters is dropped, or of only white space: a
-    beginning is sent without the white space at its end, which tokenizers handle badly, so the model generates it
-    again.
+    The end is the last 80 characters. A whole first half is repeated by servers that send the given beginning before
+    their own text (llama.cpp does, though not in streams). Usually one token is held, because the next one seldom fits
+    either. The longest repetition of at least twelve characters is dropped, or of only white space: a beginning is sent
+    without the white space at its end, which tokenizers handle badly, so the model generates it again.
     """
 
     __slots__ = ("_before", "_held", "_tail", "open")

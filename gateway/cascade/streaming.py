@@ -49,9 +49,7 @@ class LiveStream:
         strip: bool,
         successor: Successor | None,
     ) -> None:
-        """Stream this attempt's answer. `held` are the events read so far; `strip`: remove log-probabilities from
-        chunks.
-        """
+        """Send `held`, the events read so far, first. `strip`: drop log-probabilities not requested by the client."""
         self._request = request
         self._attempt = attempt
         self._call = call

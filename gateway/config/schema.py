@@ -65,9 +65,7 @@ class Price(Section):
 
 
 class Http(Section):
-    """HTTP client that calls a backend. `http1` is the gateway's own, on httptools; `aiohttp` does the same for more
-    CPU time; `httpx2` adds HTTP/2 and proxies.
-    """
+    """HTTP client for a backend: `http1` (own, on httptools), `aiohttp` (more CPU time), `httpx2` (HTTP/2, proxies)."""
 
     client: Literal["http1", "aiohttp", "httpx2"] = "http1"
     http2: bool = False

@@ -52,9 +52,7 @@ class RequestContext:
     large: bool = False
     """Whether the body is so large that work on all of it must run in a thread (`gateway.off_loop`)."""
     ttft_deadline: float | None = None
-    """Deadline of a stream's first token in `time.monotonic()` seconds: the earlier of the policy's p99 and the
-    client's limit; None if neither sets one.
-    """
+    """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
 
     def ladder(self) -> tuple[str, ...]:
         """Return the configured tiers of its surface that the request allows, cheapest first."""

@@ -266,7 +266,7 @@ class HttpProtocol(HttpToolsProtocol):
         self.send_400_response(_SLOW[1])
 
     def _note_pace(self, size: int) -> None:
-        """Report whether the rest of a request is awaited to the connection limits; it is not while an earlier one is
+        """Report to the connection limits whether the rest of a request is awaited: not while an earlier one is
         answered.
         """
         cycle = self.cycle

@@ -128,9 +128,7 @@ class Endpoint:
 
     @property
     def weight(self) -> float:
-        """Weight of the endpoint in its tier: the config's, halved for ten seconds by each 503 or 529 (down to an
-        eighth).
-        """
+        """Weight in the tier: the config's, halved for ten seconds by each 503 or 529 (down to an eighth)."""
         if self._weight_until and self.now() >= self._weight_until:
             self._weight, self._weight_until = 1.0, 0.0
         return self.config.weight * self._weight

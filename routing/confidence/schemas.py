@@ -147,9 +147,7 @@ def _deeper_than(value: object, depth: int) -> bool:
 
 
 class _Costs:
-    """Bound the number of subschemas that may visit the values of one chain of nested values. Nodes are keyed by
-    `id()`.
-    """
+    """Bound how many subschemas may visit the values of one chain of nested values. Nodes are keyed by their `id`."""
 
     def __init__(self, root: Node) -> None:
         self._root = root
