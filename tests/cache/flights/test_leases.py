@@ -12,7 +12,7 @@ from cache.scopes.shelf import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
 from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_store import RedisStore
-from tests.support.store import local_store
+from tests.support.store import UNHURRIED, local_store
 
 
 def name() -> str:
@@ -157,7 +157,7 @@ async def test_a_look_that_came_too_late_may_be_followed_by_a_claim(store: Redis
 async def test_a_full_store_is_looked_into_all_the_same() -> None:
     """There is a miss without a lease, so everybody makes its own answer; and what it holds is found."""
     with local_store() as full:
-        store = RedisStore.from_url(full.url)
+        store = RedisStore.from_url(full.url, slack=UNHURRIED)
         key, leases = name(), Leases(store, DelayedWrites(store))
         await store.apply([Write(key, b"v", 60)])
         await store.ask([Command((b"CONFIG", b"SET", b"maxmemory", b"1"))])

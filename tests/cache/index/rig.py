@@ -15,6 +15,7 @@ from cache.entry import IndexRecord
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from tests.support.store import UNHURRIED
 from tests.support.wait import eventually
 
 DIMENSION = 16
@@ -87,7 +88,7 @@ def hiring(url: str, choice: Choice, entries: int = 1000) -> Hire:
 
     @contextlib.asynccontextmanager
     async def hire() -> AsyncIterator[Worker]:
-        store = RedisStore.from_url(url)
+        store = RedisStore.from_url(url, slack=UNHURRIED)
         index = ChosenIndex(store, name, DIMENSION, choice=choice, entries=entries)
         await index.start()
         # A start on a busy machine may be over before the probe is answered.

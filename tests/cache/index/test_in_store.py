@@ -10,6 +10,7 @@ from cache.store.redis_store import RedisStore
 from cache.store.resp import command, document_index, document_query, index_operation
 from tests.cache.index.rig import DIMENSION, partition_of, record, unit
 from tests.support.redis_script import scripted_redis
+from tests.support.store import UNHURRIED
 
 
 def test_the_commands_are_those_of_the_documentation() -> None:
@@ -37,7 +38,7 @@ async def test_a_reply_is_read_nearest_first() -> None:
         b"$2\r\nd3\r\n" + command(b"key", b"near", b"question", b"Q near", b"distance", b"0.05"),
     )
     async with scripted_redis(b"*7\r\n:3\r\n" + b"".join(rows)) as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         found = await QueryEngineIndex(store, "i", DIMENSION).nearest(partition_of(), unit(1), 5)
         assert [(near.key, near.question) for near in found] == [("near", "Q near"), ("far", "Q far")]
         assert [near.similarity for near in found] == pytest.approx([0.95, 0.75])
@@ -47,7 +48,7 @@ async def test_a_reply_is_read_nearest_first() -> None:
 async def test_an_index_that_is_there_is_taken_and_one_that_is_gone_is_said() -> None:
     """Making it twice is no error; a search in one that is lost is refused, which has it made again."""
     async with scripted_redis(b"-Index already exists\r\n") as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         index = QueryEngineIndex(store, "i", DIMENSION)
         await index.start()
         server.reply = b"-i: no such index\r\n"

@@ -54,7 +54,7 @@ async def test_redis_8_gets_vector_sets(redis8: LocalStore) -> None:
 @pytest.mark.parametrize("choice", ["vector_sets", "query_engine"])
 async def test_a_kind_that_the_server_lacks_costs_the_semantic_cache_alone(valkey: LocalStore, choice: Choice) -> None:
     """No other kind takes its place unasked; answers are kept and found exactly, and the state says why."""
-    store = RedisStore.from_url(valkey.url)
+    store = RedisStore.from_url(valkey.url, slack=UNHURRIED)
     cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index=choice)
     await cache.start()
     await eventually(lambda: "server has no" in cache.index.state().reason, what="the probe")
@@ -89,7 +89,7 @@ async def test_another_server_behind_the_address_gets_its_own_index(redis8: Loca
 
 async def test_a_refused_search_or_write_is_no_failure_of_the_store(redis8: LocalStore) -> None:
     """An error of the index degrades to exact hits: the breaker does not count it, and the answer is kept."""
-    store = RedisStore.from_url(redis8.url)
+    store = RedisStore.from_url(redis8.url, slack=UNHURRIED)
     cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4)
     await cache.start()
     tenant = secrets.token_hex(4)

@@ -9,7 +9,7 @@ from cache.entry import IndexRecord, encode_record
 from cache.index import ReplicaIndex, Vector
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from tests.support.store import local_store
+from tests.support.store import UNHURRIED, local_store
 from tests.support.wait import eventually
 
 DIMENSION = 8
@@ -219,7 +219,7 @@ async def test_following_goes_on_after_a_restart_of_the_store() -> None:
     """While the store is down the index serves what it has; afterwards it takes what a new, empty store gets."""
     index, _ = make()
     with local_store() as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         await store.apply([Append("s", encode_record(record(1)), 100)])
         task = asyncio.create_task(index.follow(store, "s"))
         await eventually(lambda: len(index) == 1, what="the first record")

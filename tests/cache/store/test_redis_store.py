@@ -81,7 +81,7 @@ async def test_another_kind_of_value_is_told_apart(store: RedisStore) -> None:
 async def test_replies_that_make_no_sense_are_errors_of_the_store(reply: bytes) -> None:
     """A server that answers something else than what was asked raises StoreUnavailable and nothing else."""
     async with scripted_redis(reply) as server:
-        store = RedisStore.from_url(server.url)
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
         for ask in (store.latest("s", 1), store.after("s", "0", 1, 0)):
             with pytest.raises(StoreUnavailable, match="error"):
                 await ask
