@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import orjson
 
 from cache.flights.single_flight import AnswerHead, Flight, Landing
 from gateway.caching.follower import Follower
-from gateway.request.context import Client, RequestContext
-from gateway.request.options import RequestOptions
+from gateway.request.context import Client
 from gateway.request.reply import Reply
-from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
-from policies.model import Policy
-from routing.features import features_of
+from tests.support.context import streamed_request
 from tests.support.wait import eventually
 
 CHUNK = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"word"}}]}\n\n'
@@ -25,23 +19,7 @@ ERROR = b'data: {"error":{"message":"gone","type":"upstream_error","param":null,
 
 
 def reading_of(flight: Flight, client: Client) -> Follower:
-    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    policy: dict[str, Any] = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
-    policy["route"] = {"start": {"a": "otherwise"}}
-    request = RequestContext(
-        request_id="r",
-        tenant="t",
-        policy=Policy.model_validate(policy),
-        body=body,
-        features=features_of(body),
-        options=RequestOptions(),
-        clamp=None,
-        own_limit=False,
-        deadline=time.monotonic() + 10,
-        trace=Trace(names.REQUEST),
-        ledger=Ledger("r"),
-        client=client,
-    )
+    request = streamed_request(client)
     return Follower(request, flight.subscribe(request.deadline), follows=True, last=True)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -13,12 +12,7 @@ from cache.entry import CacheEntry, Hit
 from gateway.caching.replay import in_pieces, replay
 from gateway.chat.completions import DONE_EVENT, assemble, chunks_of
 from gateway.request.context import Client, RequestContext
-from gateway.request.options import RequestOptions
-from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
-from policies.model import Policy
-from routing.features import features_of
+from tests.support.context import streamed_request
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
 TEXT = "Rome, of course.\n\n  The Eternal City: 永遠の都 has been the capital since 1871. \n"
@@ -92,25 +86,9 @@ def test_log_probabilities_go_with_their_tokens() -> None:
 @pytest.mark.parametrize("pace", ["at_once", "paced"])
 async def test_a_client_that_does_not_read_is_dropped(pace: str) -> None:
     """A hit ends at the stall limit, as a live stream does; a slow reader within the limit gets all of it."""
-    raw = {"surface": "chat", "version": "0" * 7, "slo": {"deadline": "10s"}, "tiers": ["a"]}
-    raw |= {"route": {"start": {"a": "otherwise"}}, "cache": {"replay": pace}}
-    body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 
     def request() -> RequestContext:
-        return RequestContext(
-            request_id="r",
-            tenant="t",
-            policy=Policy.model_validate(raw),
-            body=body,
-            features=features_of(body),
-            options=RequestOptions(),
-            clamp=None,
-            own_limit=False,
-            deadline=time.monotonic() + 10,
-            trace=Trace(names.REQUEST),
-            ledger=Ledger("r"),
-            client=Client(None, 0.1),
-        )
+        return streamed_request(Client(None, 0.5), cache={"replay": pace})
 
     stored = orjson.dumps(completion({"content": "Rome."}))
     entry = CacheEntry(stored, "a", "a", "m", "chat", "0", None, 0.0, 1e12, "hi", None)
@@ -124,7 +102,7 @@ async def test_a_client_that_does_not_read_is_dropped(pace: str) -> None:
         return seen
 
     slow = request()
-    assert (await read(slow, partial(asyncio.sleep, 0.04)))[-1].endswith(DONE_EVENT)
+    assert (await read(slow, partial(asyncio.sleep, 0.1)))[-1].endswith(DONE_EVENT)
     assert not slow.client.gone
     stalled = request()
     task = asyncio.create_task(read(stalled, asyncio.Event().wait))
