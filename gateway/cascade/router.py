@@ -100,6 +100,11 @@ def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficul
         hop.attributes[names.DIFFICULTY] = round(difficulty.score, 4)
         hop.attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
         request.ledger.difficulty = difficulty.score
+        if difficulty.kind:
+            hop.attributes[names.KIND] = request.ledger.kind = difficulty.kind
+        if difficulty.quantile is not None:
+            hop.attributes[names.QUANTILE] = round(difficulty.quantile, 4)
+            request.ledger.quantile = difficulty.quantile
 
 
 def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:

@@ -76,6 +76,10 @@ class Ledger:
     cost_usd: float = 0.0
     wasted_usd: float = 0.0
     difficulty: float | None = None
+    kind: str = ""
+    """Kind of task that the classifier took the request for, such as `chat`; empty if it abstained."""
+    quantile: float | None = None
+    """Share of that kind's reference prompts that are easier; None if not known."""
     confidence: float | None = None
     similarity: float | None = None
     ttft_ms: float | None = None

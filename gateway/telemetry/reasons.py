@@ -101,6 +101,7 @@ def _route(a: Attributes) -> Iterable[str]:
         yield "tiers " + (" then ".join(map(str, tiers)) if isinstance(tiers, list) else str(tiers))
     yield _held_out(a)
     yield _phrase(a, names.REASON, "because {}")
+    yield _kind(a)
     yield _phrase(a, names.DIFFICULTY, "difficulty {:.3f}")
     yield _phrase(a, names.P_ADEQUATE, "p_adequate {:.3f}")
     in_domain = a.get(names.IN_DOMAIN)
@@ -109,6 +110,12 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
+
+
+def _kind(a: Attributes) -> str:
+    """Return the kind of task, and how hard the request is among those of its kind."""
+    kind, quantile = a.get(names.KIND), a.get(names.QUANTILE)
+    return "" if not kind else f"kind {kind}" + ("" if quantile is None else f", harder than {quantile:.0%} of it")
 
 
 def _attempt(a: Attributes) -> Iterable[str]:

@@ -67,11 +67,17 @@ class ArtefactError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False."""
+    """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False.
+
+    `kind` names the kind of task that the request is. `quantile` is the share of that kind's reference prompts that are
+    easier, 0..1; None if the classifier abstains or has no reference prompts of that kind.
+    """
 
     p_right: tuple[float, ...]
     in_domain: bool
     model_version: str
+    kind: str = ""
+    quantile: float | None = None
 
     @property
     def score(self) -> float:

@@ -17,6 +17,7 @@ def escalated(request_id: str = "req-1", **ledger: Any) -> tuple[Trace, Ledger]:
     nearest = {names.NEIGHBOUR: "e41", names.SIMILARITY: 0.8123, names.MIN_SIMILARITY: 0.92}
     _hop(trace, names.CACHE_SEMANTIC, {names.CACHE_OUTCOME: "miss", **nearest})
     decided = {names.DECISION: ["local", "hosted"], names.REASON: "p_adequate >= 0.7", names.BUDGET_LEFT: 7990.0}
+    decided |= {names.KIND: "chat", names.QUANTILE: 0.62}
     _hop(trace, names.ROUTE, {**decided, names.DIFFICULTY: 0.31, names.P_ADEQUATE: 0.82, names.IN_DOMAIN: True})
     _hop(trace, names.ATTEMPT, _attempt(1, "local", "smollm2", "low_confidence", 0.41))
     _hop(trace, names.ATTEMPT, _attempt(2, "hosted", "openai", "accepted", 0.91))
