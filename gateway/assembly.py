@@ -52,8 +52,10 @@ _COMPLETIONS = "/chat/completions"
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
-def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None = None) -> Steps:
-    """Return one worker's steps, wired and not started.
+def build(
+    deployment: Deployment, source: PolicySource, gate: LoadShedder | None = None, store: Store | None = None
+) -> Steps:
+    """Return one worker's steps, wired and not started. They use `store`, or open the one that the config names.
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
@@ -62,7 +64,7 @@ def build(deployment: Deployment, source: PolicySource, gate: LoadShedder | None
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
     classifier = DifficultyModel.load(artefact, embedder)
     metrics = Metrics()
-    store = _store(deployment)
+    store = store or _store(deployment)
     metrics.watch_log(dropped_lines)
     telemetry = Telemetry(
         store,

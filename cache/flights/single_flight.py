@@ -235,13 +235,16 @@ class Subscription:
         return events
 
     async def more(self) -> bool:
-        """Wait for more events; False when there will be none, or after a `nudge`."""
+        """Wait for more events; False when there will be none, or after a `nudge` of a flight still under way.
+
+        A landed flight is read to its end even after a `nudge`: its last event says how it ended.
+        """
         flight = self.flight
         while self.read >= flight._count():
             if flight.landing is not None or self._nudged:
                 return False
             await self._change()
-        return not self._nudged
+        return flight.landing is not None or not self._nudged
 
     async def landed(self) -> Landing | None:
         """Wait for the end, while the flight stores all events; None after a `nudge`."""

@@ -29,8 +29,10 @@ from cache.planning.plan import NO_DEMANDS, CachePlan
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
+from gateway.caching.lookups import end_lookup
 from gateway.caching.replay import replay
 from gateway.errors import ApiError, InternalError, PassedThrough
+from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from cache.read import Read
@@ -280,7 +282,8 @@ class CoalescedRequest:
             if theirs is not None and not can_serve(theirs, flight.deadline):
                 theirs = None
             if theirs is None and (claimed.written or self._cache_key in coalescer.cache.pending):
-                hit = (await coalescer.cache.exact(self._plan, request.allowed_tiers())).hit
+                hop = request.trace.begin(names.CACHE_EXACT)
+                hit = end_lookup(hop, await coalescer.cache.exact(self._plan, request.allowed_tiers()))
         except BaseException:
             coalescer.end(flight, Landing("abandoned"))
             raise

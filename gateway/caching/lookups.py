@@ -69,7 +69,7 @@ class ExactLookup:
             return None
         hop = request.trace.begin(names.CACHE_EXACT)
         look = partial(self._cache.exact, plan, request.allowed_tiers())
-        return _ended(hop, await (look() if coalesced is None else coalesced.look_up(look)))
+        return end_lookup(hop, await (look() if coalesced is None else coalesced.look_up(look)))
 
 
 class SemanticLookup:
@@ -101,7 +101,7 @@ class SemanticLookup:
             raise
         if early is not None and lookup.hit is not None:
             await early.aclose()
-        return _ended(hop, lookup)
+        return end_lookup(hop, lookup)
 
     def _describe(self, hop: Hop, request: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
@@ -119,7 +119,8 @@ class SemanticLookup:
             hop.attributes[names.BREACHED] = state.breached
 
 
-def _ended(hop: Hop, lookup: Lookup) -> Hit | None:
+def end_lookup(hop: Hop, lookup: Lookup) -> Hit | None:
+    """End a lookup's hop with its outcome, and with the stored answer's attributes if there is one; return that."""
     hop.attributes[names.CACHE_OUTCOME] = lookup.outcome
     if lookup.reason:
         hop.attributes[names.CACHE_REASON] = lookup.reason

@@ -28,6 +28,7 @@ SLOWEST: Final = 100.0
 """Slowest pace of a paced replay in tokens per second: faster than reading speed, so a hit is not needlessly slow."""
 LONGEST_WAIT_S: Final = 0.2
 """Longest wait in seconds before the first piece, however long the model took."""
+_LOOK_AGAIN_S: Final = 0.01
 _PIECE: Final = re.compile(r"\s*\S{1,12}|\s+\Z")
 _TEXTS: Final = ("reasoning_content", "reasoning", "content")
 _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
@@ -94,11 +95,12 @@ class StallWatch:
     The stream sets `since` itself: to `time.monotonic()` before each event that it yields, and to 0 after it.
     """
 
-    __slots__ = ("_client", "_timer", "since")
+    __slots__ = ("_client", "_overdue", "_timer", "since")
 
     def __init__(self, client: Client) -> None:
         self.since = 0.0
         self._client = client
+        self._overdue = 0.0
         self._timer = asyncio.get_running_loop().call_later(client.stall_s, self._check)
 
     def stop(self) -> None:
@@ -107,11 +109,14 @@ class StallWatch:
 
     def _check(self) -> None:
         client = self._client
-        unread_s = time.monotonic() - self.since if self.since else 0.0
-        if unread_s >= client.stall_s:
-            client.drop()
-        else:
-            self._timer = asyncio.get_running_loop().call_later(client.stall_s - unread_s, self._check)
+        left_s = client.stall_s - (time.monotonic() - self.since if self.since else 0.0)
+        if left_s <= 0:
+            if self._overdue == self.since:
+                client.drop()
+                return
+            # An event loop that was itself held up may not have seen yet that the client has read: look once more.
+            self._overdue, left_s = self.since, _LOOK_AGAIN_S
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._check)
 
 
 def in_pieces(chunk: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -243,6 +243,7 @@ class Watchdog:
         self._on_stall = on_stall
         self._stall_s = stall_s
         self._late = False
+        self._overdue = 0.0
         self.reading = False
         """Whether the stream waits for its backend; otherwise it waits for its client."""
         self.since = monotonic()
@@ -264,17 +265,20 @@ class Watchdog:
 
     def _check(self) -> None:
         now = monotonic()
-        silent = now - self.since
-        if self.reading and silent >= self._idle_s:
-            self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
-            return
-        if not self.reading and silent >= self._stall_s:
-            self._on_stall()
-            return
-        if now >= self._deadline and not self._late:
+        limit = self.since + (self._idle_s if self.reading else self._stall_s)
+        if not self._late and self._deadline <= min(now, limit):
             # The client gets the error event after the events that it has yet to read.
             self._late = True
             self._give_up(DeadlinePassed("the deadline has passed"))
+        elif now >= limit:
+            if self._overdue == self.since:
+                if self.reading:
+                    self._give_up(TimedOut(f"nothing came for {self._idle_s:g} s"))
+                else:
+                    self._on_stall()
+                return
+            # An event loop that was itself held up may not have seen yet what was sent in time: look once more.
+            self._overdue = self.since
         self._timer = self._loop.call_later(self._wait(), self._check)
 
 

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from gateway.caching import write_behind
+from gateway.caching.lookups import ExactLookup
 from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
@@ -125,3 +126,25 @@ async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
         await eventually(lambda: leases.held == 0, 5, "the release")
         await app.kept("hello")
         assert leases.held == 0
+
+
+async def test_a_hit_found_after_the_lookup_is_in_the_trace(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer stored between a request's lookup and its flight is replayed, and the trace names the entry."""
+
+    async def nothing_yet(*_: object) -> None:
+        return None
+
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        await app.ask("hello")
+        await app.kept("hello")
+        monkeypatch.setattr(ExactLookup, "find", nothing_yet)
+        hit = await app.ask("hello")
+        assert hit.headers["x-tierline-path"] == "cache-exact"
+        async with asyncio.timeout(30):
+            while (record := await reader.find(app.steps.store, hit.headers["x-request-id"])) is None:
+                await asyncio.sleep(0.002)
+    (lookup,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.exact"]
+    assert lookup["attributes"]["tierline.cache.outcome"] == "hit"
+    assert lookup["attributes"]["tierline.cache.entry"] == hit.headers["x-tierline-cache-entry"]

@@ -16,11 +16,13 @@ from typing import Any
 
 import httpx2
 
+from cache.store.redis_store import RedisStore
 from gateway.assembly import build, running
 from gateway.config.launch import Launch
 from gateway.server.app import App
 from gateway.steps import Steps
 from tests.support.gateway import config, secrets_of, write_deployment
+from tests.support.store import UNHURRIED
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ async def in_process(
     write_deployment(folder, config(local, hosted, store_url, **(settings or {})), policies)
     launch = Launch(config=folder / "tierline.yaml", policies=folder / "policies")
     deployment = launch.deployment(secrets_of(hosted, env))
-    steps = build(deployment, launch.policy_source(deployment))
+    store = None if store_url is None else RedisStore.from_url(store_url, slack=UNHURRIED)
+    steps = build(deployment, launch.policy_source(deployment), store=store)
     transport = httpx2.ASGITransport(app=App(steps), raise_app_exceptions=False)
     async with running(steps), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield InProcess(steps, client)

@@ -144,6 +144,17 @@ async def test_a_nudged_reader_stops_waiting() -> None:
         assert not await waiting
 
 
+async def test_a_landed_flight_is_read_to_its_end_after_a_nudge() -> None:
+    """A reader whose time is up as the answer lands gets the last event, which says how the answer ended."""
+    one = flight()
+    one.begin(HEAD)
+    subscription = one.subscribe()
+    one.add(b"error")
+    one.land(Landing("broken", "deadline_exceeded"))
+    subscription.nudge()
+    assert await all_of(subscription) == b"error"
+
+
 def exchange(store: RedisStore) -> FlightExchange:
     def pack(error: Exception | None) -> bytes:
         return str(error or "").encode()

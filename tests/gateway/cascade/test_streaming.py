@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends.base import TimedOut, Truncated
+from gateway.backends.base import BackendError, DeadlinePassed, TimedOut, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import backend_request_for, open_stream
 from gateway.cascade.call import BackendCall
 from gateway.cascade.continuation import Successor
 from gateway.cascade.prefix import Rejected
-from gateway.cascade.streaming import LiveStream
+from gateway.cascade.streaming import LiveStream, Watchdog
 from gateway.config.schema import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
@@ -380,6 +380,37 @@ async def test_the_deadline_ends_a_stream(begin: Begin, upstream: Upstream) -> N
     assert text(writes[:-1])
     assert run.hop.attributes[names.STREAM_END] == "deadline_exceeded"
     await asyncio.to_thread(upstream.requests[0].wait_gone, 1)
+
+
+async def test_the_deadline_is_named_where_it_passed_first() -> None:
+    """An event loop that was held up until both limits were over names the one that was over first."""
+    ends: list[BackendError] = []
+    now = time.monotonic()
+    watchdog = Watchdog(now + 0.02, 0.03, 60.0, ends.append, lambda: None)
+    watchdog.since, watchdog.reading = now, True
+    time.sleep(0.06)
+    await eventually(lambda: bool(ends), 5, "an end")
+    watchdog.stop()
+    assert isinstance(ends[0], DeadlinePassed)
+
+
+async def test_a_busy_event_loop_is_no_silence() -> None:
+    """What came while the event loop was held up counts, though the loop reads it after the idle limit."""
+    ends: list[BackendError] = []
+    watchdog = Watchdog(time.monotonic() + 60, 0.03, 60.0, ends.append, lambda: None)
+    watchdog.reading = True
+
+    def read_late() -> None:
+        watchdog.since = time.monotonic()
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(time.sleep, 0.06)
+    loop.call_later(0.031, read_late)
+    await asyncio.sleep(0.005)
+    assert not ends
+    await eventually(lambda: bool(ends), 5, "the silence after it")
+    watchdog.stop()
+    assert isinstance(ends[0], TimedOut)
 
 
 async def test_a_client_that_leaves(begin: Begin, upstream: Upstream) -> None:
