@@ -88,8 +88,8 @@ bench-peers: $(VENV)/.dev ## Measure LiteLLM, Portkey and TensorZero in the same
 	@$(BIN)/python -m tests.bench.peers $(ARGS)
 
 .PHONY: test-export
-test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM against sentence-transformers, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py $(ARGS)
+test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM and the cross-encoder's training, in a venv with torch
+	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/offline/test_cross_encoder_training.py $(ARGS)
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.dev ## Build the wheel, install it elsewhere, and look for what it must carry

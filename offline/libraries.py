@@ -1,4 +1,4 @@
-"""Use the libraries of the `train` extra, or say how to install them."""
+"""Use the libraries of the extras `train` and `export`, or say how to install them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _INSTALL = "run: make tools (or pip install 'tierline[train]')"
 
 
 class LibraryMissing(RuntimeError):
-    """A library of the `train` extra is not installed; the message says how to install it."""
+    """A library of an extra is not installed; the message says how to install it."""
 
 
-def require(library: str, what: str, hint: str = "") -> None:
+def require(library: str, what: str, hint: str = "", install: str = _INSTALL) -> None:
     """Raise LibraryMissing if `library` is not installed; the message begins with `what` needs it."""
     try:
         import_module(library)
     except ImportError:
-        raise LibraryMissing(f"{what}; {_INSTALL}{hint}") from None
+        raise LibraryMissing(f"{what}; {install}{hint}") from None
 
 
 @contextmanager

@@ -2,6 +2,10 @@
 
     tokens -> embeddings -> 6 x (attention, feed-forward) -> mean over the real tokens -> norm 1
 
+`build_pair_scorer` builds a model of the same kind that was fine-tuned to read two texts and has one logit:
+
+    tokens of both -> embeddings -> layers, the last for the first token alone -> tanh layer -> logit
+
 Attention and the embedding layer are ONNX Runtime's own fused operators (`com.microsoft`). The layer norms are not:
 on a CPU its fused SkipLayerNormalization is five times slower than an addition and a LayerNormalization.
 Whoever changes this file must raise _GRAPH_VERSION in minilm.py, so that cached graphs are rebuilt.
@@ -48,6 +52,33 @@ def build(weights: Weights) -> ModelProto:
     )
 
 
+def build_pair_scorer(weights: Weights) -> ModelProto:
+    """Build the graph of a cross-encoder: `input_ids`, `attention_mask`, `token_type_ids` to `logits` (batch x 1).
+
+    `weights` has the names of `BertForSequenceClassification`; the number of layers is read from them. Padding is on
+    the right.
+    """
+    inputs = ("input_ids", "attention_mask", "token_type_ids")
+    bert = {name.removeprefix("bert."): value for name, value in weights.items()}
+    layers = 1 + max(int(name.split(".")[2]) for name in bert if name.startswith("encoder.layer."))
+    graph = _Graph(bert)
+    hidden = graph.embeddings(segments="token_type_ids")
+    for layer in range(layers):
+        hidden = graph.layer(f"encoder.layer.{layer}", hidden, first_only=layer == layers - 1)
+    graph.score(hidden)
+    return helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "cross-encoder",
+            [helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", "tokens"]) for name in inputs],
+            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1])],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(_FUSED, 1)],
+        ir_version=10,
+    )
+
+
 class _Graph:
     """Collect nodes and constants. Each method adds some and returns the name of the tensor that they produce."""
 
@@ -56,19 +87,25 @@ class _Graph:
         self.constants: list[TensorProto] = []
         self._weights = weights
 
-    def embeddings(self) -> str:
+    def embeddings(self, segments: str = "") -> str:
+        """Add the embeddings. `segments` names the input with each token's segment; '' where there is only one."""
         word, position, kind = (
             self._weights[f"embeddings.{part}_embeddings.weight"] for part in ("word", "position", "token_type")
         )
         norm = "embeddings.LayerNorm"
-        # There is only one segment, so its vector is added to every position's here instead of at each run.
-        inputs = ["input_ids", "", self._constant("words", word), self._constant("positions", position + kind[0]), ""]
+        # A single segment's vector is added to every position's here instead of at each run.
+        positions = position if segments else position + kind[0]
+        inputs = ["input_ids", segments, self._constant("words", word), self._constant("positions", positions)]
+        inputs.append(self._constant("segments", kind) if segments else "")
         inputs += [self._weight(f"{norm}.weight"), self._weight(f"{norm}.bias"), "attention_mask"]
         self._node("EmbedLayerNormalization", inputs, ["embedded", "lengths"], fused=True, epsilon=_EPSILON)
         return "embedded"
 
-    def layer(self, prefix: str, hidden: str) -> str:
+    def layer(self, prefix: str, hidden: str, first_only: bool = False) -> str:
+        """Add a layer; with `first_only` all after its attention is computed for the first token alone."""
         attended = self._attention(f"{prefix}.attention.self", hidden)
+        if first_only:
+            attended, hidden = (self._first(name) for name in (attended, hidden))
         hidden = self._dense_residual(f"{prefix}.attention.output", attended, hidden)
         inner = self._node(
             "BiasGelu",
@@ -85,6 +122,20 @@ class _Graph:
         row = self._node("Unsqueeze", [mask, axis], ["mask.row"])
         total = self._node("Squeeze", [self._node("MatMul", [row, hidden], ["sum.row"]), axis], ["sum"])
         self._node("LpNormalization", [total], ["vectors"], axis=-1, p=2)
+
+    def score(self, hidden: str) -> None:
+        """Add the head: a tanh layer over the first token's vector, then the logit."""
+        pooled = self._product("pooler.dense", hidden)
+        pooled = self._node("Add", [pooled, self._weight("pooler.dense.bias")], ["pooled.sum"])
+        pooled = self._node("Tanh", [pooled], ["pooled"])
+        logit = self._product("classifier", pooled)
+        self._node("Add", [logit, self._weight("classifier.bias")], ["logits"])
+
+    def _first(self, hidden: str) -> str:
+        """Add the choice of the first token's vector, shape (batch, hidden)."""
+        return self._node(
+            "Gather", [hidden, self._constant(f"{hidden}.at", np.array(0, np.int64))], [f"{hidden}.first"], axis=1
+        )
 
     def _attention(self, prefix: str, hidden: str) -> str:
         parts = [f"{prefix}.{part}" for part in ("query", "key", "value")]
@@ -108,7 +159,7 @@ class _Graph:
         return self._constant(name, self._weights[name])
 
     def _constant(self, name: str, value: NDArray[Any]) -> str:
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        self.constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def _node(self, kind: str, inputs: list[str], outputs: list[str], fused: bool = False, **attributes: Any) -> str:

@@ -1,0 +1,122 @@
+"""Pairs from families of questions: which are the same, and what a broken file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from offline.datasets import DataError
+from offline.training.question_families import FamilyPair, family_pairs, read_families
+
+FAMILIES = """
+[slots]
+city = ["Paris", "Lyon", "Rome"]
+service = ["Netflix", "Spotify"]
+[[family]]
+name = "trains"
+[[family.intent]]
+name = "fare"
+ask = ["What does the train from {city_1} to {city_2} cost?", "train fare {city_1} to {city_2}"]
+[[family.intent]]
+name = "distance"
+symmetric = true
+ask = ["How far is {city_1} from {city_2}?", "distance between {city_1} and {city_2}"]
+[[family]]
+name = "plan"
+[[family.intent]]
+name = "cancel"
+ask = ["How do I cancel {service}?", "I want to stop paying for {service}, what do I do?"]
+[[family.intent]]
+name = "pause"
+ask = ["Can I pause {service} for a while?", "How do I put {service} on hold?"]
+"""
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[FamilyPair]:
+    folder = tmp_path_factory.mktemp("families")
+    (folder / "mine.toml").write_text(FAMILIES)
+    return list(family_pairs(read_families(folder), 3000, Random(1)))
+
+
+def of_kind(pairs: list[FamilyPair], kind: str) -> list[FamilyPair]:
+    """Return the pairs of a kind; there must be some."""
+    chosen = [pair for pair in pairs if pair.group == kind]
+    assert chosen
+    return chosen
+
+
+def cities(text: str) -> list[str]:
+    """Return the cities of a text in their order; none where a typo hides one."""
+    found = sorted((text.lower().find(city), city) for city in ("paris", "lyon", "rome"))
+    return [city for at, city in found if at >= 0]
+
+
+def test_wordings_of_one_intent_are_the_same_and_two_intents_are_not(pairs: list[FamilyPair]) -> None:
+    """The label follows from how the pair was made, whatever was added to the texts."""
+    assert all(pair.same_answer for kind in ("wording", "typed", "reworded") for pair in of_kind(pairs, kind))
+    assert not any(
+        pair.same_answer
+        for kind in ("intent", "value", "changed", "elsewhere", "swapped")
+        for pair in of_kind(pairs, kind)
+    )
+    assert all(pair.a.lower() != pair.b.lower() for pair in of_kind(pairs, "value"))
+    assert 0.4 < sum(pair.same_answer for pair in pairs) / len(pairs) < 0.6
+
+
+def test_a_swap_keeps_the_question_only_where_the_intent_says_so(pairs: list[FamilyPair]) -> None:
+    """The fare from Paris to Rome is not that from Rome to Paris; the distance is."""
+    for kind, words in (("swapped", ("fare", "train")), ("swapped, same", ("distance", "far"))):
+        swapped = of_kind(pairs, kind)
+        assert sum(any(word in pair.a.lower() for word in words) for pair in swapped) > 0.8 * len(swapped)
+        both = [(cities(pair.a), cities(pair.b)) for pair in swapped]
+        readable = [(one, other) for one, other in both if len(one) == len(other) == 2]
+        assert readable
+        assert all(one == other[::-1] for one, other in readable)
+
+
+def test_two_slots_of_one_name_get_two_values(pairs: list[FamilyPair]) -> None:
+    """No train goes from a city to itself."""
+    fares = [cities(text) for pair in pairs for text in (pair.a, pair.b) if "train fare" in text.lower()]
+    assert fares
+    assert all(len(found) == len(set(found)) for found in fares)
+
+
+def test_a_seed_gives_the_same_pairs_again(tmp_path: Path) -> None:
+    """Training can be made again."""
+    (tmp_path / "mine.toml").write_text(FAMILIES)
+    families = read_families(tmp_path)
+    assert list(family_pairs(families, 200, Random(7))) == list(family_pairs(families, 200, Random(7)))
+    assert list(family_pairs(families, 200, Random(7))) != list(family_pairs(families, 200, Random(8)))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[[family]]\nname = 'a'\n[[family.intent]]\nask = ['b']", "name missing"),
+        ("[[family]]\nname = 'a'\n[[family.intent]]\nname = 'b'\nask = ['c {d}']", "too few values of the slot 'd'"),
+        (
+            "[slots]\nd = ['1', '2']\n[[family]]\nname = 'a'\n[[family.intent]]\nname = 'b'\n"
+            "ask = ['{d_1} {d_2} {d_3}']",
+            "too few values of the slot 'd'",
+        ),
+        ("[[family]]\nname = 'a'\nintent = []\n[[family]]\nname = 'a'\nintent = []", "'mine: a' occurs twice"),
+        ("family = 3", "not iterable"),
+        ("[[family]", "mine.toml"),
+        ("", "family missing"),
+    ],
+)
+def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+    """Whoever writes families sees which file is wrong, and why."""
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(DataError, match=reason) as raised:
+        read_families(tmp_path)
+    assert "mine.toml" in str(raised.value)
+
+
+def test_a_folder_without_families_is_an_error(tmp_path: Path) -> None:
+    """A wrong path is not taken for no families."""
+    with pytest.raises(DataError, match=r"no \*\.toml"):
+        read_families(tmp_path)
