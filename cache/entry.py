@@ -84,7 +84,8 @@ class Lookup(NamedTuple):
     """The result of one lookup. `reason` says why there is no hit.
 
     `neighbour` (an entry id), `question` (its text, which must not be put on spans), `similarity` and `score` are those
-    of the nearest entry; `score` is None where a veto applied.
+    of the best candidate; `score` is None where a veto applied. `stage` is what decided on it (`decision.Stage`). Where
+    a cross-encoder was asked, `waited_s` is how long that took in seconds, and `batch` the pairs in the model's call.
     """
 
     outcome: Outcome
@@ -94,6 +95,9 @@ class Lookup(NamedTuple):
     question: str | None = None
     similarity: float | None = None
     score: float | None = None
+    stage: str = ""
+    waited_s: float = 0.0
+    batch: int = 0
 
 
 @value_type

@@ -2,7 +2,8 @@
 
     plan      pure: may this request be answered from the cache, and under which keys?
     exact     one GET, or none if the answer is pending (`cache.read`). No embedding, no model.
-    semantic  the nearest stored questions of the same partition -> score -> guards -> one GET
+    search    the nearest stored questions of the same partition -> rule, verifier: may one mean the same?
+    match     what that leaves open -> cross-encoder; then the surface's threshold -> one GET
     write     one round trip: the entry, and the index record that makes its question findable
 
 No failure of the store, no corrupt entry and no bad vector raises here: they are outcomes. A lookup waits for the store
@@ -33,8 +34,8 @@ from cache.read import EntryReader, Pending, Read, unanswered
 from cache.risk.control import Complaint
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
-from cache.semantic.cross_encoder import SecondOpinion, TextPairScorer
-from cache.semantic.matcher import SemanticMatcher, beside, missed
+from cache.semantic.cross_encoder import CrossEncoderQueue, TextPairScorer
+from cache.semantic.matcher import Candidates, SemanticMatcher, beside, missed
 from cache.store.base import Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
@@ -75,13 +76,13 @@ class ResponseCache:
         """Create a cache for vectors of this encoder.
 
         `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
-        to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards decide;
-        without `audits` every surface keeps its initial threshold. Policies may use the `cross_encoder`.
+        to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards take its
+        place, without a `cross_encoder` it decides alone; without `audits` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
-        self._opinion = None if cross_encoder is None else SecondOpinion(cross_encoder)
+        self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(cross_encoder)
         self.audits = audits
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
@@ -91,7 +92,7 @@ class ResponseCache:
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
-        self._candidates = SemanticMatcher(self.index, verifier, self._opinion, audits)
+        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, audits)
         self._chores: set[asyncio.Task[None]] = set()
         self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []
@@ -113,8 +114,8 @@ class ResponseCache:
             task.cancel()
         if self.audits is not None:
             await self.audits.aclose()
-        if self._opinion is not None:
-            self._opinion.close()
+        if self._cross_encoder is not None:
+            self._cross_encoder.close()
         await self.delayed.aclose()
         await self.index.aclose()
         await asyncio.gather(*self._upkeep, *self._chores, return_exceptions=True)
@@ -144,27 +145,53 @@ class ResponseCache:
         needed: bool = False,
         left_s: float = math.inf,
     ) -> Lookup:
-        """Return the answer to another question with the same meaning. `vector` is this question's, of norm 1.
+        """Return the answer to another question with the same meaning: `search`, then `match`."""
+        found = await self.search(plan, vector)
+        return await self.match(plan, found, allowed_tiers, needed=needed, left_s=left_s)
 
-        Unless `needed`, a sampled request is answered by a model all the same, to compare the two answers. `left_s` is
-        the time left for the request in seconds; a cross-encoder may use it.
+    async def search(self, plan: CachePlan, vector: Vector) -> Candidates | Lookup:
+        """Return the stored questions that may mean the same, or the result of the lookup if there can be none.
+
+        `vector` is this question's, of norm 1. Calls no model.
         """
         why_not = plan.why_not_semantic() or ("" if plan.read else "no-cache")
-        semantic, keys = plan.policy.semantic, plan.keys
-        if why_not or semantic is None or keys is None or keys.question is None:
+        keys = plan.keys
+        if why_not or plan.policy.semantic is None or keys is None or keys.question is None:
             return Lookup("bypass", reason=why_not)
         if not self._keeper.usable(vector):
             return Lookup("error", reason="vector")
         try:
-            near, verdict = await self._candidates.best(keys, vector, plan.policy, left_s)
+            return await self._candidates.search(keys, vector, plan.policy)
         except StoreUnavailable as error:
             return unanswered(error)
+
+    async def match(
+        self,
+        plan: CachePlan,
+        found: Candidates | Lookup,
+        allowed_tiers: Set[str] | None = None,
+        *,
+        needed: bool = False,
+        left_s: float = math.inf,
+    ) -> Lookup:
+        """Return the answer of the best candidate that was `found` if it may be served.
+
+        Unless `needed`, a sampled request is answered by a model all the same, to compare the two answers. `left_s` is
+        the time left for the request in seconds; the cross-encoder takes no longer.
+        """
+        semantic, keys = plan.policy.semantic, plan.keys
+        if isinstance(found, Lookup):
+            return found
+        if semantic is None or keys is None or keys.question is None:
+            return Lookup("bypass")
+        best = await self._candidates.check(found, keys.question, semantic, left_s)
         certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
-        refused = self._candidates.refused(plan, semantic, near, verdict, certain=certain)
+        refused = self._candidates.refused(plan, semantic, best, certain=certain)
+        near, verdict = best.near, best.verdict
         if near is None or refused:
-            return missed(refused, near, verdict)
+            return missed(refused, best)
         if near.similarity < plan.demands.min_similarity:
-            return missed("min-similarity", near, verdict)
+            return missed("min-similarity", best)
         entry = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
         if isinstance(entry, CacheEntry) and entry.question != near.question:
             entry = Lookup("miss", reason="index_disagrees")
@@ -172,12 +199,12 @@ class ResponseCache:
             if entry.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            return beside(near, verdict, entry)
+            return beside(best, entry)
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
             self._back_fill(plan, near, verdict.score, entry, semantic.ttl)
         hit = self._hit("semantic", near.key, entry, near.similarity, verdict.score)
-        return beside(near, verdict, Lookup("hit", hit))
+        return beside(best, Lookup("hit", hit))
 
     async def write(self, plan: CachePlan, answer: StoredAnswer, vector: Vector | None = None) -> WriteOutcome:
         """Store a good answer, with its question's `vector` also in the index. Call it after the reply is sent."""

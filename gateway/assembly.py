@@ -106,7 +106,8 @@ def build(
 def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> ResponseCache:
     """Return the cache, with its matcher and verifiers. Raises VerifierError or CrossEncoderError."""
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
-    cross_encoder = None if deployment.cross_encoder is None else CrossEncoder.load(deployment.cross_encoder)
+    folder = deployment.cross_encoder_folder
+    cross_encoder = None if folder is None else CrossEncoder.load(folder)
     audits = Audits(
         store,
         f"{embedder.name}/{verifier.version}",

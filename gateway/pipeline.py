@@ -41,7 +41,10 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
             return shared.reply
         vector = await steps.embedder.vector_for(request, plan)  # 6
         early = steps.cascade.speculate(request, plan, vector, steps.router)  # an attempt beside the lookup, by policy
-        if hit := await steps.semantic_cache.find(request, plan, vector, early):  # 7; a hit or an error ends `early`
+        near = await steps.semantic_cache.search(request, plan, vector, early)  # 7
+        if near.doubtful and early is None:  # a cross-encoder will be asked: an attempt beside that, by policy
+            early = steps.cascade.speculate_during_check(request, vector, steps.router)
+        if hit := await steps.semantic_cache.find(request, plan, near, early):  # 7; a hit or an error ends `early`
             return shared.publish(replay(request, hit), hit)
         if request.options.cache.only_if_cached:
             raise CacheOnlyMiss("There is no stored answer to this request.")

@@ -47,20 +47,19 @@ class ExactCache(Section):
 
 
 class CrossEncoderRules(Section):
-    """A check of the best neighbour by the deployment's cross-encoder, which reads both questions together.
+    """How the deployment's cross-encoder, which reads both questions together, scores neighbours (`verify: default`).
 
-    It is called where there is no veto and the score is at least `ask_from`: below even odds the wait is not worth it,
-    and the neighbour is not served. (Of Quora's questions one in twelve then waits for it.) As a `veto` it refuses what
-    it scores below `min_score`, and nothing else changes. As the `score` it replaces the other score: the threshold
-    starts at `min_score`, and labels move it. A result that is not available `within` that time (seconds), or a
-    failure, refuses.
+    It is asked where the verifier leaves it open whether both want the same answer: no veto, and a score of `ask_from`
+    or more. Below that a neighbour is not served. Its score is then the neighbour's, and labels move the threshold. A
+    score that is not there `within` that time (seconds), or a failure, refuses.
     """
 
-    min_score: Share
-    """The right value depends on the model's training; `tierline eval cache` measures it."""
-    decides: Literal["veto", "score"] = "veto"
-    ask_from: Share = 0.5
+    min_score: Share | None = None
+    """Threshold until there are enough labels; None for the model's own, from its data sheet."""
+    ask_from: Share = 0.05
     within: Annotated[Seconds, Field(gt=0)] = 0.1
+    candidates: Annotated[Whole, Field(ge=1, le=5)] = 2
+    """Most neighbours of one request that it scores, the likeliest by the verifier."""
 
 
 class AuditJudgeRules(Section):
@@ -80,7 +79,8 @@ class SemanticCache(Section):
     """Answers requests with the same meaning from the store, if no guard objects and the score is high enough.
 
     `max_error`: the share of all requests that may wrongly get another question's answer. `verify` judges a neighbour:
-    the `default` verifier accepts other wordings, `none` uses the guards alone, which accept hardly any.
+    by `default` the verifier and, where that leaves it open, the deployment's cross-encoder; `fast` the verifier alone;
+    `none` the guards alone, which accept hardly any other wording.
     """
 
     ttl: Seconds
@@ -90,8 +90,8 @@ class SemanticCache(Section):
     audit: Share = 0.02
     """Share of requests that a stored answer would serve but a model answers all the same, to compare the answers."""
     audit_judge: AuditJudgeRules | None = None
-    verify: Literal["default", "none"] = "default"
-    cross_encoder: CrossEncoderRules | None = None
+    verify: Literal["default", "fast", "none"] = "default"
+    cross_encoder: CrossEncoderRules = CrossEncoderRules()
     max_temperature: Annotated[float, Field(ge=0, le=2)] = 0.3
     """A request with a higher temperature is not answered from the cache; one without a temperature is."""
     guards: tuple[Guard, ...] = ("negation", "numbers", "entities", "dates")

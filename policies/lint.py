@@ -145,13 +145,17 @@ def _hold_fits(policy: Rules) -> Iterator[Finding]:
 
 def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
     semantic, first = policy.cache.semantic, policy.slo.ttft.p95
-    if semantic is None or semantic.cross_encoder is None:
+    if semantic is None:
         return
     rule, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
+    if semantic.verify != "default":
+        if "cross_encoder" in semantic.model_fields_set:
+            yield at, f"verify is {semantic.verify}, so the cross-encoder is never asked"
+        return
     if first is not None and first <= rule.within:
         yield (*at, "within"), "not less than slo.ttft.p95: its call alone can use up the time to the first token"
-    if rule.decides == "veto" and not rule.min_score:
-        yield (*at, "min_score"), "0 refuses nothing, and every question that might be a hit waits for it"
+    if rule.min_score == 0:
+        yield (*at, "min_score"), "0 serves whatever the cross-encoder is asked about, until there are labels"
 
 
 def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
@@ -163,6 +167,9 @@ def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
         yield ("escalate", "speculate", "both"), "this policy has one tier, so there is no second one to ask"
     if escalate.speculate.during_lookup and policy.cache.semantic is None:
         yield ("escalate", "speculate", "during_lookup"), "there is no semantic cache, so there is no lookup"
+    semantic = policy.cache.semantic
+    if escalate.speculate.during_check == "always" and (semantic is None or semantic.verify != "default"):
+        yield ("escalate", "speculate", "during_check"), "no cross-encoder is ever asked: that takes verify: default"
 
 
 def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
@@ -61,6 +61,10 @@ class PolicySet:
         return tuple(self.by_surface)
 
 
+CrossEncoderKind = Literal["none", "unmeasured", "measured"]
+"""A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySource:
     """Where policies come from, and what they must fit: all that a reload needs."""
@@ -72,8 +76,8 @@ class PolicySource:
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
     backends: tuple[str, ...] = ()
     """The backends that a policy may name."""
-    cross_encoder: bool = False
-    """Whether the deployment has one."""
+    cross_encoder: CrossEncoderKind = "none"
+    """Which cross-encoder the deployment has."""
     _read: dict[str, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was last read, by file name: a file that looks the same since then is not read again."""
 
@@ -161,7 +165,7 @@ def load_policies(
     teamless: Sequence[str] = (),
     *,
     backends: Sequence[str] = (),
-    cross_encoder: bool = False,
+    cross_encoder: CrossEncoderKind = "none",
     reader: Callable[[Path, Sequence[DeployedTier]], tuple[Policy, Document]] = read_policy,
 ) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
@@ -253,15 +257,21 @@ def _too_wide(read: list[tuple[Policy, Document]], teamless: Sequence[str]) -> I
 
 
 def _out_of_reach(
-    read: list[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: bool
+    read: list[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: CrossEncoderKind
 ) -> Iterator[Problem]:
-    """Models that a semantic cache asks for its opinion, and that the deployment does not have."""
+    """Models that a semantic cache needs, and that the deployment does not have as it needs them."""
     for policy, document in read:
         semantic, at = policy.cache.semantic, ("cache", "semantic")
         if semantic is None:
             continue
-        if semantic.cross_encoder is not None and not cross_encoder:
-            message = "the deployment has none; give its folder as cross_encoder in the config, or leave this out"
+        if cross_encoder == "none" and "cross_encoder" in semantic.model_fields_set:
+            message = "the config says cross_encoder: none; say default or the path of one there, or leave this out"
+            yield document.problem((*at, "cross_encoder"), message)
+        if cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
+            message = (
+                "the config's cross-encoder has no sheet.json that states its threshold; set cross_encoder: "
+                "{min_score: ...} here (`tierline eval cache` measures it), or verify: fast"
+            )
             yield document.problem((*at, "cross_encoder"), message)
         judge = semantic.audit_judge
         if judge is not None and judge.backend not in backends:

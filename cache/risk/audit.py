@@ -137,8 +137,8 @@ class AuditedSurface:
 class Audits:
     """Audit all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
-    `kind` identifies the scorer, and `cross_encoder` the model used where the policy asks for one: labels of another
-    verifier, another model or other vectors do not apply to these scores.
+    `kind` identifies the verifier and the vectors, and `cross_encoder` the model that scores what the verifier leaves
+    open, '' without one: labels of others do not apply to these scores.
     """
 
     def __init__(
@@ -184,11 +184,8 @@ class Audits:
 
     def _stream_of(self, name: str, semantic: SemanticCache) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
-        if semantic.cross_encoder is not None:
-            rule = semantic.cross_encoder
-            # If its score replaces the other's, `min_score` is the initial threshold and refuses nothing by itself.
-            least = rule.min_score if rule.decides == "veto" else None
-            rules += [self._cross_encoder, rule.decides, str(least), str(rule.ask_from)]
+        if self._cross_encoder and semantic.verify == "default":
+            rules += [self._cross_encoder, str(semantic.cross_encoder.ask_from)]
         if semantic.audit_judge is not None:
             rules.append(semantic.audit_judge.backend)
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()

@@ -1,16 +1,20 @@
-"""Check the best candidate with a cross-encoder, which reads the stored question and the new one together.
+"""Score pairs of questions with a cross-encoder, which reads the stored question and the new one together.
 
-Any folder that sentence-transformers exports will do; ONNX Runtime runs it, without torch:
+The one that ships is in `cache/artefacts/cross-encoder`. Any folder that sentence-transformers exports will do; ONNX
+Runtime runs it, without torch:
 
-    onnx/model.onnx (or model.onnx)   `input_ids`, with `attention_mask` and `token_type_ids` where the model has them
+    model.onnx (or onnx/model.onnx)   `input_ids`, with `attention_mask` and `token_type_ids` where the model has them
     tokenizer.json                    how it tokenises a pair of texts
     config.json                       its labels, and its maximum number of tokens
+    sheet.json                        optional: `strict`, the score from which it is trusted without labels, `sha256` of
+                                      the graph, and what it was trained on. Without it the policy sets `min_score`.
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
-that means "the same", found by its name. The policy sets where the score applies (`policies.caching.CrossEncoder`).
+that means "the same", found by its name. A model quantized as its inputs come (dynamic int8) scores a pair a little
+differently beside other pairs: by 0.01 or so.
 
-One pair at a time is scored, on one thread outside the event loop. Fail closed: a pair that is too long, takes too long
-or fails is refused.
+One thread outside the event loop calls the model (`CrossEncoderQueue`): pairs that wait at the same moment are scored
+in one call. Fail closed: what is too long, waits too long or fails is refused.
 """
 
 from __future__ import annotations
@@ -20,35 +24,39 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.decision import Decide, Verdict
 from cache.store.deadline import Deadline
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-    from policies.caching import CrossEncoderRules as Rule
-
 log = logging.getLogger("tierline.cache")
 
+Pair = tuple[str, str]
+"""(stored question, new question)"""
+SHEET: Final = "sheet.json"
+"""File name of the data sheet."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
 _MODELS: Final = ("onnx/model.onnx", "model.onnx")
+_BESIDE: Final = ("tokenizer.json", "config.json")
 _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 _TYPES: Final = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-_INSTALL: Final = "pip install 'tierline[minilm]'"
 _EXPORT: Final = "export it with sentence-transformers: CrossEncoder(NAME, backend='onnx').save_pretrained(FOLDER)"
 _AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
 """Models whose positions start after the padding token's id, and which therefore read fewer tokens than positions."""
+_REMEMBERED: Final = 4_096
+"""Pairs whose score is remembered, in each worker: a megabyte of short questions."""
 _LONGEST: Final = 1_000_000
 """Tokenizers without a limit state a larger one."""
 
@@ -58,18 +66,23 @@ class CrossEncoderError(ValueError):
 
 
 class TextPairScorer(Protocol):
-    """Score one pair of questions; called on a thread of its own."""
+    """Score pairs of questions; called on a thread of its own."""
 
-    def score(self, stored: str, asked: str) -> float:
-        """Return the probability that both questions want the same answer, 0..1; 0 for a pair that is too long."""
+    @property
+    def strict(self) -> float | None:
+        """Score from which a pair is trusted without labels; None if it is not known."""
+
+    def scores(self, pairs: Sequence[Pair]) -> Sequence[float]:
+        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long."""
 
 
 class CrossEncoder:
     """The cross-encoder. Safe to use from several threads at once."""
 
-    def __init__(self, reader: _Reader, same: int | None, version: str) -> None:
-        """Take the reader, the index of the label `same` (None for a model of one logit), and the version."""
+    def __init__(self, reader: _Reader, same: int | None, version: str, strict: float | None) -> None:
+        """Take the reader, the index of the label `same` (None for a model of one logit), version and threshold."""
         self.version = version
+        self.strict = strict
         self._reader = reader
         self._same = same
 
@@ -81,23 +94,26 @@ class CrossEncoder:
             raise CrossEncoderError(f"{folder}: neither {' nor '.join(_MODELS)} is there; {_EXPORT}")
         config = _read_json(folder / "config.json")
         tokenizer = _read_tokenizer(folder / "tokenizer.json")
+        digest, version = _digests(folder, model)
+        strict = _strict(folder / SHEET, digest)
         session = _open_session(model, threads)
         _check_inputs(model, session)
-        reader = _Reader(tokenizer, session, _longest(folder, config))
+        reader = _Reader(tokenizer, session, _longest(folder, config), _number(config.get("pad_token_id")) or 0)
         try:
-            logits = reader.logits("a question", "another question")
+            logits = reader.logits([("a question", "another question"), ("a question", "a question")])
         except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
             raise CrossEncoderError(f"{model}: cannot judge a pair: {error}; {_EXPORT}") from None
-        if logits is None or logits.ndim != 1 or not logits.size or not np.isfinite(logits).all():
+        first = logits[0]
+        if first is None or first.ndim != 1 or not first.size or not np.isfinite(first).all():
             raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
-        same = None if logits.size == 1 else _label_of_same(folder / "config.json", config, logits.size)
-        return cls(reader, same, _version(folder, model))
+        same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
+        return cls(reader, same, version, strict)
 
-    def score(self, stored: str, asked: str) -> float:
-        """Return the score of a pair. Six MiniLM layers take 10 to 20 ms for two questions of ten words on a thread."""
-        logits = self._reader.logits(stored, asked)
-        if logits is None:
-            return 0.0
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
+        return [0.0 if logits is None else self._probability(logits) for logits in self._reader.logits(pairs)]
+
+    def _probability(self, logits: NDArray[np.float64]) -> float:
         if self._same is None:
             return float(1 / (1 + np.exp(-logits[0])))
         shares = np.exp(logits - logits.max())
@@ -105,109 +121,179 @@ class CrossEncoder:
 
 
 class _Reader:
-    """Turn a pair of texts into logits. `longest` is the maximum number of tokens of a pair."""
+    """Turn pairs of texts into logits. `longest` is the maximum number of tokens of a pair, `padding` a token's id."""
 
-    def __init__(self, tokenizer: Tokenizer, session: InferenceSession, longest: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, session: InferenceSession, longest: int, padding: int) -> None:
         self._tokenizer = tokenizer
         self._session = session
         self._longest = longest
+        self._padding = padding
         self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
 
-    def logits(self, stored: str, asked: str) -> NDArray[np.float64] | None:
-        """Return the logits of one pair, shape (labels,); None for a pair of more tokens than the model reads."""
-        encoded = self._tokenizer.encode(stored, asked)
-        if len(encoded.ids) > self._longest:
-            return None
-        values = {
-            "input_ids": encoded.ids,
-            "attention_mask": encoded.attention_mask,
-            "token_type_ids": encoded.type_ids,
+    def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | None]:
+        """Return the logits of each pair, shape (labels,); None for a pair of more tokens than the model reads."""
+        encoded = self._tokenizer.encode_batch(list(pairs))
+        made: list[NDArray[np.float64] | None] = [None] * len(pairs)
+        short = [row for row, one in enumerate(encoded) if len(one.ids) <= self._longest]
+        # A model that is not told where the padding begins would read it.
+        together = [short] if "attention_mask" in self._types else [[row] for row in short]
+        for rows in together:
+            if rows:
+                logits = np.asarray(
+                    self._session.run(None, self._inputs([encoded[row] for row in rows]))[0], np.float64
+                )
+                for row, one in zip(rows, logits, strict=True):
+                    made[row] = one
+        return made
+
+    def _inputs(self, encoded: Sequence[Any]) -> dict[str, NDArray[Any]]:
+        width = max(len(one.ids) for one in encoded)
+        columns = {
+            "input_ids": ([one.ids for one in encoded], self._padding),
+            "attention_mask": ([one.attention_mask for one in encoded], 0),
+            "token_type_ids": ([one.type_ids for one in encoded], 0),
         }
-        inputs = {name: np.array([values[name]], kind) for name, kind in self._types.items()}
-        logits: NDArray[np.float64] = np.asarray(self._session.run(None, inputs)[0], np.float64)[0]
-        return logits
+        inputs = {}
+        for name, kind in self._types.items():
+            rows, padding = columns[name]
+            inputs[name] = np.array([row + [padding] * (width - len(row)) for row in rows], kind)
+        return inputs
 
 
-class SecondOpinion:
-    """Run a cross-encoder outside the event loop, one pair at a time. Close it after use."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The scores of one request's pairs, or why there are none (`refused`).
 
-    def __init__(self, scorer: TextPairScorer) -> None:
+    `waited_s` is the time until then in seconds, `batch` the number of pairs in the model's call, 0 without a call.
+    """
+
+    scores: tuple[float, ...] = ()
+    refused: str = ""
+    waited_s: float = 0.0
+    batch: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """One request's pairs. The future gets their scores and the size of the batch; it is done if the request left."""
+
+    pairs: list[Pair]
+    future: asyncio.Future[tuple[list[float], int]]
+
+
+class CrossEncoderQueue:
+    """Call a cross-encoder on one thread, for all requests of one event loop. Close it when done.
+
+    Up to `most_at_once` pairs that wait at the same moment are scored in one call. A request is refused at once where
+    more than `most_waiting` pairs wait, or more than can be scored within its time. The scores of the latest pairs are
+    remembered.
+    """
+
+    def __init__(self, scorer: TextPairScorer, *, most_at_once: int = 8, most_waiting: int = 64) -> None:
+        self.strict = scorer.strict
         self._scorer = scorer
+        self._most_at_once = most_at_once
+        self._most_waiting = most_waiting
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-cross-encoder")
-        self._given_up: Future[float] | None = None
+        self._waiting: list[_Waiting] = []
+        self._running: asyncio.Task[None] | None = None
+        self._called_at: float | None = None  # the loop's time at which the running call began
+        self._pair_s = 0.0  # recent time of a call per pair
+        self._scored: dict[Pair, float] = {}
 
-    async def on(self, rule: Rule, stored: str, asked: str, verdict: Verdict, left_s: float) -> Verdict:
-        """Return the verdict on a candidate after the cross-encoder. `left_s` is the request's time left in seconds."""
-        settled = _settled(rule, stored, asked, verdict)
-        if settled is not None:
-            return settled
-        try:
-            score = await self._asked(stored, asked, min(rule.within, left_s))
-        except TimeoutError:
-            return Verdict(verdict.score, "cross_encoder_late")
-        except Exception:
-            log.exception("the cross-encoder failed")
-            return Verdict(verdict.score, "cross_encoder_failed")
-        return weighed(rule, verdict, score)
-
-    def close(self) -> None:
-        """Stop the thread and cancel queued calls."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    async def _asked(self, stored: str, asked: str, limit_s: float) -> float:
-        if limit_s <= 0 or (self._given_up is not None and not self._given_up.done()):
-            # The thread is still busy with a call that timed out, so this one would time out too.
-            raise TimeoutError
-        working = self._thread.submit(self._scorer.score, stored, asked)
-        future = asyncio.wrap_future(working)
+    async def check(self, pairs: Sequence[Pair], limit_s: float) -> Checked:
+        """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""
+        known = {pair: self._recall(pair) for pair in pairs if pair in self._scored}
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in known]
+        if not missing:
+            return Checked(tuple(known[pair] for pair in pairs))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if refused := self._refuses(len(missing), limit_s, began):
+            return Checked(refused=refused)
+        waiting = _Waiting(missing, loop.create_future())
+        self._waiting.append(waiting)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="cache-cross-encoder")
         try:
             with Deadline(limit_s):
-                return await asyncio.shield(future)
-        except (TimeoutError, asyncio.CancelledError):
-            if not working.cancel():
-                self._given_up = working
-                future.add_done_callback(_heard)
-            raise
+                scores, batch = await waiting.future
+        except TimeoutError:
+            return Checked(refused="cross_encoder_late", waited_s=loop.time() - began)
+        except Exception:  # noqa: BLE001  (logged once for all that waited)
+            return Checked(refused="cross_encoder_failed", waited_s=loop.time() - began)
+        known.update(zip(missing, scores, strict=True))
+        return Checked(tuple(known[pair] for pair in pairs), waited_s=loop.time() - began, batch=batch)
 
+    def close(self) -> None:
+        """Stop the thread and cancel what waits."""
+        if self._running is not None:
+            self._running.cancel()
+        for one in self._waiting:
+            one.future.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
-async def second(
-    opinion: SecondOpinion | None, rule: Rule, stored: str, asked: str, verdict: Verdict, left_s: float
-) -> Verdict:
-    """Return the verdict of `opinion`; without one, a candidate that the policy wants checked is refused."""
-    if opinion is None:
-        return verdict if verdict.refused else Verdict(verdict.score, "cross_encoder_absent")
-    return await opinion.on(rule, stored, asked, verdict, left_s)
+    def _refuses(self, count: int, limit_s: float, now: float) -> str:
+        """Return why a request for so many pairs would wait in vain, or ''."""
+        if limit_s <= 0 or (self._called_at is not None and now - self._called_at >= limit_s):
+            return "cross_encoder_late"  # the call before it is stuck, and so would this one be
+        ahead = sum(len(one.pairs) for one in self._waiting if not one.future.done())
+        if ahead and (ahead + count > self._most_waiting or (ahead + count) * self._pair_s > limit_s):
+            return "cross_encoder_busy"
+        return ""
 
+    def _recall(self, pair: Pair) -> float:
+        """Return a remembered score, and move it behind those that are forgotten first."""
+        score = self._scored[pair] = self._scored.pop(pair)
+        return score
 
-def _heard(future: asyncio.Future[float]) -> None:
-    """Retrieve the exception of a call that timed out, so that asyncio does not report it as never retrieved."""
-    if not future.cancelled():
-        future.exception()
+    async def _run(self) -> None:
+        try:
+            while batch := self._next():
+                await self._call(batch)
+        finally:
+            self._running = None
 
+    def _next(self) -> list[_Waiting]:
+        """Take the requests of the next call: as many as fit, and at least one."""
+        waiting = [one for one in self._waiting if not one.future.done()]  # done: the client left, or it was late
+        batch: list[_Waiting] = []
+        count = 0
+        for one in waiting:
+            if batch and count + len(one.pairs) > self._most_at_once:
+                break
+            batch.append(one)
+            count += len(one.pairs)
+        self._waiting = waiting[len(batch) :]
+        return batch
 
-def consulting(decide: Decide, rule: Rule, scorer: TextPairScorer) -> Decide:
-    """Return `decide` extended by a synchronous call of the cross-encoder without a time limit: for evaluation."""
+    async def _call(self, batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
+        pairs = list(dict.fromkeys(pair for one in batch for pair in one.pairs))
+        self._called_at = loop.time()
+        try:
+            scores = await loop.run_in_executor(self._thread, self._scorer.scores, pairs)
+            made = dict(zip(pairs, scores, strict=True))
+            took_s = (loop.time() - self._called_at) / len(pairs)
+            self._pair_s = took_s if not self._pair_s else 0.8 * self._pair_s + 0.2 * took_s
+            self._remember(made)
+            for one in batch:
+                if not one.future.done():
+                    one.future.set_result(([made[pair] for pair in one.pairs], len(pairs)))
+        except Exception as error:
+            log.exception("the cross-encoder failed")
+            for one in batch:
+                if not one.future.done():
+                    one.future.set_exception(error)
+        finally:
+            self._called_at = None
+            for one in batch:  # only when this was cancelled is one still open
+                one.future.cancel()
 
-    def decided(stored: str, asked: str, cosine: float) -> Verdict:
-        verdict = decide(stored, asked, cosine)
-        settled = _settled(rule, stored, asked, verdict)
-        return weighed(rule, verdict, scorer.score(stored, asked)) if settled is None else settled
-
-    return decided
-
-
-def _settled(rule: Rule, stored: str, asked: str, verdict: Verdict) -> Verdict | None:
-    """Return the verdict if the cross-encoder is not needed; None if it is."""
-    if verdict.refused or stored == asked:
-        return verdict
-    return Verdict(verdict.score, "similarity") if verdict.score < rule.ask_from else None
-
-
-def weighed(rule: Rule, verdict: Verdict, score: float) -> Verdict:
-    """Combine a verdict without a veto with the cross-encoder's score, under the policy's rule."""
-    if rule.decides == "score":
-        return Verdict(score)
-    return verdict if score >= rule.min_score else Verdict(verdict.score, f"cross_encoder: {score:.3f}")
+    def _remember(self, made: Mapping[Pair, float]) -> None:
+        self._scored.update(made)
+        while len(self._scored) > _REMEMBERED:
+            del self._scored[next(iter(self._scored))]
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -235,14 +321,14 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _open_session(model: Path, threads: int) -> InferenceSession:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise CrossEncoderError(f"{model.parent}: a cross-encoder needs ONNX Runtime; run: {_INSTALL}") from None
+    import onnxruntime  # here: it takes longer to import than the rest of the cache
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False
+    # A thread that spins while it waits for work takes the core from those that have some.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # noqa: BLE001  (as above)
@@ -297,11 +383,33 @@ def _means_same(name: str, count: int) -> bool:
     return plain in SAME or (count == 2 and plain == _BARE_SAME)
 
 
-def _version(folder: Path, model: Path) -> str:
-    """Return the first digits of the SHA-256 of everything that determines the scores, external weights included."""
-    digest = hashlib.sha256()
-    for path in (*sorted(model.parent.glob(f"{model.name}*")), folder / "tokenizer.json", folder / "config.json"):
+def _digests(folder: Path, model: Path) -> tuple[str, str]:
+    """Return the SHA-256 of the graph's file, and the version: the first digits of one over all that makes the scores,
+    external weights included.
+    """
+    every = hashlib.sha256()
+    graph = ""
+    for path in (model, *sorted(set(model.parent.glob(f"{model.name}*")) - {model}), *map(folder.joinpath, _BESIDE)):
         with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()[:12]
+            digest = hashlib.file_digest(file, "sha256")
+        graph = graph or digest.hexdigest()
+        every.update(digest.digest())
+    return graph, every.hexdigest()[:12]
+
+
+def _strict(sheet: Path, digest: str) -> float | None:
+    """Return the threshold on the data sheet of a graph with this SHA-256; None without a sheet."""
+    if not sheet.is_file():
+        return None
+    facts = _read_json(sheet)
+    strict = facts.get("strict")
+    if facts.get("sha256") != digest:
+        raise CrossEncoderError(f"{sheet}: its sha256 is not that of the graph beside it; install both files again")
+    if not isinstance(strict, int | float) or not 0 <= strict <= 1:
+        raise CrossEncoderError(f"{sheet}: strict is {strict!r}; it must be a score from 0 to 1")
+    return float(strict)
+
+
+def shipped_cross_encoder() -> Path:
+    """Return the folder of the cross-encoder that ships with Tierline."""
+    return Path(__file__).parents[1] / "artefacts" / "cross-encoder"

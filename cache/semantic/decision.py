@@ -1,35 +1,48 @@
 """Decide whether a stored answer may be served for another question, for one candidate and among several. No I/O.
 
 Live lookups, the audit of hits and the evaluation on labelled pairs all use this module, so what is measured is what is
-served.
+served. Three stages, each for what the one before leaves open:
 
-    score      how likely both questions want the same answer: the verifier's score if there is one, else the cosine
+    rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
+    verifier       Vetoes refuse what changes an answer, and the verifier's score what is plainly another question.
+                   Without a cross-encoder its score is the candidate's. Without a verifier the guards take its place,
+                   and the score is the cosine.
+    cross_encoder  It reads both questions together; its probability that they want the same answer is the score.
+                   Calling a model is I/O, so `shortlist` names the candidates to score, and `settled` takes the scores.
+
+    score      how likely both questions want the same answer
     veto       a reason against serving at any score: a guard's or the verifier's
     threshold  the score from which a candidate without a veto is served; set by the policy or by `cache.risk.control`
 
-Without a verifier the guards decide. A cosine does not show what changes an answer: a negation, another number, another
-name, `before` for `after`, `A to B` for `B to A` all stay within 0.95 of each other. So both texts are parsed
-(`cache.text.reading`) and compared. Fail closed: a word in only one of the texts counts as a difference unless it is
-known to be a filler. A policy can switch `negation`, `numbers`, `entities` and `dates`; question words, the wording and
-its order are always compared.
+A cosine does not show what changes an answer: a negation, another number, another name, `before` for `after`, `A to B`
+for `B to A` all stay within 0.95 of each other. So the guards parse both texts (`cache.text.reading`) and compare them.
+Fail closed: a word in only one of the texts counts as a difference unless it is known to be a filler. A policy can
+switch `negation`, `numbers`, `entities` and `dates`; question words, the wording and its order are always compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from cache.text.reading import read
+from cache.text.reading import read, unwrap
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
 
+Stage = Literal["", "rule", "guards", "verifier", "cross_encoder"]
+
 
 class Verdict(NamedTuple):
-    """The result for one candidate: its score, and the veto that forbids serving it at any score ('' for none)."""
+    """The result for one candidate: its score, the veto that forbids serving it at any score ('' for none), and the
+    stage that decided ('' where there was nothing to decide on).
+    """
 
     score: float
     refused: str = ""
+    stage: Stage = ""
 
     def served(self, threshold: float) -> bool:
         """Return whether the candidate's answer is served at this threshold."""
@@ -57,43 +70,111 @@ class PairScorer(Protocol):
 
 
 Decide = Callable[[str, str, float], Verdict]
-"""Maps (stored question, new question, cosine of their vectors) to the verdict."""
+"""Maps (stored question, new question, cosine of their vectors) to the verdict without a cross-encoder."""
 
 
-def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None) -> Decide:
-    """Return the policy's decision for one candidate: its minimum cosine, then the verifier, or else the guards."""
+def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None, *, screening: bool = False) -> Decide:
+    """Return the decision for one candidate: the policy's minimum cosine, the rule, the verifier or else the guards.
+
+    `screening`: a cross-encoder scores what is left, so only candidates below its `ask_from` are refused for their
+    score.
+    """
+    least = semantic.cross_encoder.ask_from if screening else 0.0
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
             return Verdict(cosine, "similarity")
-        if verifier is not None:
-            result = verifier.score(stored, asked, cosine, semantic.guards)
-            return Verdict(result.score, f"guard: {result.refused}" if result.refused else "")
-        refused = difference(stored, asked, semantic.guards)
-        return Verdict(cosine, f"guard: {refused}" if refused else "")
+        if verifier is None:
+            refused = difference(stored, asked, semantic.guards)
+            return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
+        if same_words(stored, asked):
+            return Verdict(1.0, "", "rule")
+        result = verifier.score(stored, asked, cosine, semantic.guards)
+        if result.refused:
+            return Verdict(result.score, f"guard: {result.refused}", "verifier")
+        return Verdict(result.score, "similarity" if result.score < least else "", "verifier")
 
     return decide
 
 
-def default_threshold(semantic: SemanticCache, verifier: PairScorer | None = None) -> float:
-    """Return the threshold that applies without labels."""
-    if semantic.cross_encoder is not None and semantic.cross_encoder.decides == "score":
-        return semantic.cross_encoder.min_score
+def default_threshold(
+    semantic: SemanticCache,
+    verifier: PairScorer | None = None,
+    *,
+    screening: bool = False,
+    strict: float | None = None,
+) -> float:
+    """Return the threshold that applies without labels: the policy's, or that of the model that scores.
+
+    `screening`: that is a cross-encoder, whose own threshold is `strict`. If it states none, the policy has to.
+    """
+    if screening:
+        least = strict if semantic.cross_encoder.min_score is None else semantic.cross_encoder.min_score
+        return 1.0 if least is None else least
     return semantic.min_similarity if verifier is None else verifier.strict
 
 
-def choose(decide: Decide, asked: str, near: Iterable[tuple[str, float]]) -> tuple[int, Verdict] | None:
-    """Return the place and verdict of the best-scoring candidate without a veto.
+class Shortlist(NamedTuple):
+    """The best candidate without a cross-encoder, by its place, and the verdict on it.
 
-    Candidates are (stored question, cosine), nearest first. If each has a veto, the nearest is returned; None without
-    candidates.
+    `doubtful` are the places of the candidates that a cross-encoder has to score, the likeliest first; without any, the
+    verdict is final.
     """
-    best: tuple[int, Verdict] | None = None
+
+    place: int
+    verdict: Verdict
+    doubtful: tuple[int, ...] = ()
+
+
+def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], most: int = 0) -> Shortlist | None:
+    """Return the best candidate, and up to `most` for a cross-encoder to score. None without candidates.
+
+    Candidates are (stored question, cosine), nearest first. The best has the highest score of those without a veto; if
+    each has a veto, it is the nearest. The candidates after one that is equal by rule are not read.
+    """
+    best: Shortlist | None = None
+    open_: list[tuple[float, int]] = []
     for place, (stored, cosine) in enumerate(near):
         verdict = decide(stored, asked, cosine)
-        if best is None or (not verdict.refused and (best[1].refused or verdict.score > best[1].score)):
-            best = place, verdict
-    return best
+        if verdict.stage == "rule" or (verdict.stage == "guards" and stored == asked):
+            return Shortlist(place, verdict)
+        if best is None or (not verdict.refused and (best.verdict.refused or verdict.score > best.verdict.score)):
+            best = Shortlist(place, verdict)
+        if not verdict.refused:
+            open_.append((-verdict.score, place))
+    if best is None or not most:
+        return best
+    return best._replace(doubtful=tuple(place for _, place in sorted(open_)[:most]))
+
+
+def settled(chosen: Shortlist, scores: Sequence[float]) -> Shortlist:
+    """Return the candidate to which a cross-encoder gave the highest of `scores`, in the order of `doubtful`."""
+    score, place = max(zip(scores, chosen.doubtful, strict=True), key=lambda one: one[0])
+    return Shortlist(place, Verdict(score, "", "cross_encoder"))
+
+
+_STOPS: Final = re.compile(r"(?<=\S)[.,;:?\u2026]+(?=\s|$)|(?<=[^\s\d])!+(?=\s|$)|\s[.?!]+$")
+"""Punctuation after a word. In `5!`, `.NET` and `a.b` it means something, and stays."""
+_ACRONYM: Final = re.compile(r"\b[A-Z]{2,}\b")
+_CLOSING: Final = re.compile(r"(?:[\s,.!?]+(?:please|thanks|thank\s+you|thx))+[\s.!?]*$", re.IGNORECASE)
+_FEW: Final = 3
+
+
+def same_words(stored: str, asked: str) -> bool:
+    """Return whether two texts differ in case, spaces, punctuation and polite phrases only."""
+    return stored == asked or _wording(stored) == _wording(asked)
+
+
+@lru_cache(maxsize=16_384)
+def _wording(text: str) -> str:
+    """Return a form that is equal for such texts. Words in capitals differ from others: `US` is not `us`."""
+    if len(text) > _MAX_CHARS:
+        return text
+    bare = _STOPS.sub("", _CLOSING.sub("", unwrap(text))).split()
+    if len(bare) < _FEW:  # in a text of few words a polite phrase may be what is asked about
+        bare = _STOPS.sub("", text).split()
+    capitals = () if text.isupper() else _ACRONYM.findall(text)
+    return "\n".join((" ".join(bare).casefold(), *capitals))
 
 
 _MAX_CHARS: Final = 2_000

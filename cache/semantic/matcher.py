@@ -1,77 +1,138 @@
 """Find the stored question with the same meaning and decide whether its answer may be served, for live requests.
 
-The index gives the nearest questions, the verifier or the guards choose among them (`cache.semantic.decision`), a
-cross-encoder may check the choice, and the surface's threshold decides. A random sample of requests is answered by a
-model all the same, to compare the answers: see `cache.risk.audit`.
+The index gives the nearest questions, the stages of `cache.semantic.decision` choose among them and score the choice,
+and the surface's threshold decides. `search` is the part without a model; `check` asks the cross-encoder about what it
+leaves open, so that other work can begin between the two. A random sample of requests is answered by a model all the
+same, to compare the answers: see `cache.risk.audit`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.entry import Lookup, id_of
-from cache.semantic.cross_encoder import SecondOpinion, second
-from cache.semantic.decision import PairScorer, Verdict, choose, decide_by, default_threshold
+from cache.semantic.cross_encoder import Checked, CrossEncoderQueue
+from cache.semantic.decision import (
+    Decide,
+    PairScorer,
+    Shortlist,
+    Verdict,
+    decide_by,
+    default_threshold,
+    settled,
+    shortlist,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cache.index import ChosenIndex, Neighbour, Vector
     from cache.planning.plan import CachePlan, Fingerprint
     from cache.risk.audit import AuditedSurface, Audits
     from policies.caching import CachePolicy, SemanticCache
 
 _NEIGHBOURS: Final = 5
+_NOT_ASKED: Final = Checked()
+
+
+class Candidate(NamedTuple):
+    """The best neighbour and the verdict on it. `checked` says what the cross-encoder took, where it was asked."""
+
+    near: Neighbour | None
+    verdict: Verdict
+    checked: Checked = _NOT_ASKED
+
+
+class Candidates(NamedTuple):
+    """The result of a search: the best candidate without a model, and the neighbours that a model has to score."""
+
+    best: Candidate
+    chosen: Shortlist | None = None
+    near: Sequence[Neighbour] = ()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the cross-encoder has to be asked."""
+        return self.chosen is not None and bool(self.chosen.doubtful)
 
 
 class SemanticMatcher:
     """Choose candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed."""
 
     def __init__(
-        self, index: ChosenIndex, verifier: PairScorer | None, opinion: SecondOpinion | None, audits: Audits | None
+        self,
+        index: ChosenIndex,
+        verifier: PairScorer | None,
+        cross_encoder: CrossEncoderQueue | None,
+        audits: Audits | None,
     ) -> None:
         self._index = index
         self._verifier = verifier
-        self._opinion = opinion
+        self._cross_encoder = cross_encoder
         self._audits = audits
 
-    async def best(
-        self, keys: Fingerprint, vector: Vector, policy: CachePolicy, left_s: float
-    ) -> tuple[Neighbour | None, Verdict]:
-        """Return the best of the nearest neighbours without a veto (else the nearest) and the verdict on it.
+    async def search(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> Candidates:
+        """Return the best of the nearest neighbours without a veto (else the nearest), and which are left open.
 
         Raises StoreUnavailable where the index is in the store.
         """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
-            return None, Verdict(-math.inf, "no_neighbour")
+            return Candidates(Candidate(None, Verdict(-math.inf, "no_neighbour")))
         near = await self._index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
-        decide = decide_by(semantic, self._verifier_of(semantic))
-        chosen = choose(decide, question, [(one.question, one.similarity) for one in own])
+        most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
+        chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in own], most)
         if chosen is not None:
-            best, verdict = own[chosen[0]], chosen[1]
-            if semantic.cross_encoder is not None:
-                verdict = await second(self._opinion, semantic.cross_encoder, best.question, question, verdict, left_s)
-            return best, verdict
-        return (near[0], Verdict(-math.inf, "guard: scope")) if near else (None, Verdict(-math.inf, "no_neighbour"))
+            return Candidates(Candidate(own[chosen.place], chosen.verdict), chosen, own)
+        refused = "guard: scope" if near else "no_neighbour"
+        return Candidates(Candidate(near[0] if near else None, Verdict(-math.inf, refused)))
+
+    async def check(self, found: Candidates, question: str, semantic: SemanticCache, left_s: float) -> Candidate:
+        """Return the best candidate after the cross-encoder, which is asked only where the search leaves it open.
+
+        `left_s` is the request's time left in seconds.
+        """
+        queue, chosen = self._queue_of(semantic), found.chosen
+        if queue is None or chosen is None or not chosen.doubtful:
+            return found.best
+        pairs = [(found.near[place].question, question) for place in chosen.doubtful]
+        checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
+        if checked.refused:
+            verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
+            return Candidate(found.best.near, verdict, checked)
+        best = settled(chosen, checked.scores)
+        return Candidate(found.near[best.place], best.verdict, checked)
+
+    def _decide(self, semantic: SemanticCache) -> Decide:
+        return decide_by(semantic, self._verifier_of(semantic), screening=self._queue_of(semantic) is not None)
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
-        return self._verifier if semantic.verify == "default" else None
+        return None if semantic.verify == "none" else self._verifier
+
+    def _queue_of(self, semantic: SemanticCache) -> CrossEncoderQueue | None:
+        return self._cross_encoder if semantic.verify == "default" else None
+
+    def _strict(self, semantic: SemanticCache) -> float:
+        """Return the threshold that applies without labels."""
+        queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
+        strict = None if queue is None else queue.strict
+        return default_threshold(semantic, verifier, screening=queue is not None, strict=strict)
 
     def learned(self, name: str, semantic: SemanticCache) -> AuditedSurface | None:
         """Return the audit state of the surface of this name; None where thresholds are fixed."""
         if self._audits is None:
             return None
-        return self._audits.surface(name, semantic, default_threshold(semantic, self._verifier_of(semantic)))
+        return self._audits.surface(name, semantic, self._strict(semantic))
 
-    def refused(
-        self, plan: CachePlan, semantic: SemanticCache, near: Neighbour | None, verdict: Verdict, *, certain: bool
-    ) -> str:
+    def refused(self, plan: CachePlan, semantic: SemanticCache, best: Candidate, *, certain: bool) -> str:
         """Return why this candidate is not served, or ''. A `certain` request is not sampled for comparison."""
         surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
+        near, verdict = best.near, best.verdict
         if surface is None:
-            threshold = default_threshold(semantic, self._verifier_of(semantic))
+            threshold = self._strict(semantic)
         else:
             surface.count(owner)
             threshold = surface.control.threshold_for(owner)
@@ -87,13 +148,22 @@ class SemanticMatcher:
         return "" if compared is None else "audit"
 
 
-def missed(reason: str, near: Neighbour | None, verdict: Verdict) -> Lookup:
+def missed(reason: str, best: Candidate) -> Lookup:
     """Return a miss for that reason, with the nearest neighbour if there is one."""
-    miss = Lookup("miss", reason=reason)
-    return miss if near is None else beside(near, verdict, miss)
+    return beside(best, Lookup("miss", reason=reason))
 
 
-def beside(near: Neighbour, verdict: Verdict, lookup: Lookup) -> Lookup:
-    """Add the neighbour under consideration to the result of a lookup; its score only if there was no veto."""
-    score = None if verdict.refused else verdict.score
-    return Lookup(lookup.outcome, lookup.hit, lookup.reason, id_of(near.key), near.question, near.similarity, score)
+def beside(best: Candidate, lookup: Lookup) -> Lookup:
+    """Add the candidate to the result of a lookup; its score only if there was no veto."""
+    near, verdict, checked = best
+    if near is None:
+        return lookup
+    return lookup._replace(
+        neighbour=id_of(near.key),
+        question=near.question,
+        similarity=near.similarity,
+        score=None if verdict.refused else verdict.score,
+        stage=verdict.stage,
+        waited_s=checked.waited_s,
+        batch=checked.batch,
+    )

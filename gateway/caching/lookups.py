@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EarlyAttempt(Protocol):
-    """An attempt that began before the semantic lookup (`escalate.speculate.during_lookup`)."""
+    """An attempt that began before it was known whether there is a hit (`escalate.speculate`)."""
 
     async def aclose(self) -> None:
         """Cancel the attempt, and charge its cost."""
@@ -72,6 +74,22 @@ class ExactLookup:
         return end_lookup(hop, await (look() if coalesced is None else coalesced.look_up(look)))
 
 
+@dataclass(frozen=True, slots=True)
+class SemanticSearch:
+    """What a search found, and the hop of the lookup under way; without a lookup both are None."""
+
+    hop: Hop | None = None
+    found: Candidates | Lookup | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the cross-encoder has to be asked before it is known whether there is a hit."""
+        return isinstance(self.found, Candidates) and self.found.doubtful
+
+
+_NO_SEARCH = SemanticSearch()
+
+
 class SemanticLookup:
     """Step 7: find the stored answer to another question that means the same."""
 
@@ -80,32 +98,55 @@ class SemanticLookup:
         self._cache = cache
         self._show_prompts = show_prompts
 
-    async def find(
+    async def search(
         self, request: RequestContext, plan: CachePlan, vector: Vector | None, early: EarlyAttempt | None
-    ) -> Hit | None:
-        """Return the stored answer; None without a lookup where there is no vector or the plan forbids semantic hits.
+    ) -> SemanticSearch:
+        """Return the stored questions that may mean the same, for `find`. Calls no model.
 
-        A hit ends the `early` attempt, and so does any exception here, a cancellation included.
+        There is no lookup where there is no vector or the plan forbids semantic hits. Any exception here, a
+        cancellation included, ends the `early` attempt.
         """
         if vector is None or plan.why_not_semantic():
-            return None
+            return _NO_SEARCH
         hop = request.trace.begin(names.CACHE_SEMANTIC)
         try:
+            return SemanticSearch(hop, await self._cache.search(plan, vector))
+        except BaseException:
+            if early is not None:
+                await early.aclose()
+            raise
+
+    async def find(
+        self, request: RequestContext, plan: CachePlan, search: SemanticSearch, early: EarlyAttempt | None
+    ) -> Hit | None:
+        """Return the stored answer of what `search` found; None if there is none, or it may not be served.
+
+        A hit ends the `early` attempt, and so does any exception here.
+        """
+        if search.hop is None or search.found is None:
+            return None
+        try:
             needed = request.options.cache.only_if_cached
-            tiers = request.allowed_tiers()
-            lookup = await self._cache.semantic(plan, vector, tiers, needed=needed, left_s=request.budget_s())
-            self._describe(hop, request, plan, lookup)
+            lookup = await self._cache.match(
+                plan, search.found, request.allowed_tiers(), needed=needed, left_s=request.budget_s()
+            )
+            self._describe(search.hop, request, plan, lookup)
         except BaseException:
             if early is not None:
                 await early.aclose()
             raise
         if early is not None and lookup.hit is not None:
             await early.aclose()
-        return end_lookup(hop, lookup)
+        return end_lookup(search.hop, lookup)
 
     def _describe(self, hop: Hop, request: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
             hop.attributes[names.CACHE_SCORE] = lookup.score
+        if lookup.stage:
+            hop.attributes[names.STAGE] = lookup.stage
+        if lookup.waited_s:
+            hop.attributes[names.CHECK_MS] = round(lookup.waited_s * 1000, 3)
+            hop.attributes[names.CHECK_PAIRS] = lookup.batch
         if lookup.similarity is not None:
             hop.attributes[names.SIMILARITY] = round(lookup.similarity, 4)
         if lookup.neighbour is not None:

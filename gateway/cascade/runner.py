@@ -17,6 +17,7 @@ from gateway.backends.base import BackendError, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, JsonAnswer, Standing, try_attempt
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
+from gateway.errors import ApiError
 from policies.value_type import value_type
 from routing.cascade import Attempt, Cascade, Fail, Racing, Serve, Wait
 from routing.decide import NoTierError
@@ -24,7 +25,6 @@ from routing.decide import NoTierError
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
     from gateway.cascade.router import Routed, Router
-    from gateway.errors import ApiError
     from gateway.request.context import RequestContext
     from gateway.tiers import Endpoint, Tier
     from routing.confidence.agreement import Cosine
@@ -64,13 +64,35 @@ class CascadeRunner:
     ) -> CascadeRun | None:
         """Return the cascade with its first attempt running, if the policy wants that beside the semantic lookup.
 
-        The first attempt starts only if its tier has a free slot.
+        The first attempt starts only if its tier costs nothing.
         """
         wanted = request.policy.escalate.speculate.during_lookup and not request.options.cache.only_if_cached
         if not wanted or vector is None or plan.why_not_semantic():
             return None
+        return self._begun(request, vector, router, paid=False)
+
+    def speculate_during_check(
+        self, request: RequestContext, vector: Vector | None, router: Router
+    ) -> CascadeRun | None:
+        """Return the cascade with its first attempt running, if the policy wants that while the cross-encoder reads.
+
+        Unless the policy says `always`, the first attempt starts only if its tier costs nothing. None, too, where no
+        tier can answer: a hit still may.
+        """
+        when, ladder = request.policy.escalate.speculate.during_check, request.policy.ladder
+        if when == "never" or request.options.cache.only_if_cached:
+            return None
+        if when == "free" and not any(self.tiers[name].free for name in ladder):
+            return None
+        try:
+            return self._begun(request, vector, router, paid=when == "always")
+        except ApiError:
+            return None
+
+    def _begun(self, request: RequestContext, vector: Vector | None, router: Router, *, paid: bool) -> CascadeRun:
+        """Return the cascade of a request; its first attempt runs if its tier costs nothing, or may be `paid`."""
         run = self.prepare(request, router.decide(request, vector))
-        if self.tiers[run.first_tier].free:
+        if paid or self.tiers[run.first_tier].free:
             run.begin()
         return run
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import orjson
 
+from cache.semantic.cross_encoder import SHEET
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import Environ
 from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment, TierConfig
 from policies.errors import InvalidContent
-from policies.loader import SHIPPED, PolicySource
+from policies.loader import SHIPPED, CrossEncoderKind, PolicySource
 from policies.model import DeployedTier
 from policies.yaml_source import read_yaml
 
@@ -67,7 +68,7 @@ class Launch:
             deployment.default_surface,
             deployment.teamless,
             deployment.backend_names,
-            deployment.cross_encoder is not None,
+            _kind_of(deployment.cross_encoder_folder),
         )
 
     def to_text(self) -> str:
@@ -80,6 +81,12 @@ class Launch:
         fields: dict[str, Any] = orjson.loads(text)
         paths = {name: Path(fields[name]) for name in ("config", "policies") if fields[name] is not None}
         return cls(**{**fields, **paths})
+
+
+def _kind_of(cross_encoder: Path | None) -> CrossEncoderKind:
+    if cross_encoder is None:
+        return "none"
+    return "measured" if (cross_encoder / SHEET).is_file() else "unmeasured"
 
 
 def _deployed(tier: TierConfig) -> DeployedTier:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
 from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
 from gateway.config.schema import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig, key_digest
@@ -27,7 +28,7 @@ LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
-_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings"})
+_RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings", "cross_encoder_folder"})
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 
 
@@ -92,7 +93,7 @@ class _Resolver:
             "tenants": tenants,
             "store": self._store(deployment.store),
             "classifier": self._existing(("classifier",), deployment.classifier),
-            "cross_encoder": self._existing(("cross_encoder",), deployment.cross_encoder),
+            "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "admin": self._admin(deployment.admin, tenants),
             "local_model": local.model_copy(update={"gguf": self._existing(("local_model", "gguf"), local.gguf)}),
             "warnings": tuple(self._warnings),
@@ -149,6 +150,14 @@ class _Resolver:
         if wanted != "default" and head.model != backend.model:
             self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
         return head
+
+    def _cross_encoder(self, wanted: str) -> Path | None:
+        if wanted == "none":
+            return None
+        if wanted != "default":
+            return self._existing(("cross_encoder",), Path(wanted))
+        shipped = shipped_cross_encoder()
+        return shipped if shipped.is_dir() else None
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path

@@ -405,8 +405,11 @@ class Deployment(Section):
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
     """Folder of a classifier artefact; None for the one shipped for the chosen embedding."""
-    cross_encoder: OptionalPath = None
-    """Folder of a cross-encoder as sentence-transformers exports it, for policies whose semantic cache uses one."""
+    cross_encoder: Annotated[str, Field(min_length=1)] = "default"
+    """Cross-encoder of the semantic cache: `default` for the one shipped, `none`, or the path of a folder as
+    sentence-transformers exports it."""
+    cross_encoder_folder: Path | None = None
+    """The folder that `cross_encoder` names, None for none; set by the loader."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
     log: LogConfig = LogConfig()

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -46,6 +46,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _DURATION: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 _TTFT: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.9, 1.5, 2.5, 5, 10, 30)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
+_CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
 _TPOT: Final = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 _OVERHEAD: Final = (0.0001, 0.0002, 0.0003, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1)
 
@@ -106,6 +107,8 @@ class Metrics:
         self.attempts = counter("attempts", "Backend calls.", "tier", "backend", "outcome")
         self.lookups = counter("cache_lookups", "Cache lookups.", "hop", "outcome", "reason")
         self.coalesced = counter("coalesced", "Requests that shared the answer of an identical one.", "outcome")
+        self.stages = counter("cache_decisions", "What decided on the best neighbour.", "stage", "outcome")
+        self.checks = histogram("cache_check", "Wait for the cross-encoder's scores.", _CHECK)
         self.writes = counter("cache_writes", "Cache writes.", "outcome", "reason")
         self.tokens = counter("tokens", "Tokens, by direction.", "surface", "tier", "direction")
         self.cost = counter("cost_usd", "Cost of backend calls in US dollars, wasted or not.", "surface", "tier")
@@ -166,13 +169,8 @@ class Metrics:
             for objective, met in ledger.slo.items():
                 self._count(self.slo, (series.surface, objective, "yes" if met else "no"))
         for hop in trace.hops:
-            labels = _COUNTED.get(hop.name)
-            if labels is not None:
-                hop_key = (hop.name, *map(hop.attributes.get, labels))
-                counter = self._hops.get(hop_key) or self._resolve(hop_key)
-                tally[counter] = tally.get(counter, 0) + 1
-                if hop.attributes.get(names.HEDGE):
-                    self._count(self.hedges, (series.surface, _raced(hop, ledger)))
+            if hop.name in _COUNTED:
+                self._count_hop(hop, series.surface, ledger)
         if ledger.error == _OVERLOADED:
             self._count(self.shed, (series.surface, _why_shed(trace, ledger)))
 
@@ -276,6 +274,22 @@ class Metrics:
         self._observe(queue, call.queue_ms / 1000)
         if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
             self._count(self.wasted_tokens, (surface, tier), tokens)
+
+    def _count_hop(self, hop: Hop, surface: str, ledger: Ledger) -> None:
+        key = (hop.name, *map(hop.attributes.get, _COUNTED[hop.name]))
+        counter = self._hops.get(key) or self._resolve(key)
+        self._tally[counter] = self._tally.get(counter, 0) + 1
+        if hop.attributes.get(names.HEDGE):
+            self._count(self.hedges, (surface, _raced(hop, ledger)))
+        elif hop.name == names.CACHE_SEMANTIC:
+            self._decided(hop.attributes)
+
+    def _decided(self, lookup: Mapping[str, Any]) -> None:
+        """Count what decided on a semantic lookup's best neighbour, and how long the cross-encoder took for it."""
+        if (stage := lookup.get(names.STAGE)) is not None:
+            self._count(self.stages, (stage, lookup.get(names.CACHE_OUTCOME)))
+        if (check_ms := lookup.get(names.CHECK_MS)) is not None:
+            self._observe(self.checks, check_ms / 1000)
 
     def _spend(self, series: _Series, ledger: Ledger) -> None:
         tally = self._tally

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -14,18 +15,28 @@ from rich.table import Table
 
 from cache.planning.plan import Planner
 from cache.risk.control import RiskControl, calibrated
-from cache.semantic.cross_encoder import CrossEncoder, consulting
-from cache.semantic.decision import Decide, decide_by, default_threshold
+from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
+from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from offline.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from offline.embedding import Remembered
 from offline.evaluation.neighbours import near_neighbours
-from offline.evaluation.served import Asked, Flags, Floats, ServedPairs, best_within, score_pairs, served_of
+from offline.evaluation.served import (
+    Asked,
+    Flags,
+    Floats,
+    ServedPairs,
+    Stages,
+    best_within,
+    score_pairs,
+    served_of,
+    share,
+)
 from offline.evaluation.stream import Rates, Stream, StreamGate, Truth, halves, rates
 from offline.progress import OnProgress
 from offline.report import Report, table
-from policies.caching import CrossEncoderRules, SemanticCache
+from policies.caching import SemanticCache
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.embedding.embedder import EmbedderKind, load_embedder
@@ -34,7 +45,6 @@ from routing.features import features_of
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01
 _TENANT = "evaluation"
-_CROSS_ENCODER_AS_THE_SCORE = CrossEncoderRules(min_score=0.5, decides="score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,8 @@ class CacheOptions:
     """Either `pairs`, each tested by itself, or `stream`, whose questions are asked one after another.
 
     `limit` is the number of random pairs to use, 0 for all. `threshold` is fixed, or `max_error` sets it; without both
-    it is the verifier's. `artefact` is the verifier's folder, None for the shipped one.
+    it is the shipped one. `artefact` is the verifier's folder, None for the shipped one; `cross_encoder` is `default`
+    for the shipped one, `none`, or a folder.
     """
 
     pairs: Path | None
@@ -50,7 +61,7 @@ class CacheOptions:
     threshold: float | None
     max_error: float | None
     artefact: Path | None
-    cross_encoder: Path | None
+    cross_encoder: str
     policy: Path
     embedding: EmbedderKind
     group: str | None
@@ -61,11 +72,11 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Cache:
-    """The cache under test: its policy and rules, its decision on one candidate, and its default threshold."""
+    """The cache under test: its policy and rules, its stages, and its default threshold."""
 
     policy: Policy
     semantic: SemanticCache
-    decide: Decide
+    stages: Stages
     threshold: float
 
 
@@ -119,18 +130,29 @@ def _cache(options: CacheOptions) -> _Cache:
         verifier = Verifier.load(options.artefact or shipped_verifier(options.embedding), analysed)
     elif options.artefact is not None:
         raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
-    decide = decide_by(semantic, verifier)
-    if options.cross_encoder is not None:
-        if options.stream is not None:
-            # Every neighbour would have to be scored, not only the best as in the gateway: that takes hours.
-            raise DataError("--cross-encoder works with --pairs only")
-        rule = semantic.cross_encoder or _CROSS_ENCODER_AS_THE_SCORE
-        decide = consulting(decide, rule, CrossEncoder.load(options.cross_encoder))
-        semantic = semantic.model_copy(update={"cross_encoder": rule})
-    elif semantic.cross_encoder is not None:
-        raise DataError(f"{options.policy} uses a cross-encoder; name its folder with --cross-encoder")
-    threshold = default_threshold(semantic, verifier) if options.threshold is None else options.threshold
-    return _Cache(policy, semantic, decide, threshold)
+    model = _cross_encoder(options, semantic)
+    decide = decide_by(semantic, verifier, screening=model is not None)
+    threshold = options.threshold
+    if threshold is None:
+        strict = None if model is None else model.strict
+        if model is not None and strict is None and semantic.cross_encoder.min_score is None:
+            raise DataError(f"{options.cross_encoder}: no sheet.json states its threshold; name one with --threshold")
+        threshold = default_threshold(semantic, verifier, screening=model is not None, strict=strict)
+    return _Cache(policy, semantic, Stages(decide, model, semantic.cross_encoder.candidates), threshold)
+
+
+def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:
+    """Return the model under test; None where the policy asks none, or none is wanted."""
+    if semantic.verify != "default":
+        if options.cross_encoder not in ("default", "none"):
+            raise DataError(f"--cross-encoder: {options.policy} has `verify: {semantic.verify}`, so none is used")
+        return None
+    if options.cross_encoder == "none":
+        return None
+    folder = shipped_cross_encoder() if options.cross_encoder == "default" else Path(options.cross_encoder)
+    if options.cross_encoder == "default" and not folder.is_dir():
+        return None
+    return CrossEncoder.load(folder, threads=os.cpu_count() or 1)
 
 
 class _Requests:
@@ -170,9 +192,7 @@ def _pairs(
     """Measure each pair by itself."""
     same = np.array([pair.same_answer for pair in pairs])
     cosines = _cosines(asked, embedder)
-    on_progress("deciding", 0, len(pairs))
-    scores = score_pairs(asked, cosines, cache.decide)
-    on_progress("deciding", len(pairs), len(pairs))
+    scores, decided = score_pairs(asked, cosines, cache.stages, on_progress)
     thresholds = _thresholds(options, cache, scores, same)
     out = scores >= thresholds
     names = np.array([_group_of(pair) for pair in pairs])
@@ -193,11 +213,25 @@ def _pairs(
         for name, one in groups.items():
             by_group.add_row(name, *_cells(one))
         lines += [by_group, ""]
+    stages = {
+        name: (
+            share(sum(one == name for one, yes in zip(decided, same, strict=True) if yes), int(same.sum())),
+            share(sum(one == name for one, yes in zip(decided, same, strict=True) if not yes), int((~same).sum())),
+        )
+        for name in sorted(set(decided))
+    }
+    by_stage = table("decided by", "of the same", "of the different")
+    for name, (of_same, of_different) in stages.items():
+        by_stage.add_row(name.replace("_", " "), str(of_same), str(of_different))
+    lines += [by_stage, ""]
     values = {
         "all": _values(every),
         "groups": {name: _values(one) for name, one in groups.items()},
         "baselines": {name: _values(one) for name, one in baselines.items()},
         "best_at_1pct": best.as_json(),
+        "stages": {
+            name: {"same": one.as_json(), "different": other.as_json()} for name, (one, other) in stages.items()
+        },
     }
     return Report(values, lines, facts)
 
@@ -257,7 +291,7 @@ def _stream(
     )
     control = None if options.max_error is None else RiskControl(options.max_error, cache.threshold)
     gate = StreamGate(cache.threshold, control, options.seed)
-    ours = stream.served_by(cache.decide, gate, on_progress)
+    ours = stream.served_by(cache.stages, gate, on_progress)
     baselines = {f"cosine_{at:.2f}": rates(stream.served_by_cosine(at - 1e-6)) for at in BASELINES}
     facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _threshold_in_words(cache, control)]
     facts.append(f"of {ours.wrong.sum():,} wrong hits {ours.unlabelled.sum():,} are on pairs that have no label")

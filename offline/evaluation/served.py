@@ -15,15 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.planning.plan import CachePlan
-from cache.semantic.decision import Decide
+from cache.semantic.cross_encoder import Pair, TextPairScorer
+from cache.semantic.decision import Decide, Verdict, shortlist
 from offline.measures.intervals import wilson
+from offline.progress import OnProgress
 
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 NEVER = -math.inf
 SAME_REQUEST = math.inf
+INELIGIBLE = "ineligible"
 _DIGITS = 6
+_BATCH = 32
+_SHOWN_EVERY = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +117,63 @@ class Asked:
         return cls(text, keys.question or "", keys.key, "" if plan.why_not_semantic() else keys.partition)
 
 
-def score_pairs(pairs: Sequence[tuple[Asked, Asked]], cosines: Floats, decide: Decide) -> Floats:
-    """Return the score of each pair, shape (n,), to which a threshold applies.
+class Stages:
+    """The stages of `cache.semantic.decision` as a lookup runs them.
+
+    `decide` is the decision without a model. A cross-encoder then scores at most `candidates` of a request, 0 without
+    one.
+    """
+
+    def __init__(self, decide: Decide, scorer: TextPairScorer | None = None, candidates: int = 0) -> None:
+        """Take the decision, and the cross-encoder if there is one; it scores each pair once."""
+        self.decide = decide
+        self.candidates = candidates if scorer is not None else 0
+        self._scorer = scorer
+        self._scored: dict[Pair, float] = {}
+
+    def scores(self, pairs: Sequence[Pair], on_progress: OnProgress | None = None) -> list[float]:
+        """Return the cross-encoder's scores."""
+        missing = [pair for pair in dict.fromkeys(pairs) if pair not in self._scored]
+        missing.sort(key=lambda pair: len(pair[0]) + len(pair[1]))  # padding costs as much as words do
+        for start in range(0, len(missing) if self._scorer is not None else 0, _BATCH):
+            batch = missing[start : start + _BATCH]
+            if self._scorer is not None:
+                self._scored.update(zip(batch, self._scorer.scores(batch), strict=True))
+            if on_progress is not None:
+                on_progress("scoring", start + len(batch), len(missing))
+        return [self._scored[pair] for pair in pairs]
+
+
+def score_pairs(
+    pairs: Sequence[tuple[Asked, Asked]], cosines: Floats, stages: Stages, on_progress: OnProgress
+) -> tuple[Floats, list[str]]:
+    """Return the score of each pair, shape (n,), to which a threshold applies, and what decided on it.
 
     NEVER where no threshold would serve it: another history or system prompt, a question that no neighbour's answer may
     be served for, or a veto. SAME_REQUEST where the exact cache answers.
     """
     scores = np.full(len(pairs), NEVER)
+    decided = [INELIGIBLE] * len(pairs)
+    doubtful: list[int] = []
     for row, (stored, asked) in enumerate(pairs):
+        if row % _SHOWN_EVERY == 0:
+            on_progress("deciding", row, len(pairs))
         if stored.key and stored.key == asked.key:
-            scores[row] = SAME_REQUEST
+            scores[row], decided[row] = SAME_REQUEST, "exact"
         elif stored.partition and stored.partition == asked.partition:
-            verdict = decide(stored.question, asked.question, float(cosines[row]))
-            if not verdict.refused:
+            chosen = shortlist(
+                stages.decide, asked.question, [(stored.question, float(cosines[row]))], stages.candidates
+            )
+            verdict = chosen.verdict if chosen is not None else Verdict(NEVER, "similarity")
+            decided[row] = verdict.stage or "cosine"
+            if verdict.refused:
+                decided[row] += ": veto" if verdict.refused.startswith("guard: ") else ": refused"
+            elif chosen is not None and chosen.doubtful:
+                doubtful.append(row)
+            else:
                 scores[row] = verdict.score
-    return scores
+    on_progress("deciding", len(pairs), len(pairs))
+    made = stages.scores([(pairs[row][0].question, pairs[row][1].question) for row in doubtful], on_progress)
+    for row, score in zip(doubtful, made, strict=True):
+        scores[row], decided[row] = score, "cross_encoder"
+    return scores, decided

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cache.risk.control import Batch, Label, RiskControl
-from cache.semantic.decision import Decide, choose
+from cache.semantic.decision import settled, shortlist
 from offline.evaluation.neighbours import Neighbours
-from offline.evaluation.served import Asked, Figure, Flags, share
+from offline.evaluation.served import Asked, Figure, Flags, Stages, share
 from offline.progress import OnProgress
 
 NEIGHBOURS = 5
@@ -144,7 +144,7 @@ class Stream:
     neighbours: Neighbours
     truth: Truth
 
-    def served_by(self, decide: Decide, gate: StreamGate, on_progress: OnProgress) -> StreamOutcome:
+    def served_by(self, stages: Stages, gate: StreamGate, on_progress: OnProgress) -> StreamOutcome:
         """Simulate our cache, deciding like a lookup, at the threshold that `gate` has at the time."""
         outcome, kept, answers = StreamOutcome.none(len(self.requests)), _Kept(), dict[str, int]()
         for row, asked in enumerate(self.requests):
@@ -154,7 +154,7 @@ class Stream:
             if stored is not None:
                 outcome.repeats[row] = True
             else:
-                stored = self._found(kept, row, decide, gate) if asked.partition else None
+                stored = self._found(kept, row, stages, gate) if asked.partition else None
                 answers[asked.key] = row if stored is None else stored
                 if stored is None and asked.partition:
                     kept.add(asked.partition, self.texts[row], row)
@@ -164,20 +164,23 @@ class Stream:
         on_progress("serving", len(self.requests), len(self.requests))
         return outcome
 
-    def _found(self, kept: _Kept, row: int, decide: Decide, gate: StreamGate) -> int | None:
+    def _found(self, kept: _Kept, row: int, stages: Stages, gate: StreamGate) -> int | None:
         """Return the request whose answer is served for this one; None if there is none."""
-        best, score = self._best(kept, row, decide)
+        best, score = self._best(kept, row, stages)
         serves = gate.serves(score, best is not None and not self._same(best, row))
         return best if serves else None
 
-    def _best(self, kept: _Kept, row: int, decide: Decide) -> tuple[int | None, float | None]:
+    def _best(self, kept: _Kept, row: int, stages: Stages) -> tuple[int | None, float | None]:
         """Return the best candidate without a veto, and its score."""
         asked = self.requests[row]
         near = self._near(kept, asked.partition, self.texts[row], NEIGHBOURS)
-        chosen = choose(decide, asked.question, [(self.requests[other].question, cosine) for other, cosine in near])
-        if chosen is None or chosen[1].refused:
+        texts = [(self.requests[other].question, cosine) for other, cosine in near]
+        chosen = shortlist(stages.decide, asked.question, texts, stages.candidates)
+        if chosen is not None and chosen.doubtful:
+            chosen = settled(chosen, stages.scores([(texts[place][0], asked.question) for place in chosen.doubtful]))
+        if chosen is None or chosen.verdict.refused:
             return None, None
-        return near[chosen[0]][0], chosen[1].score
+        return near[chosen.place][0], chosen.verdict.score
 
     def _same(self, one: int, other: int) -> bool:
         return self.wants[one] == self.wants[other] or self.truth.same(self.wants[one], self.wants[other])

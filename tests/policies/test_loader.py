@@ -281,14 +281,20 @@ def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:
 
 
 def test_a_cross_encoder_is_asked_only_where_the_deployment_has_one(write: Write) -> None:
-    """A policy that wants its opinion does not load without."""
+    """A policy with rules for it does not load without, nor one without a threshold for a model that states none."""
     file = write("chat", CHAT.replace("cache: {", "cache: {semantic: {ttl: 6h, cross_encoder: {min_score: 0.9}}, "))
-    source = PolicySource(file.parent, TIERS, cross_encoder=True)
+    source = PolicySource(file.parent, TIERS, cross_encoder="unmeasured")
     semantic = source.load().default.cache.semantic
     assert semantic is not None
-    assert semantic.cross_encoder is not None
-    with pytest.raises(InvalidContent, match="give its folder as cross_encoder in the config") as caught:
+    assert semantic.cross_encoder.min_score == 0.9
+    with pytest.raises(InvalidContent, match="the config says cross_encoder: none") as caught:
         PolicySource(file.parent, TIERS).load()
+    assert caught.value.problems[0].key == "cache.semantic.cross_encoder"
+    file = write("chat", CHAT.replace("cache: {", "cache: {semantic: {ttl: 6h}, "))
+    PolicySource(file.parent, TIERS).load()
+    PolicySource(file.parent, TIERS, cross_encoder="measured").load()
+    with pytest.raises(InvalidContent, match=r"has no sheet\.json that states its threshold") as caught:
+        PolicySource(file.parent, TIERS, cross_encoder="unmeasured").load()
     assert caught.value.problems[0].key == "cache.semantic.cross_encoder"
 
 

@@ -9,6 +9,7 @@ words score near 1, texts with no word in common near 0, and texts that share ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,17 @@ _STEEP, _EVEN = 40.0, 0.75
 
 
 def write_cross_encoder(
-    folder: Path, labels: list[str] | None = None, *, nested: bool = True, longest: int = 64, **config: Any
+    folder: Path,
+    labels: list[str] | None = None,
+    *,
+    nested: bool = True,
+    longest: int = 64,
+    strict: float | None = None,
+    **config: Any,
 ) -> Path:
     """Writes the folder as sentence-transformers would, and returns it. `labels`: one logit for each; None: one.
 
-    Of several labels the last has the logit, the others 0.
+    Of several labels the last has the logit, the others 0. `strict`: the threshold on the data sheet; None: no sheet.
     """
     graph = folder / "onnx" / "model.onnx" if nested else folder / "model.onnx"
     graph.parent.mkdir(parents=True)
@@ -35,6 +42,9 @@ def write_cross_encoder(
     _tokenizer().save(str(folder / "tokenizer.json"))
     named = {"id2label": {str(i): name for i, name in enumerate(labels)}} if labels else {}
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": longest, **named, **config}))
+    if strict is not None:
+        sheet = {"strict": strict, "sha256": hashlib.sha256(graph.read_bytes()).hexdigest()}
+        (folder / "sheet.json").write_text(json.dumps(sheet))
     return folder
 
 
@@ -53,15 +63,16 @@ def _model(labels: int) -> Any:
     size = len(_SPECIAL) + len(WORDS)
     axes = np.eye(size, dtype=np.float32)
     axes[[0, 2, 3]] = 0.0
-    constants = {
+    constants: dict[str, Any] = {
         "axes": axes,
         "one": np.float32(1),
         "steep": np.float32(_STEEP),
         "even": np.float32(_EVEN),
         "tiny": np.float32(1e-6),
         "last": np.array([1], np.int64),
-        "zeros": np.zeros((1, labels - 1), np.float32),
     }
+    if labels > 1:
+        constants["zeros"] = np.zeros((1, labels - 1), np.float32)
     node = helper.make_node
     nodes = [
         node("Gather", ["axes", "input_ids"], ["words"]),
@@ -82,7 +93,11 @@ def _model(labels: int) -> Any:
         node("ReduceSum", ["products", "width"], ["cosine"], keepdims=0),
         node("Sub", ["cosine", "even"], ["above"]),
         node("Mul", ["above", "steep"], ["logit"]),
-        node("Concat", ["zeros", "logit"], ["logits"], axis=1),
+        *(
+            [node("MatMul", ["logit", "zeros"], ["others"]), node("Concat", ["others", "logit"], ["logits"], axis=1)]
+            if labels > 1
+            else [node("Identity", ["logit"], ["logits"])]
+        ),
     ]
     constants["width"] = np.array([2], np.int64)
     inputs = ["input_ids", "attention_mask", "token_type_ids"]

@@ -88,7 +88,10 @@ class Gateway:
 
 
 def config(local: str, hosted: str | None, store_url: str | None = None, **more: Any) -> dict[str, Any]:
-    """A deployment of two tiers, at these base URLs; `more` are further top-level keys. No `hosted`: no key for it."""
+    """A deployment of two tiers, at these base URLs; `more` are further top-level keys. No `hosted`: no key for it.
+
+    It has no cross-encoder unless `more` names one: what most tests are about needs none, and it takes time to open.
+    """
     local_backend = {"base_url": local, "model": "small", "capabilities": ["tools", "json"]}
     hosted_backend = {
         "base_url": hosted or "http://127.0.0.1:9/v1",
@@ -98,7 +101,7 @@ def config(local: str, hosted: str | None, store_url: str | None = None, **more:
         "capabilities": ["tools", "json", "vision"],
     }
     tiers = [{"name": "local", "backends": [local_backend]}, {"name": "hosted", "backends": [hosted_backend]}]
-    return {"tiers": tiers} | ({"store": {"url": store_url}} if store_url else {}) | more
+    return {"tiers": tiers, "cross_encoder": "none"} | ({"store": {"url": store_url}} if store_url else {}) | more
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -90,9 +90,9 @@ def _check(args: argparse.Namespace) -> _Findings:
         written = read_yaml(args.config or default_config())
         warnings.append(written.problem(("limits", "connections"), doubt))
     cross_encoder = ""
-    if deployment is not None and deployment.cross_encoder is not None:
+    if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
-            cross_encoder = CrossEncoder.load(deployment.cross_encoder).version
+            cross_encoder = CrossEncoder.load(deployment.cross_encoder_folder).version
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
@@ -139,8 +139,7 @@ def _as_text(found: _Findings) -> str:
                 if backend.head is not None
             ]
         if found.cross_encoder:
-            name = str(found.deployment.cross_encoder)
-            lines.append(f"cross-encoder           {name:<28} {found.cross_encoder}")
+            lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder}")
     if found.policies is not None:
         lines += [
             f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}"

@@ -127,7 +127,8 @@ label, or a chain of labels, says that both have the same answer.
   best at 1%    the most that any threshold would serve with at most 1% wrong, chosen on these same pairs
   hit rate, repeats, error   hits, hits on an identical request, and wrong hits, as shares of a stream's requests
 `ours` decides as the gateway does: equal history, system prompt and tools; a question that needs no context; then
-score, guards and verifier. The cosine baselines compare only the last user texts. Intervals are Wilson's, 95%."""
+guards and verifier, and the cross-encoder for what they leave open. `decided by` says how often each stage settled a
+pair. The cosine baselines compare only the last user texts. Intervals are Wilson's, 95%."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -260,7 +261,7 @@ def _add_cache(subparsers: Subparsers) -> None:
     )
     gate = parser.add_mutually_exclusive_group()
     gate.add_argument(
-        "--threshold", type=float, metavar="SCORE", help="lowest score that is served (default: the verifier's)"
+        "--threshold", type=float, metavar="SCORE", help="lowest score that is served (default: the shipped model's)"
     )
     gate.add_argument(
         "--max-error",
@@ -272,10 +273,10 @@ def _add_cache(subparsers: Subparsers) -> None:
     parser.add_argument("--artefact", type=Path, metavar="DIR", help="the verifier's folder (default: the shipped one)")
     parser.add_argument(
         "--cross-encoder",
-        type=Path,
+        default="default",
         metavar="PATH",
-        help="with --pairs: the folder of a cross-encoder, as sentence-transformers exports it; used as the policy "
-        "says, or if it says nothing, in place of the verifier's score",
+        help="the cross-encoder: its folder, as sentence-transformers exports it, 'default' for the shipped one, or "
+        "'none' to measure the verifier alone (default: default)",
     )
     parser.add_argument(
         "--policy",

@@ -1,14 +1,15 @@
-"""The second opinion: which folders can be served, what a pair scores, and what becomes of a candidate."""
+"""The cross-encoder: which folders can be served, what pairs score, and how requests wait for it and for each other."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import math
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,62 +17,68 @@ import pytest
 import pytest_asyncio
 
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
-pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
 
+from cache.entry import Lookup
 from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
-from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError, SecondOpinion, TextPairScorer
-from cache.semantic.decision import Verdict, default_threshold
+from cache.semantic.cross_encoder import (
+    Checked,
+    CrossEncoder,
+    CrossEncoderError,
+    CrossEncoderQueue,
+    Pair,
+    TextPairScorer,
+)
 from cache.store.redis_store import RedisStore
-from policies.caching import CrossEncoderRules as Rule
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder
 
 ITALY, FRANCE, OTHER_WORDS = "what is the capital of italy", "what is the capital of france", "rome now please"
-SURE = Verdict(0.9)
 VECTOR = np.array([1, 0, 0, 0], np.float32)
-PATIENT = "30s"
+PATIENT_S = 30.0
 
 
-def rule(min_score: float = 0.5, decides: str = "veto", within: str = PATIENT) -> Rule:
-    return Rule.model_validate({"min_score": min_score, "decides": decides, "within": within})
+def score(model: CrossEncoder, stored: str, asked: str) -> float:
+    return model.scores([(stored, asked)])[0]
 
 
 class Says:
-    """A cross-encoder that says the same of every pair, or raises it."""
+    """A cross-encoder that says the same of every pair, or raises it, and remembers its calls."""
+
+    strict: float | None = 0.9
 
     def __init__(self, said: float | Exception) -> None:
         self.said = said
-        self.asked = 0
+        self.calls: list[list[Pair]] = []
 
-    def score(self, stored: str, asked: str) -> float:
-        self.asked += 1
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        self.calls.append(list(pairs))
         if isinstance(self.said, Exception):
             raise self.said
-        return self.said
+        return [self.said] * len(pairs)
 
 
-class Stuck:
+class Stuck(Says):
     """A cross-encoder that says nothing until it is let go."""
 
     def __init__(self) -> None:
+        super().__init__(1.0)
         self.let_go = threading.Event()
-        self.asked = 0
 
-    def score(self, stored: str, asked: str) -> float:
-        self.asked += 1
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        made = super().scores(pairs)
         self.let_go.wait(60)
-        return 1.0
+        return made
 
 
 @pytest.mark.parametrize("nested", [True, False])
 def test_one_logit_is_a_probability(tmp_path: Path, nested: bool) -> None:
     """The same words score high, other words low, from either place for the graph."""
     model = CrossEncoder.load(write_cross_encoder(tmp_path / "model", nested=nested))
-    assert model.score(ITALY, ITALY) > 0.99
-    assert 0.9 < model.score(ITALY, FRANCE) < 0.99
-    assert model.score(ITALY, OTHER_WORDS) < 0.01
+    assert score(model, ITALY, ITALY) > 0.99
+    assert 0.9 < score(model, ITALY, FRANCE) < 0.99
+    assert score(model, ITALY, OTHER_WORDS) < 0.01
 
 
 @pytest.mark.parametrize(
@@ -81,8 +88,8 @@ def test_one_logit_is_a_probability(tmp_path: Path, nested: bool) -> None:
 def test_of_several_labels_the_one_that_means_the_same_counts(tmp_path: Path, labels: list[str]) -> None:
     """Found by its name, wherever the probabilities of the others go."""
     model = CrossEncoder.load(write_cross_encoder(tmp_path / "model", labels))
-    assert model.score(ITALY, ITALY) > 0.99
-    assert model.score(ITALY, OTHER_WORDS) < 0.01
+    assert score(model, ITALY, ITALY) > 0.99
+    assert score(model, ITALY, OTHER_WORDS) < 0.01
 
 
 @pytest.mark.parametrize("labels", [["good", "bad"], ["LABEL_0", "LABEL_1", "LABEL_2"], ["same", "duplicate"]])
@@ -96,18 +103,18 @@ def test_labels_that_do_not_say_which_one_it_is_are_an_error(tmp_path: Path, lab
 def test_a_pair_that_is_not_read_whole_is_refused(tmp_path: Path) -> None:
     """Its score is 0, as if they had nothing in common."""
     model = CrossEncoder.load(write_cross_encoder(tmp_path / "model", longest=16))
-    assert model.score(ITALY, ITALY) > 0.99
-    assert model.score(f"{ITALY} now", f"{ITALY} please") == 0.0
+    assert score(model, ITALY, ITALY) > 0.99
+    assert score(model, f"{ITALY} now", f"{ITALY} please") == 0.0
 
 
 def test_positions_that_lie_behind_the_padding_are_no_tokens(tmp_path: Path) -> None:
     """RoBERTa and its kin read two tokens fewer than they have positions; a tokenizer may say less still."""
     roberta = CrossEncoder.load(write_cross_encoder(tmp_path / "one", longest=16, model_type="roberta", pad_token_id=1))
-    assert roberta.score(ITALY, "what is the capital now") > 0.0
-    assert roberta.score(ITALY, ITALY) == 0.0
+    assert score(roberta, ITALY, "what is the capital now") > 0.0
+    assert score(roberta, ITALY, ITALY) == 0.0
     limited = write_cross_encoder(tmp_path / "other")
     (limited / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 14}))
-    assert CrossEncoder.load(limited).score(ITALY, ITALY) == 0.0
+    assert score(CrossEncoder.load(limited), ITALY, ITALY) == 0.0
 
 
 def test_the_version_changes_with_whatever_makes_the_scores(tmp_path: Path) -> None:
@@ -157,12 +164,38 @@ def test_a_broken_folder_is_said_when_it_is_opened(tmp_path: Path, broken: Calla
         CrossEncoder.load(folder)
 
 
-@pytest_asyncio.fixture
-async def opinion_of() -> AsyncIterator[Callable[[TextPairScorer], SecondOpinion]]:
-    made: list[SecondOpinion] = []
+def test_pairs_of_one_call_score_as_they_do_alone(tmp_path: Path) -> None:
+    """Shorter pairs are padded, those that are too long left out, and each keeps its place."""
+    model = CrossEncoder.load(write_cross_encoder(tmp_path / "model", longest=16))
+    pairs = [(ITALY, FRANCE), (f"{ITALY} now", f"{ITALY} please"), ("rome", "rome"), (ITALY, OTHER_WORDS)]
+    alone = [score(model, *pair) for pair in pairs]
+    assert model.scores(pairs) == pytest.approx(alone)
+    assert alone[1] == 0.0 < min(alone[0], alone[2])
+    assert model.scores([]) == []
 
-    def make(scorer: TextPairScorer) -> SecondOpinion:
-        made.append(SecondOpinion(scorer))
+
+def test_a_data_sheet_states_the_threshold_of_its_graph(tmp_path: Path) -> None:
+    """A sheet of another graph is refused, and so is one without a threshold; without a sheet there is none."""
+    folder = write_cross_encoder(tmp_path / "model")
+    assert CrossEncoder.load(folder).strict is None
+    graph = hashlib.sha256((folder / "onnx" / "model.onnx").read_bytes()).hexdigest()
+    sheet = folder / "sheet.json"
+    sheet.write_text(json.dumps({"strict": 0.75, "sha256": graph}))
+    assert CrossEncoder.load(folder).strict == 0.75
+    sheet.write_text(json.dumps({"strict": 75, "sha256": graph}))
+    with pytest.raises(CrossEncoderError, match=r"sheet\.json: strict is 75; it must be a score from 0 to 1"):
+        CrossEncoder.load(folder)
+    sheet.write_text(json.dumps({"strict": 0.75, "sha256": "0" * 64}))
+    with pytest.raises(CrossEncoderError, match=r"sheet\.json: its sha256 is not that of the graph beside it"):
+        CrossEncoder.load(folder)
+
+
+@pytest_asyncio.fixture
+async def queue_of() -> AsyncIterator[Callable[..., CrossEncoderQueue]]:
+    made: list[CrossEncoderQueue] = []
+
+    def make(scorer: TextPairScorer, **limits: int) -> CrossEncoderQueue:
+        made.append(CrossEncoderQueue(scorer, **limits))
         return made[-1]
 
     yield make
@@ -170,68 +203,108 @@ async def opinion_of() -> AsyncIterator[Callable[[TextPairScorer], SecondOpinion
         one.close()
 
 
-Make = Callable[[TextPairScorer], SecondOpinion]
+Make = Callable[..., CrossEncoderQueue]
 
 
-async def test_a_veto_refuses_and_changes_nothing_else(opinion_of: Make) -> None:
-    """What it lets through keeps its score; what it refuses says the cross-encoder's score."""
-    lets, refuses = opinion_of(Says(0.8)), opinion_of(Says(0.7))
-    assert await lets.on(rule(0.75), ITALY, FRANCE, SURE, math.inf) == SURE
-    assert await refuses.on(rule(0.75), ITALY, FRANCE, SURE, math.inf) == Verdict(0.9, "cross_encoder: 0.700")
-
-
-async def test_as_the_score_it_takes_the_others_place(opinion_of: Make) -> None:
-    """The threshold then starts at min_score, and nothing under it is a veto: labels may move the threshold there."""
-    found = await opinion_of(Says(0.3)).on(rule(0.75, "score"), ITALY, FRANCE, SURE, math.inf)
-    assert found == Verdict(0.3)
-    semantic = asking(decides="score", min_score=0.75).cache.semantic
-    assert semantic is not None
-    assert default_threshold(semantic) == 0.75
-
-
-async def test_it_is_asked_only_for_what_might_be_served(opinion_of: Make) -> None:
-    """Not after a veto, nor under even odds, where the candidate is refused, nor for the very same text."""
-    scorer = Says(1.0)
-    opinion = opinion_of(scorer)
-    vetoed = Verdict(0.9, "guard: numbers")
-    assert await opinion.on(rule(), ITALY, FRANCE, vetoed, math.inf) == vetoed
-    assert (await opinion.on(rule(), ITALY, FRANCE, Verdict(0.49), math.inf)).refused == "similarity"
-    assert await opinion.on(rule(), ITALY, ITALY, SURE, math.inf) == SURE
-    assert not scorer.asked
-
-
-async def test_a_late_one_refuses_and_nobody_waits_behind_it(opinion_of: Make) -> None:
-    """Nor does a request wait that has no time left; once the late one has ended, it is asked again."""
-    stuck = Stuck()
-    opinion = opinion_of(stuck)
-    late = Verdict(0.9, "cross_encoder_late")
-    assert await opinion.on(rule(within="200ms"), ITALY, FRANCE, SURE, math.inf) == late
-    assert await opinion.on(rule(), ITALY, FRANCE, SURE, math.inf) == late
-    assert stuck.asked == 1
-    stuck.let_go.set()
+async def under_way(scorer: Says, calls: int = 1) -> None:
+    """Returns when the model has been called so often."""
     deadline = time.monotonic() + 20
-    while (found := await opinion.on(rule(), ITALY, FRANCE, SURE, 30.0)) == late:
+    while len(scorer.calls) < calls:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.001)
-    assert found == SURE
-    assert await opinion.on(rule(), ITALY, FRANCE, SURE, 0.0) == late
 
 
-async def test_one_that_fails_refuses(opinion_of: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged."""
-    found = await opinion_of(Says(ValueError("broken inside"))).on(rule(), ITALY, FRANCE, SURE, math.inf)
-    assert found == Verdict(0.9, "cross_encoder_failed")
+def asks(queue: CrossEncoderQueue, *pairs: Pair, limit_s: float = PATIENT_S) -> asyncio.Task[Checked]:
+    return asyncio.create_task(queue.check(pairs, limit_s))
+
+
+async def test_what_waits_at_the_same_moment_is_scored_in_one_call(queue_of: Make) -> None:
+    """Up to the limit, in the order of arrival, and the same pair once."""
+    stuck = Stuck()
+    queue = queue_of(stuck, most_at_once=3)
+    first = asks(queue, ("a", "b"))
+    await under_way(stuck)
+    rest = [asks(queue, ("c", "d"), ("e", "f")), asks(queue, ("c", "d")), asks(queue, ("g", "h"))]
+    await asyncio.sleep(0)
+    stuck.let_go.set()
+    batches = [(await one).batch for one in (first, *rest)]
+    assert stuck.calls == [[("a", "b")], [("c", "d"), ("e", "f")], [("g", "h")]]
+    assert batches == [1, 2, 2, 1]
+    assert (await rest[0]).scores == (1.0, 1.0)
+
+
+async def test_a_pair_that_comes_again_costs_no_call(queue_of: Make) -> None:
+    """Its score is remembered, also beside a pair that is new."""
+    scorer = Says(0.7)
+    queue = queue_of(scorer)
+    assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.7,)
+    again = await queue.check([("a", "b")], 0.0)
+    assert (again.scores, again.batch, again.waited_s) == ((0.7,), 0, 0.0)
+    assert (await queue.check([("c", "d"), ("a", "b")], PATIENT_S)).scores == (0.7, 0.7)
+    assert scorer.calls == [[("a", "b")], [("c", "d")]]
+
+
+async def test_a_client_that_leaves_gives_up_its_place(queue_of: Make) -> None:
+    """Its pairs are never scored."""
+    stuck = Stuck()
+    queue = queue_of(stuck)
+    first = asks(queue, ("a", "b"))
+    await under_way(stuck)
+    left, stays = asks(queue, ("c", "d")), asks(queue, ("e", "f"))
+    await asyncio.sleep(0)
+    left.cancel()
+    stuck.let_go.set()
+    assert (await first).scores == (await stays).scores == (1.0,)
+    assert left.cancelled()
+    assert stuck.calls == [[("a", "b")], [("e", "f")]]
+
+
+async def test_a_full_queue_refuses_at_once(queue_of: Make) -> None:
+    """Those that wait keep their place."""
+    stuck = Stuck()
+    queue = queue_of(stuck, most_waiting=2)
+    waits = [asks(queue, ("a", "b"))]
+    await under_way(stuck)
+    waits.append(asks(queue, ("c", "d")))
+    await asyncio.sleep(0)
+    assert (await queue.check([("e", "f"), ("g", "h")], PATIENT_S)).refused == "cross_encoder_busy"
+    stuck.let_go.set()
+    assert [(await one).scores for one in waits] == [(1.0,), (1.0,)]
+
+
+async def test_a_late_one_refuses_and_nobody_waits_behind_it(queue_of: Make) -> None:
+    """Nor does a request wait that has no time left; once the late one has ended, it is asked again."""
+    stuck = Stuck()
+    queue = queue_of(stuck)
+    assert (await queue.check([("a", "b")], 0.1)).refused == "cross_encoder_late"
+    assert (await queue.check([("c", "d")], 0.1)).refused == "cross_encoder_late"
+    assert len(stuck.calls) == 1
+    waits = asks(queue, ("c", "d"))
+    stuck.let_go.set()
+    assert (await waits).scores == (1.0,)
+    assert (await queue.check([("e", "f")], 0.0)).refused == "cross_encoder_late"
+
+
+async def test_one_that_fails_refuses(queue_of: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is logged, and the next request is not its victim."""
+    scorer = Says(ValueError("broken inside"))
+    queue = queue_of(scorer)
+    assert (await queue.check([("a", "b")], PATIENT_S)).refused == "cross_encoder_failed"
     assert "broken inside" in caplog.text
+    scorer.said = 0.5
+    assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.5,)
 
 
-def asking(**fields: object) -> Policy:
-    """A policy whose guards and cosine let a pair through, and whose cross-encoder is asked then."""
-    asked = {"min_score": 0.9999, "within": PATIENT, **fields}
-    return policy(semantic={"ttl": "6h", "verify": "none", "audit": "0%", "cross_encoder": asked})
+def asking(verify: str = "default", **fields: object) -> Policy:
+    """A policy whose guards and cosine let a pair through to the cross-encoder."""
+    asked = {"within": "30s", **fields}
+    return policy(semantic={"ttl": "6h", "verify": verify, "audit": "0%", "cross_encoder": asked})
 
 
-async def looked_up(store: RedisStore, scorer: TextPairScorer | None, wanted: Policy, left_s: float = math.inf) -> str:
-    """How the lookup of a question ends that the guards let through: `hit`, or why not."""
+async def looked_up(
+    store: RedisStore, scorer: TextPairScorer | None, wanted: Policy, left_s: float = math.inf
+) -> Lookup:
+    """The lookup of a question that the guards let through to the cross-encoder."""
     name = secrets.token_hex(4)
     cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, audits=Audits(store, name))
     await cache.start()
@@ -239,39 +312,57 @@ async def looked_up(store: RedisStore, scorer: TextPairScorer | None, wanted: Po
         tenant = secrets.token_hex(8)
         await cache.write(cache.plan(body(f"{ITALY}?"), wanted, tenant, Facts()), answer(), VECTOR)
         plan = cache.plan(body(f"please, {ITALY}"), wanted, tenant, Facts())
-        found = await cache.semantic(plan, VECTOR, left_s=left_s)
-        return found.reason or found.outcome
+        return await cache.semantic(plan, VECTOR, left_s=left_s)
     finally:
         await cache.aclose()
 
 
 async def test_a_lookup_asks_a_real_one_before_it_serves(store: RedisStore, tmp_path: Path) -> None:
-    """The pair that the guards let through is served or refused by what the model says of it."""
+    """What the guards leave open is served or refused by the model's score, from the policy's threshold on."""
     model = CrossEncoder.load(write_cross_encoder(tmp_path / "model"))
-    score = model.score(f"{ITALY}?", f"please, {ITALY}")
-    assert 0.5 < score < 0.9999
-    assert await looked_up(store, model, asking(min_score=0.4)) == "hit"
-    assert await looked_up(store, model, asking()) == f"cross_encoder: {score:.3f}"
-    assert await looked_up(store, model, asking(decides="score", min_score=0.4)) == "hit"
-    assert await looked_up(store, model, asking(decides="score")) == "similarity"
+    expected = score(model, f"{ITALY}?", f"please, {ITALY}")
+    assert 0.5 < expected < 0.9999
+    hit = await looked_up(store, model, asking(min_score=0.4))
+    assert (hit.outcome, hit.stage, hit.batch) == ("hit", "cross_encoder", 1)
+    assert hit.score == pytest.approx(expected)
+    assert hit.waited_s > 0
+    refused = await looked_up(store, model, asking(min_score=0.9999))
+    assert (refused.outcome, refused.reason, refused.stage) == ("miss", "similarity", "cross_encoder")
+    assert refused.score == pytest.approx(expected)
+
+
+async def test_the_models_own_threshold_holds_where_the_policy_names_none(store: RedisStore) -> None:
+    """It is on the data sheet."""
+    assert (await looked_up(store, Says(0.9), asking())).outcome == "hit"
+    assert (await looked_up(store, Says(0.89), asking())).reason == "similarity"
+    assert (await looked_up(store, Says(0.89), asking(min_score=0.8))).outcome == "hit"
 
 
 async def test_a_lookup_fails_closed(store: RedisStore) -> None:
-    """Without a model, or without time for it, there is no hit, and the reason is said."""
-    assert await looked_up(store, None, asking()) == "cross_encoder_absent"
-    assert await looked_up(store, Says(1.0), asking(), left_s=0.0) == "cross_encoder_late"
-    assert await looked_up(store, Says(1.0), asking()) == "hit"
+    """Without time for the model, or where it fails, there is no hit, and the reason is said."""
+    late = await looked_up(store, Says(1.0), asking(), left_s=0.0)
+    assert (late.reason, late.stage, late.score) == ("cross_encoder_late", "cross_encoder", None)
+    assert (await looked_up(store, Says(ValueError("broken")), asking())).reason == "cross_encoder_failed"
+
+
+async def test_a_policy_can_do_without(store: RedisStore) -> None:
+    """`fast` and `none` leave the decision to what comes before; so does a deployment that has none."""
+    scorer = Says(0.0)
+    for verify in ("fast", "none"):
+        assert (await looked_up(store, scorer, asking(verify))).stage == "guards"
+    assert (await looked_up(store, None, asking())).outcome == "hit"
+    assert not scorer.calls
 
 
 def test_labels_belong_to_the_score_in_force(store: RedisStore) -> None:
-    """Another model, another role or another veto begin anew; where the threshold starts makes no difference."""
+    """Another model or another first stage begin anew; where the threshold starts makes no difference."""
 
-    def stream(version: str, **fields: object) -> str:
-        semantic = asking(**fields).cache.semantic
+    def stream(version: str, verify: str = "default", **fields: object) -> str:
+        semantic = asking(verify, **fields).cache.semantic
         assert semantic is not None
         return Audits(store, "kind", cross_encoder=version).surface("chat", semantic, 0.9).stream
 
-    kinds = [stream("a"), stream("b"), stream("a", min_score=0.5), stream("a", decides="score")]
-    assert len(set(kinds)) == 4
-    assert stream("a", decides="score", min_score=0.5) == kinds[3]
-    assert stream("a") == kinds[0]
+    kinds = [stream("a"), stream("b"), stream(""), stream("a", ask_from=0.5), stream("a", "fast")]
+    assert len(set(kinds)) == 5
+    assert stream("a", min_score=0.5) == kinds[0]
+    assert stream("a", "fast", ask_from=0.5) == kinds[4]

@@ -1,14 +1,26 @@
-"""The decision on one candidate, and the choice among several."""
+"""The decision on one candidate, the choice among several, and what is left to a cross-encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cache.semantic.decision import Verdict, choose, decide_by, default_threshold
+import pytest
+
+from cache.semantic.decision import (
+    Decide,
+    Shortlist,
+    Verdict,
+    decide_by,
+    default_threshold,
+    same_words,
+    settled,
+    shortlist,
+)
 from policies.caching import SemanticCache
 from tests.cache.samples import policy
 
+REWORDED = "Which city is the capital of Italy?"
 ITALY, SAME, SPAIN = "What is the capital of Italy?", "what's the capital of Italy", "What is the capital of Spain?"
 
 
@@ -42,18 +54,97 @@ def test_without_a_verifier_the_cosine_decides_and_the_guards_refuse() -> None:
 def test_with_a_verifier_its_score_and_its_veto_count() -> None:
     """The cosine is then only the least that the policy asks for."""
     sure = decide_by(semantic(), Always(Verdict(0.99)))
-    assert sure(ITALY, SAME, 0.9) == Verdict(0.99)
-    assert sure(ITALY, SAME, 0.8).refused == "similarity"
-    assert decide_by(semantic(), Always(Verdict(0.99, "roles")))(ITALY, SAME, 0.9).refused == "guard: roles"
+    assert sure(ITALY, REWORDED, 0.9) == Verdict(0.99, "", "verifier")
+    assert sure(ITALY, REWORDED, 0.8).refused == "similarity"
+    vetoed = decide_by(semantic(), Always(Verdict(0.99, "roles")))(ITALY, REWORDED, 0.9)
+    assert vetoed == Verdict(0.99, "guard: roles", "verifier")
     assert default_threshold(semantic(), Always(Verdict(0.99))) == 0.97
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        (ITALY, SAME),
+        (ITALY, "  what is the  capital of Italy"),
+        (ITALY, "Hi! Could you please tell me what is the capital of Italy? Thanks!"),
+        ("Write a haiku on rain.", "please write a haiku on rain"),
+        ("What is C++?", "what is C++ ?"),
+    ],
+)
+def test_texts_of_the_same_words_are_served_by_rule(stored: str, asked: str) -> None:
+    """Case, spaces, punctuation and polite phrases change no answer, so no model is asked."""
+    assert same_words(stored, asked)
+    assert decide_by(semantic(), Always(Verdict(0.0, "roles")))(stored, asked, 0.9) == Verdict(1.0, "", "rule")
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        (ITALY, SPAIN),
+        (ITALY, REWORDED),
+        ("What do US banks charge?", "What do us banks charge?"),
+        ("Compute 5! by hand", "Compute 5 by hand"),
+        ("What is .NET used for?", "What is net used for?"),
+        ("What is 1.5 times two?", "What is 15 times two?"),
+        ("Do you know Java?", "Java?"),
+        ("Is a < b?", "Is a > b?"),
+        ("x" * 2001 + "?", "x" * 2001),
+    ],
+)
+def test_what_may_change_an_answer_is_no_rule(stored: str, asked: str) -> None:
+    """Other words, acronyms, and symbols that mean something go to the verifier."""
+    assert not same_words(stored, asked)
+
+
+def choose(decide: Decide, near: list[tuple[str, float]], most: int = 0) -> Shortlist | None:
+    return shortlist(decide, SAME, near, most)
 
 
 def test_the_best_of_the_candidates_without_a_veto_is_chosen() -> None:
     """A veto on the nearest leaves the next ones their chance; where all have one, the nearest's is told."""
     decide = decide_by(semantic())
-    assert choose(decide, SAME, [(SPAIN, 0.99), (ITALY, 0.95), (ITALY, 0.9)]) == (1, Verdict(0.95))
-    chosen = choose(decide, SAME, [(SPAIN, 0.99), ("What is the capital of France?", 0.98)])
+    assert choose(decide, [(SPAIN, 0.99), (ITALY, 0.95), (ITALY, 0.9)]) == Shortlist(1, Verdict(0.95, "", "guards"))
+    chosen = choose(decide, [(SPAIN, 0.99), ("What is the capital of France?", 0.98)])
     assert chosen is not None
-    assert chosen[0] == 0
-    assert chosen[1].refused
-    assert choose(decide, SAME, []) is None
+    assert chosen.place == 0
+    assert chosen.verdict.refused
+    assert choose(decide, []) is None
+
+
+def test_nothing_is_read_after_a_candidate_of_the_same_words() -> None:
+    """It cannot be beaten."""
+    read: list[str] = []
+
+    def decide(stored: str, asked: str, cosine: float) -> Verdict:
+        read.append(stored)
+        return Verdict(1.0, "", "rule") if stored == ITALY else Verdict(0.5, "", "verifier")
+
+    near = [("Capital of Italy?", 0.97), (ITALY, 0.95), (SPAIN, 0.9)]
+    assert choose(decide, near, 2) == Shortlist(1, Verdict(1.0, "", "rule"))
+    assert read == ["Capital of Italy?", ITALY]
+
+
+def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
+    """The likeliest first, and no more than wanted: nothing vetoed, nothing plainly different. Its highest wins."""
+    scores = {"a b c": 0.3, "d e f": 0.6, "g h i": 0.01, "j k l": 0.5}
+
+    class Known(Always):
+        def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Verdict:
+            return Verdict(scores.get(stored, 0.9), "roles" if stored not in scores else "")
+
+    decide = decide_by(semantic(), Known(Verdict(0.0)), screening=True)
+    near = [("vetoed, all of it", 0.99), *((text, 0.95) for text in scores)]
+    chosen = choose(decide, near, 2)
+    assert chosen == Shortlist(2, Verdict(0.6, "", "verifier"), (2, 4))
+    assert settled(chosen, [0.2, 0.7]) == Shortlist(4, Verdict(0.7, "", "cross_encoder"))
+    assert choose(decide, near, 5) == chosen._replace(doubtful=(2, 4, 1))
+    alone = choose(decide, near[3:4], 2)
+    assert alone == Shortlist(0, Verdict(0.01, "similarity", "verifier"))
+
+
+def test_the_threshold_without_labels_is_that_of_what_scores() -> None:
+    """The policy's comes before the model's own; a model that states none serves nothing but what is certain."""
+    of_model = {"screening": True, "strict": 0.8}
+    assert default_threshold(semantic(), Always(Verdict(0.99)), **of_model) == 0.8
+    assert default_threshold(semantic(cross_encoder={"min_score": 0.6}), **of_model) == 0.6
+    assert default_threshold(semantic(), screening=True) == 1.0

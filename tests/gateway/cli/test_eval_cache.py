@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +58,7 @@ def written(path: Path, *rows: object) -> Path:
 def test_pairs_print_the_object_that_was_promised(evaluate: Run) -> None:
     """All, every group and every baseline have three figures, each with value, lo, hi and n; and there is the best."""
     report = evaluate("--pairs", SAMPLE)
-    assert list(report) == ["all", "groups", "baselines", "best_at_1pct"]
+    assert list(report) == ["all", "groups", "baselines", "best_at_1pct", "stages"]
     assert set(report["baselines"]) == BASELINES
     three = {"served", "wrong", "precision"}
     for part in (report["all"], *report["groups"].values(), *report["baselines"].values()):
@@ -181,25 +182,41 @@ def test_a_file_without_rows_or_that_is_not_there_is_refused(
     assert "nowhere.jsonl" in refusal(capsys, "--stream", tmp_path / "nowhere.jsonl")
 
 
-def test_a_cross_encoder_is_asked_where_one_is_named(
+def test_a_cross_encoder_decides_what_the_verifier_leaves_open(
     evaluate: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It can but refuse what the others let through: as the score from its own threshold on, or as the policy says."""
+    """On pairs and in a stream: from the threshold on its sheet, or the policy's; a veto stays a veto."""
     pytest.importorskip("onnx", reason="the minilm extra is not installed")
-    pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
     from tests.support.cross_encoder import write_cross_encoder
 
     folder = write_cross_encoder(tmp_path / "model")
-    rows = [{"a": "what is the capital of italy?", "b": "what is the capital of italy", "same_answer": True}] * 3
+    model = ("--cross-encoder", folder)
+    rows = [
+        {"a": "what is the capital of italy?", "b": "what is the capital of italy", "same_answer": True},
+        {"a": "what is the capital of italy?", "b": "which city is the capital of italy?", "same_answer": True},
+        {"a": "what is the capital of italy?", "b": "what is the capital of france", "same_answer": False},
+    ]
     pairs = written(tmp_path / "pairs.jsonl", *rows)
-    plain = evaluate("--pairs", pairs)["all"]["served"]["value"]
-    assert evaluate("--pairs", pairs, "--cross-encoder", folder)["all"]["served"]["value"] == plain == 1.0
-    never = ("--cross-encoder", folder, "--threshold", "1.1")
-    assert evaluate("--pairs", pairs, *never)["all"]["served"]["value"] == 0.0
+
+    def served(*more: str | Path) -> float:
+        value: float = evaluate("--pairs", pairs, *more)["all"]["served"]["value"]
+        return value
+
+    assert "no sheet.json states its threshold" in refusal(capsys, "--pairs", pairs, *model)
+    report = evaluate("--pairs", pairs, *model, "--threshold", "0")
+    assert report["all"]["served"]["value"] == 1.0
+    assert report["all"]["wrong"]["value"] == 0.0
+    stages = {name: part["same"]["value"] for name, part in report["stages"].items()}
+    assert stages == {"rule": 0.5, "cross_encoder": 0.5, "verifier: veto": 0.0}
+    graph = hashlib.sha256((folder / "onnx" / "model.onnx").read_bytes()).hexdigest()
+    (folder / "sheet.json").write_text(json.dumps({"strict": 1.0, "sha256": graph}))
+    assert served(*model) == 0.5
     text = (SHIPPED / "chat.yaml").read_text()
     own = tmp_path / "chat.yaml"
-    own.write_text(text.replace("semantic: {", "semantic: {cross_encoder: {min_score: 1.0}, "))
-    assert evaluate("--pairs", pairs, "--policy", own, "--cross-encoder", folder)["all"]["served"]["value"] == 0.0
-    assert "name its folder with --cross-encoder" in refusal(capsys, "--pairs", pairs, "--policy", own)
-    assert "works with --pairs only" in refusal(capsys, "--stream", pairs, "--cross-encoder", folder)
+    own.write_text(text.replace("semantic: {", "semantic: {cross_encoder: {min_score: 0}, "))
+    assert served(*model, "--policy", own) == 1.0
+    assert evaluate("--stream", pairs, *model, "--policy", own)["hit_rate"]["value"] == pytest.approx(4 / 6)
+    assert evaluate("--stream", pairs, *model)["hit_rate"]["value"] == pytest.approx(3 / 6)
+    own.write_text(text.replace("semantic: {", "semantic: {verify: fast, "))
+    assert "none is used" in refusal(capsys, "--pairs", pairs, "--policy", own, *model)
     assert "neither onnx/model.onnx" in refusal(capsys, "--pairs", pairs, "--cross-encoder", tmp_path)

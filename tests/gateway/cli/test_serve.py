@@ -45,6 +45,7 @@ def test_what_only_shows_when_it_is_put_together_is_said_too(tmp_path: Path, wor
 def test_a_broken_cross_encoder_is_one_line(tmp_path: Path) -> None:
     """It names the folder and what is missing there."""
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "sheet.json").write_text("{}")
     config = tmp_path / "tierline.yaml"
     config.write_text(default_config().read_text() + "cross_encoder: model\n")
     code, lines = refused("--config", str(config))

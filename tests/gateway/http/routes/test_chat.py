@@ -136,8 +136,9 @@ async def test_a_stream_that_wins_while_its_client_leaves_is_closed_and_charged_
     assert record["ledger"]["status"] == 499
 
 
+@pytest.mark.parametrize("part", ["search", "match"])
 async def test_a_lookup_that_fails_ends_the_attempt_beside_it(
-    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """An attempt that was begun during the semantic lookup (`speculate.during_lookup`) does not outlive its request."""
     upstream.default = Reply(before_headers_s=30)
@@ -146,7 +147,7 @@ async def test_a_lookup_that_fails_ends_the_attempt_beside_it(
         await asyncio.to_thread(upstream.wait_for, 1)
         raise RuntimeError("the lookup has a bug")
 
-    monkeypatch.setattr(ResponseCache, "semantic", broken)
+    monkeypatch.setattr(ResponseCache, part, broken)
     async with in_process(tmp_path, upstream.url, store_url=store.url, policies={"chat": EARLY}) as app:
         answer = await app.ask("What is the capital city of France?")
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
