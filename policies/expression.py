@@ -1,11 +1,13 @@
 """Parse and evaluate policy rules, and compute whether one can hold at all, and whether it can fail.
 
     p_adequate >= 0.7 and tokens_in < 3000        not tools        temperature > 0.3        otherwise
+    easiest 40% of its kind and tokens_in < 3000  kind == chat and quantile <= 0.4
 
-A rule compares named numbers and flags, joined by and, or, not. It is parsed once, by Python's own parser, into
-closures over a mapping of values. A comparison with a value that is missing or None is false, so `temperature > 0.3`
-does not hold for a request that sets no temperature. A rule may span several lines, as with YAML's `|` and `>`; it is
-joined to one line, because headers show it.
+A rule compares named numbers, flags and words, joined by and, or, not. It is parsed once, by Python's own parser, into
+closures over a mapping of values. `easiest 40% of its kind` is another way to write `quantile <= 0.4`. A comparison
+with a value that is missing or None is false, so `temperature > 0.3` does not hold for a request that sets no
+temperature. A rule may span several lines, as with YAML's `|` and `>`; it is joined to one line, because headers show
+it.
 
 Rules compare names with constants, so the result is the same everywhere between two neighbouring constants of a rule.
 `outcomes` evaluates the rule at each constant, at the ends of each range and at one point between neighbours, for every
@@ -18,12 +20,19 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, Final
+
+from policies.errors import did_you_mean
 
 OTHERWISE = "otherwise"
+KINDS: Final = ("choices", "maths", "chat", "code", "tools")
+"""Kinds of requests that the difficulty classifier tells apart: questions with choices, maths, chat, code, tools."""
+WORDS: Final = {"kind": KINDS}
+"""Values that are a word, with the words they may be."""
 
 Values = Mapping[str, Any]
 _Evaluate = Callable[[Values], Any]
@@ -37,6 +46,8 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.NotEq: operator.ne,
 }
 _LIMIT = 500
+_EASIEST = re.compile(r"\beasiest\s+(\d+(?:\.\d+)?|\.\d+)\s*%\s+of\s+its\s+kind\b")
+_NEARLY_EASIEST = re.compile(r"\b(easiest|hardest)\b")
 
 
 class ExpressionError(ValueError):
@@ -64,8 +75,11 @@ class Expression:
         if "#" in text or not text.isprintable():  # once joined to one line, a comment would hide the rest of the rule
             raise ExpressionError(f"{text!r} is not a rule: comments and control characters have no place in one")
         try:
-            tree = ast.parse(text, mode="eval")
+            tree = ast.parse(_as_comparisons(text), mode="eval")
+            tree = _Words().visit(tree)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if isinstance(error, ExpressionError):
+                raise
             raise ExpressionError(f"{text!r} is not a rule: {error}") from None
         names: set[str] = set()
         evaluate = _build(tree.body, names)
@@ -74,6 +88,52 @@ class Expression:
     def holds(self, values: Values) -> bool:
         """Return whether the rule is true for `values`."""
         return bool(self._evaluate(values))
+
+
+def _as_comparisons(text: str) -> str:
+    """Return the rule with each `easiest 40% of its kind` written as a comparison. Raises ExpressionError."""
+
+    def comparison(match: re.Match[str]) -> str:
+        percent = float(match[1])
+        if not 0 < percent <= 100:
+            raise ExpressionError(f"{match[0]!r} asks for {match[1]}%; write a share above 0% and up to 100%")
+        return f"(quantile <= {percent / 100:.10g})"
+
+    rewritten = _EASIEST.sub(comparison, text)
+    if other := _NEARLY_EASIEST.search(rewritten):
+        instead = "'easiest 40% of its kind', or 'kind == chat and easiest 40% of its kind' for one kind alone"
+        if other[1] == "hardest":
+            instead = "'quantile > 0.8' for the hardest 20% of each kind"
+        raise ExpressionError(f"{text!r} is not a rule: no value is called {other[1]!r}; write {instead}")
+    return rewritten
+
+
+class _Words(ast.NodeTransformer):
+    """Replace the bare words that a value of WORDS is compared with by text constants: `kind == chat`."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        operands = [node.left, *node.comparators]
+        name = next((one.id for one in operands if isinstance(one, ast.Name) and one.id in WORDS), None)
+        if name is None:
+            return node
+        written = ast.unparse(node)
+        first = f"{name} == {WORDS[name][0]}"
+        if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            raise ExpressionError(f"{written!r} is not allowed: {name} is a word; compare it with == or !=: {first!r}")
+        words = [_word(one) for one in operands if not (isinstance(one, ast.Name) and one.id == name)]
+        unknown = [word for word in words if word not in WORDS[name]]
+        if unknown or len(words) != 1:
+            hint = did_you_mean(unknown[0] or "", WORDS[name]) if unknown else ""
+            raise ExpressionError(f"{written!r} can never hold{hint}: {name} is one of {', '.join(WORDS[name])}")
+        node.left, node.comparators = ast.Name(name), [ast.Constant(words[0])]
+        return node
+
+
+def _word(node: ast.expr) -> str | None:
+    """Return the word that is written bare or in quotes; None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _build(node: ast.expr, names: set[str]) -> _Evaluate:
@@ -123,9 +183,10 @@ _ANYTHING = frozenset({True, False})
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The values of one name: true and false where `flag` is set, else numbers from `low` to `high`, both included.
+    """The values of one name: one of `words`, or true and false where `flag` is set, else numbers from `low` to `high`.
 
-    `whole`: only whole numbers. `optional`: the value may be missing, and then no comparison with it holds.
+    Both ends are included. `whole`: only whole numbers. `optional`: the value may be missing, and then no comparison
+    with it holds.
     """
 
     low: float = -math.inf
@@ -133,11 +194,14 @@ class Range:
     whole: bool = False
     optional: bool = False
     flag: bool = False
+    words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the text for error messages: `from 0 to 1`, `a whole number, 0 or more`."""
         if self.flag:
             return "true or false"
+        if self.words:
+            return f"one of {', '.join(self.words)}"
         kind = "a whole number" if self.whole else "a number"
         if math.isinf(self.low):
             return kind
@@ -147,6 +211,8 @@ class Range:
         """Return one value of every interval that comparisons with these constants can tell apart."""
         if self.flag:
             return [True, False]
+        if self.words:
+            return [*self.words, None] if self.optional else list(self.words)
         ends = [end for end in (self.low, self.high) if math.isfinite(end)]
         cuts = sorted({0.0, *ends, *constants})  # 0 is the only number that is false
         between = [math.floor(a) + 1.0 if self.whole else (a + b) / 2 for a, b in pairwise(cuts)]
@@ -205,4 +271,4 @@ def _comparisons(tree: ast.expr) -> list[ast.Compare]:
 def _compares_numbers_of_requests(node: ast.Compare, ranges: Ranges) -> bool:
     operands = [node.left, *node.comparators]
     names = [{one.id for one in ast.walk(operand) if isinstance(one, ast.Name)} for operand in operands]
-    return sum(any(not ranges[name].flag for name in some) for some in names) > 1
+    return sum(any(not (ranges[name].flag or ranges[name].words) for name in some) for some in names) > 1

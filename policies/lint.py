@@ -15,8 +15,10 @@ from policies.expression import OTHERWISE, Expression, Range, Ranges, Values, ou
 from policies.model import ROUTE_VALUES, Quantiles, Rules
 from policies.validation import Finding
 
-_CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty"})
+_CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
 """Values that the classifier gives only for requests in its domain."""
+_MAY_BE_MISSING = frozenset({"kind", "quantile"})
+"""Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 
 
 def faults(policy: Rules) -> list[Finding]:
@@ -95,9 +97,11 @@ def _always_holds(rule: Expression, ranges: Ranges) -> bool:
 
 
 def _agree(values: Values) -> bool:
-    """Return whether such a request can exist: the classifier gives either all its values or, out of domain, none."""
-    given = [values[name] is not None for name in _CLASSIFIER_SAYS if name in values]
+    """Return whether such a request can exist: out of its domain the classifier gives none of its values."""
+    given = [values[name] is not None for name in _CLASSIFIER_SAYS - _MAY_BE_MISSING if name in values]
     given += [values["in_domain"]] if "in_domain" in values else []
+    if any(values.get(name) is not None for name in _MAY_BE_MISSING):
+        return all(given) and ("kind" not in values or values["kind"] is not None)
     return all(given) or not any(given)
 
 
@@ -132,6 +136,17 @@ def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
     for tier, rule in policy.route.start.items():
         for name in sorted(rule.names & (_CLASSIFIER_SAYS | {"in_domain"})):
             yield ("route", "start", tier), f"{name} has no value, because route.classifier is none"
+
+
+def asks_for_quantiles(policy: Rules) -> bool:
+    """Return whether a start rule or the rule for speculation uses `quantile`, in either form."""
+    rules = [*policy.route.start.values(), policy.escalate.speculate.both]
+    return any(rule is not None and "quantile" in rule.names for rule in rules)
+
+
+def _traffic_is_used(policy: Rules) -> Iterator[Finding]:
+    if policy.route.traffic is not None and not asks_for_quantiles(policy):
+        yield ("route", "traffic"), "no rule asks for `quantile` or for the easiest of a kind, so this changes nothing"
 
 
 def _hold_fits(policy: Rules) -> Iterator[Finding]:
@@ -219,6 +234,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _rules_leave_a_choice,
     _start_rules_are_reached,
     _classifier_is_there,
+    _traffic_is_used,
     _escalation_has_somewhere_to_go,
     _thresholds_agree,
     _samples_are_used,

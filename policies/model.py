@@ -6,15 +6,17 @@ of durations and shares is in `policies.validation`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
-from policies.expression import COUNT, FLAG, OTHERWISE, SHARE, Expression, Range, Ranges
+from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Range, Ranges
 from policies.rollout import Rollout
 from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
@@ -22,6 +24,8 @@ ROUTE_VALUES: Final[Ranges] = {
     "p_adequate": replace(SHARE, optional=True),
     "difficulty": replace(SHARE, optional=True),
     "in_domain": FLAG,
+    "kind": Range(words=KINDS, optional=True),
+    "quantile": replace(SHARE, optional=True),
     "tokens_in": COUNT,
     "turns": COUNT,
     "has_tools": FLAG,
@@ -50,7 +54,17 @@ def _quantile_or_seconds(value: object) -> object:
         raise ValueError(f"{value!r} is neither p50, p90, p95 or p99 nor a duration such as 300ms") from None
 
 
+def _deciles(deciles: tuple[float, ...]) -> tuple[float, ...]:
+    if len(deciles) != 9:
+        raise ValueError(f"write nine numbers, the quantiles of 10%, 20%, ... 90% of the requests, not {len(deciles)}")
+    if any(low > high for low, high in pairwise(deciles)):
+        raise ValueError(f"{list(deciles)} must not fall: the first number is the quantile of the easiest tenth")
+    return deciles
+
+
 RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
+Kind = Literal["choices", "maths", "chat", "code", "tools"]
+Deciles = Annotated[tuple[Share, ...], AfterValidator(_deciles)]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
 
@@ -96,17 +110,48 @@ class Slo(Section):
     on_miss: Literal["serve_best", "fail"] = "serve_best"
 
 
+class Traffic(Section):
+    """How hard this surface's own requests are, as `tierline calibrate` measured it in recorded traffic.
+
+    `deciles` are, for a kind of request, the classifier's quantiles below which 10%, 20%, ... 90% of the surface's
+    requests of that kind lie. They hold for the `classifier` of that version only.
+    """
+
+    classifier: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
+    deciles: Annotated[Mapping[Kind, Deciles], Field(min_length=1)]
+
+    def share_easier(self, kind: str, quantile: float) -> float | None:
+        """Return the share, 0..1, of the surface's requests of that kind that are easier; None if it is not known."""
+        deciles = self.deciles.get(kind)  # type: ignore[call-overload]
+        if deciles is None:
+            return None
+        at = bisect_left(deciles, quantile)
+        low, high = deciles[at - 1] if at else 0.0, deciles[at] if at < len(deciles) else 1.0
+        within = min(1.0, (quantile - low) / (high - low)) if high > low else 0.0
+        return (at + within) / (len(deciles) + 1)
+
+
 class Route(Section):
     """Where a request starts. `start` is read in order; the first tier whose rule holds is taken.
 
     Whatever the rules say, a request that needs tools, images or JSON only goes to tiers with that capability.
 
-    Outside its domain the classifier gives no values: `in_domain` is false, and no comparison with `p_adequate` or
-    `difficulty` holds. `(p_adequate >= 0.7 or not in_domain)` starts such requests where easy ones start.
+    Outside its domain the classifier gives no values: `in_domain` is false, and no comparison with `p_adequate`,
+    `difficulty`, `kind` or `quantile` holds. `(easiest 40% of its kind or not in_domain)` starts such requests where
+    easy ones start. Without `traffic`, quantiles are of the classifier's reference prompts.
     """
 
     classifier: Literal["default", "none"] = "default"
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
+    traffic: Traffic | None = None
+
+    def share_easier(self, kind: str, quantile: float, classifier: str) -> float | None:
+        """Return the share of the surface's requests of `kind` easier than one of this classifier's `quantile`.
+
+        None where that was not measured, or was measured with another classifier.
+        """
+        traffic = self.traffic
+        return traffic.share_easier(kind, quantile) if traffic and traffic.classifier == classifier else None
 
 
 class When(Section):

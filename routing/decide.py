@@ -206,23 +206,27 @@ def start_by_rules(
     policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float
 ) -> tuple[str, str]:
     """Return the tier of the first start rule that holds, and that rule as the reason."""
-    values = rule_values(difficulty, features, budget_s)
+    values = rule_values(policy, difficulty, features, budget_s)
     for tier, rule in policy.route.start.items():
         if rule.holds({**values, "p_adequate": _p_adequate(difficulty, policy.tiers, tier)}):
             return tier, f"{tier}: {rule.source}"
     raise AssertionError("no start rule holds, though a checked policy has one that always does")
 
 
-def rule_values(difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
+def rule_values(policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float) -> dict[str, Any]:
     """Return the names and values that a start rule may use. `p_adequate` is the cheapest tier's; rules get their own.
 
-    Outside its domain the classifier gives no `p_adequate` and no `difficulty`: both are None.
+    `quantile` is of the surface's own requests where the policy knows those of this kind, else of the classifier's
+    reference prompts. Outside its domain the classifier gives no `p_adequate`, `difficulty`, `kind` or `quantile`: they
+    are None.
     """
-    inside = difficulty is not None and difficulty.in_domain
+    said = difficulty if difficulty is not None and difficulty.in_domain else None
     return {
-        "p_adequate": difficulty.p_adequate if difficulty is not None and inside else None,
-        "difficulty": difficulty.score if difficulty is not None and inside else None,
-        "in_domain": inside,
+        "p_adequate": said.p_adequate if said else None,
+        "difficulty": said.score if said else None,
+        "in_domain": said is not None,
+        "kind": said.kind or None if said else None,
+        "quantile": quantile_of(policy, said) if said else None,
         "tokens_in": features.approx_tokens,
         "turns": features.turns,
         "has_tools": features.has_tools,
@@ -231,6 +235,14 @@ def rule_values(difficulty: Difficulty | None, features: Features, budget_s: flo
         "stream": features.stream,
         "budget_ms": budget_s * 1000,
     }
+
+
+def quantile_of(policy: Policy, difficulty: Difficulty) -> float | None:
+    """Return the share, 0..1, of requests of its kind that are easier: of the surface's own where that is known."""
+    if difficulty.quantile is None:
+        return None
+    own = policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)
+    return difficulty.quantile if own is None else own
 
 
 def _p_adequate(difficulty: Difficulty | None, ladder: tuple[str, ...], tier: str) -> float | None:

@@ -50,7 +50,9 @@ class Router:
             _describe_difficulty(request, hop, difficulty)
         decision = self._decide(request, hop, difficulty, health)
         both = request.policy.escalate.speculate.both
-        asks_both = both is not None and both.holds(rule_values(difficulty, request.features, request.budget_s()))
+        asks_both = False
+        if both is not None:
+            asks_both = both.holds(rule_values(request.policy, difficulty, request.features, request.budget_s()))
         return Routed(decision, health, _priors(request, difficulty), asks_both)
 
     def _decide(
@@ -105,6 +107,9 @@ def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficul
         if difficulty.quantile is not None:
             hop.attributes[names.QUANTILE] = round(difficulty.quantile, 4)
             request.ledger.quantile = difficulty.quantile
+            own = request.policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)
+            if own is not None:
+                hop.attributes[names.QUANTILE_OWN] = round(own, 4)
 
 
 def _priors(request: RequestContext, difficulty: Difficulty | None) -> Mapping[str, float]:

@@ -12,16 +12,32 @@ from collections.abc import Iterator
 from gateway.config.schema import BackendConfig, Deployment
 from policies.model import UNCALIBRATED_BELOW, Rules
 from policies.validation import Finding
+from routing.difficulty.model import shipped_artefact, version_in
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
     """Return (key path, warning) for each part of the policy that this deployment cannot carry out."""
     return [
+        *_of_traffic(policy, deployment),
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
         *_of_contexts(policy, deployment),
         *_of_lines(policy, deployment),
     ]
+
+
+def _of_traffic(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Warn about measured traffic that was measured with another classifier than the deployment's."""
+    if policy.route.traffic is None:
+        return
+    artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
+    measured, version = policy.route.traffic.classifier, version_in(artefact)
+    if version and measured != version:
+        yield (
+            ("route", "traffic", "classifier"),
+            f"measured with classifier {measured}, but {version} is in use: quantiles are of its reference prompts "
+            "until `tierline calibrate --traffic` measures this surface's requests again",
+        )
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:

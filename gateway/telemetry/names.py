@@ -67,6 +67,7 @@ P_ADEQUATE: Final = "tierline.p_adequate"
 IN_DOMAIN: Final = "tierline.in_domain"
 KIND: Final = "tierline.kind"  # kind of task, such as `chat`
 QUANTILE: Final = "tierline.quantile"  # share of its kind's reference prompts that are easier
+QUANTILE_OWN: Final = "tierline.quantile.own"  # the same of the surface's own requests, where the policy knows them
 CLASSIFIER: Final = "tierline.classifier"
 DECISION: Final = "tierline.decision"
 REASON: Final = "tierline.reason"

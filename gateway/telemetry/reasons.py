@@ -114,8 +114,12 @@ def _route(a: Attributes) -> Iterable[str]:
 
 def _kind(a: Attributes) -> str:
     """Return the kind of task, and how hard the request is among those of its kind."""
-    kind, quantile = a.get(names.KIND), a.get(names.QUANTILE)
-    return "" if not kind else f"kind {kind}" + ("" if quantile is None else f", harder than {quantile:.0%} of it")
+    kind, quantile, own = (a.get(name) for name in (names.KIND, names.QUANTILE, names.QUANTILE_OWN))
+    if not kind or quantile is None:
+        return f"kind {kind}" if kind else ""
+    if own is None:
+        return f"kind {kind}, harder than {quantile:.1%} of the classifier's reference prompts"
+    return f"kind {kind}, harder than {own:.1%} of this surface's own requests ({quantile:.1%} of the reference prompts)"
 
 
 def _attempt(a: Attributes) -> Iterable[str]:

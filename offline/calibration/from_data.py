@@ -80,7 +80,7 @@ def _scored(
             on_progress("scoring prompts", number, len(examples))
         features = features_of_text(example.prompt)
         difficulty = scorers.difficulty.assess(vector, features)
-        values.append(rule_values(difficulty, features, surface.policy.slo.deadline))
+        values.append(rule_values(surface.policy, difficulty, features, surface.policy.slo.deadline))
         known = difficulty.in_domain and surface.policy.route.classifier != "none"
         priors.append(scorers.difficulty.probabilities(vector, features)[0] if known else None)
     on_progress("scoring prompts", len(examples), len(examples))

@@ -226,6 +226,14 @@ def shipped_artefact(kind: EmbedderKind) -> Path:
     return Path(__file__).parents[1] / "artefacts" / kind
 
 
+def version_in(folder: Path) -> str:
+    """Return the version that the data sheet in `folder` states; '' where there is none."""
+    try:
+        return str(json.loads((folder / SHEET_FILE).read_bytes())["sha256"])[:12]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def _checked_weights(folder: Path) -> bytes:
     """Return the bytes of the artefact's numbers. Raises ArtefactError if the data sheet's SHA-256 differs."""
     try:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from policies.expression import COUNT, FLAG, SHARE, Expression, Range, outcomes, parts
+from policies.expression import COUNT, FLAG, KINDS, SHARE, Expression, Range, outcomes, parts
 from policies.model import ROUTE_VALUES
 
 RANGES = {
@@ -16,6 +16,8 @@ RANGES = {
     "count": COUNT,
     "any": Range(),
     "flag": FLAG,
+    "kind": Range(words=KINDS),
+    "quantile": Range(0.0, 1.0, optional=True),
 }
 
 
@@ -42,6 +44,11 @@ RANGES = {
         ("share == 'easy'", {False}),
         ("share < other", {True, False}),
         ("share < other and other < share", {True, False}),
+        ("kind == chat", {True, False}),
+        ("kind == chat and kind == code", {False}),
+        ("kind != chat or kind != code", {True}),
+        ("easiest 100% of its kind", {True, False}),
+        ("easiest 40% of its kind and quantile > 0.4", {False}),
         ("otherwise", {True}),
         ("true", {True, False}),
         ("0.5", {True}),
@@ -62,7 +69,7 @@ def test_what_is_ruled_out_between_names_does_not_count() -> None:
 
 def test_a_rule_of_too_many_cases_is_left_alone() -> None:
     """No claim is better than a slow one."""
-    names = sorted(set(ROUTE_VALUES) - {"stream"})
+    names = sorted(set(ROUTE_VALUES) - {"stream", "kind"})
     rule = " and ".join(f"({name} > 0.1 or {name} < 0.2)" for name in names)
     assert outcomes(Expression.parse(rule), ROUTE_VALUES) == {True, False}
 
@@ -72,14 +79,17 @@ def _random_rule(rng: random.Random, depth: int = 3) -> str:
         joined = f" {rng.choice(['and', 'or'])} ".join(_random_rule(rng, depth - 1) for _ in range(2))
         return rng.choice([f"({joined})", f"not ({joined})"])
     if rng.random() < 0.2:
-        return "flag"
+        return rng.choice(["flag", "kind == chat", "kind != code"])
+    name = rng.choice(sorted(set(RANGES) - {"flag", "kind"}))
     number = rng.choice(["0", "1", "0.3", "0.5", "2", "3.5"])
-    return f"{rng.choice(sorted(set(RANGES) - {'flag'}))} {rng.choice(['<', '<=', '>', '>=', '==', '!='])} {number}"
+    return f"{name} {rng.choice(['<', '<=', '>', '>=', '==', '!='])} {number}"
 
 
 def _random_value(rng: random.Random, one: Range) -> object:
     if one.flag:
         return rng.random() < 0.5
+    if one.words:
+        return rng.choice(one.words)
     if one.optional and rng.random() < 0.3:
         return None
     edges = [0, 1, 0.3, 0.5, 2, 3, 3.5, 4, -1]

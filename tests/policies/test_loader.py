@@ -155,6 +155,16 @@ def test_other_models_leave_the_stored_answers(write: Write) -> None:
         (("p_adequate", "p_adquate"), "6: route.start.local: 'p_adquate >= 0.7 and tokens_in < 3000' asks for "
                                       "'p_adquate' (did you mean 'p_adequate'?)"),
         (("p_adequate", "temperature"), "6: route.start.local: 'temperature >="),
+        (("p_adequate >= 0.7", "easiest 40%"), "6: route.start.local: 'easiest 40% and tokens_in < 3000' is not a "
+                                               "rule: no value is called 'easiest'; write 'easiest 40% of its kind'"),
+        (("p_adequate >= 0.7", "kind == chatt"), "6: route.start.local: 'kind == chatt' can never hold (did you mean"),
+        (("[tools,", "[easiest 40% of its kind,"), "8: cache.never[0]: 'easiest 40% of its kind' asks for 'quantile'"),
+        (("otherwise}", "otherwise}\n  traffic: {classifier: a0a0a0a, deciles: {chat: [0.1, 0.2]}}"),
+         "7: route.traffic.deciles.chat: write nine numbers"),
+        (("otherwise}", "otherwise}\n  traffic: {classifier: a0a0a0a, deciles: {chat: [1, 1, 1, 1, 1, 1, 1, 1, 0]}}"),
+         "7: route.traffic.deciles.chat: [1.0, 1.0, 1.0"),
+        (("otherwise}", "otherwise}\n  traffic: {classifier: a0a0a0a, deciles: {chess: []}}"),
+         "7: route.traffic.deciles.chess: input should be 'choices', 'maths'"),
         (("0.62", ".nan"), "7: escalate.when.confidence_below: input should be "),
         (("0.62", "1.5"), "7: escalate.when.confidence_below: input should be less than or equal to 1"),
         (("0.62", "true"), "7: escalate.when.confidence_below: true is not a number"),

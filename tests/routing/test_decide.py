@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from policies.model import DeployedTier, Policy
+from policies.model import DeployedTier, Policy, Traffic
 from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty.model import Difficulty
 from routing.features import Features
@@ -77,6 +78,56 @@ def test_what_the_classifier_does_not_know_it_does_not_decide(difficulty: Diffic
     assert decide(rules, difficulty, features(), health(), 10.0).tiers == TIERS
 
 
+CHAT = replace(EASY, kind="chat", quantile=0.35)
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "start"),
+    [
+        (CHAT, "local"),
+        (replace(CHAT, quantile=0.41), "middle"),
+        (replace(CHAT, kind="code"), "middle"),
+        (replace(CHAT, kind="maths"), "hosted"),
+        (replace(CHAT, kind="", in_domain=False), "hosted"),
+        (None, "hosted"),
+    ],
+)
+def test_a_rule_can_ask_for_the_easiest_of_a_kind(difficulty: Difficulty | None, start: str) -> None:
+    """By its rank within its kind; where no kind is near neither its kind nor its rank makes a comparison hold."""
+    rules = policy(
+        local="kind == chat and easiest 40% of its kind",
+        middle="kind != maths and easiest 60% of its kind",
+        hosted="otherwise",
+    )
+    assert decide(rules, difficulty, features(), health(), 10.0).tiers[0] == start
+
+
+def test_the_surfaces_own_traffic_sets_what_a_quantile_means() -> None:
+    """Where the surface's chat is easier than the reference's, its easiest 40% reach less far; other kinds stay."""
+    deciles = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    rules = policy(local="easiest 40% of its kind", hosted="otherwise")
+    traffic = Traffic.model_validate({"classifier": "a0a0a0a", "deciles": {"chat": deciles}})
+    rules = rules.model_copy(update={"route": rules.route.model_copy(update={"traffic": traffic})})
+
+    def share_easier(quantile: float, kind: str = "chat", version: str = "a0a0a0a") -> float:
+        said = replace(CHAT, kind=kind, quantile=quantile, model_version=version)
+        return float(rule_values(rules, said, features(), 1.0)["quantile"])
+
+    assert [share_easier(quantile) for quantile in (0.0, 0.05, 0.25, 0.3, 0.8, 0.9, 1.0)] == pytest.approx(
+        [0.0, 0.1, 0.35, 0.4, 0.9, 0.95, 1.0]
+    )
+    assert share_easier(0.35, kind="code") == 0.35
+    assert share_easier(0.35, version="b1b1b1b") == 0.35, "measured with another classifier"
+
+
+def test_many_equal_requests_are_all_among_the_easiest_or_none_is() -> None:
+    """Where half of a surface's requests are alike, they count as harder than only what is below them."""
+    traffic = Traffic.model_validate({"classifier": "a0a0a0a", "deciles": {"chat": [0.1, 0.2, *[0.3] * 5, 0.5, 0.6]}})
+    assert traffic.share_easier("chat", 0.3) == pytest.approx(0.3)
+    assert traffic.share_easier("chat", 0.31) == pytest.approx(0.705)
+    assert traffic.share_easier("maths", 0.3) is None
+
+
 @pytest.mark.parametrize(
     ("rule", "changes"),
     [
@@ -100,7 +151,7 @@ def test_rules_see_the_budget() -> None:
     rules = policy(local="budget_ms < 500", hosted="otherwise")
     assert decide(rules, EASY, features(), health(), 0.4).tiers[0] == "local"
     assert decide(rules, EASY, features(), health(), 4.0).tiers[0] == "hosted"
-    assert rule_values(None, features(), 0.4)["budget_ms"] == 400
+    assert rule_values(rules, None, features(), 0.4)["budget_ms"] == 400
 
 
 @pytest.mark.parametrize(

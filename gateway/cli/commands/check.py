@@ -17,8 +17,9 @@ from gateway.exit_codes import Exit
 from gateway.server.descriptors import why_too_few
 from offline.report import print_json
 from policies.errors import ConfigError, Problem, UnreadableFile
-from policies.lint import faults, lint
+from policies.lint import asks_for_quantiles, faults, lint
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
+from policies.model import Policy
 from policies.yaml_source import read_yaml
 
 _EXAMPLES = """examples:
@@ -141,12 +142,23 @@ def _as_text(found: _Findings) -> str:
         if found.cross_encoder:
             lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder}")
     if found.policies is not None:
-        lines += [
-            f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}"
-            for policy in found.policies.by_surface.values()
-        ]
+        for policy in found.policies.by_surface.values():
+            lines.append(f"surface  {policy.surface:<14} {policy.label:<28} {' -> '.join(policy.tiers)}")
+            lines += [
+                f"start    {policy.surface:<14} {tier:<28} {rule.source}" for tier, rule in policy.route.start.items()
+            ]
+            if asks_for_quantiles(policy):
+                lines.append(f"quantile {policy.surface:<14} {_counted(policy)}")
     lines.append(_verdict(found))
     return "\n".join(lines)
+
+
+def _counted(policy: Policy) -> str:
+    """Return whose requests the quantiles of the surface's rules count, by kind."""
+    traffic = policy.route.traffic
+    if traffic is None:
+        return "of the classifier's reference prompts; `tierline calibrate --traffic` measures this surface's own"
+    return f"of this surface's own requests: {', '.join(traffic.deciles)}; else of the classifier's reference prompts"
 
 
 def _verdict(found: _Findings) -> str:
@@ -182,7 +194,17 @@ def _as_json(found: _Findings) -> dict[str, Any]:
             for tier in tiers
         ],
         "cross_encoder": found.cross_encoder or None,
-        "surfaces": [{"name": p.surface, "policy": p.label, "version": p.version, "tiers": p.tiers} for p in policies],
+        "surfaces": [
+            {
+                "name": p.surface,
+                "policy": p.label,
+                "version": p.version,
+                "tiers": p.tiers,
+                "start": {tier: rule.source for tier, rule in p.route.start.items()},
+                "own_quantiles": sorted(p.route.traffic.deciles) if p.route.traffic else [],
+            }
+            for p in policies
+        ],
     }
 
 

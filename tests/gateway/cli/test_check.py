@@ -15,7 +15,7 @@ import pytest
 from cache.semantic.cross_encoder import CrossEncoder
 from gateway.cli.main import main
 from gateway.config.loader import default_config
-from policies.loader import SHIPPED, policy_files
+from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead
 from tests.support.heads import mean_scorer, write_head
 from tests.support.processes import children_cpu_s
@@ -64,6 +64,26 @@ def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert f"chat.yaml:{line}: route.start.local: 'p_adequate >= 2' can never hold: p_adequate is from 0 to 1\n" in out
     assert "surface  chat " in out
+
+
+def test_a_rule_that_asks_for_quantiles_is_shown_with_whose_they_are(
+    policies: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start rules are listed; traffic that another classifier measured is a warning at its line."""
+    file = policies / "batch.yaml"
+    rule = read_policy(file)[0].route.start["local"].source
+    edit(file, rule, "easiest 40% of its kind and tokens_in < 2000")
+    assert main(["check", "--policies", str(policies)]) == 0
+    out = capsys.readouterr().out
+    assert "start    batch          local                        easiest 40% of its kind and tokens_in < 2000\n" in out
+    assert "quantile batch          of the classifier's reference prompts; `tierline calibrate --traffic` " in out
+    traffic = "\n  traffic: {classifier: a0a0a0a, deciles: {chat: [0, 0, 0, 0, 0, 1, 1, 1, 1]}}\n"
+    edit(file, "route:\n", f"route:{traffic}")
+    assert main(["check", "--policies", str(policies)]) == 0
+    out = capsys.readouterr().out
+    line = line_of(file, "traffic:")
+    assert f"batch.yaml:{line}: route.traffic.classifier: measured with classifier a0a0a0a, but " in out
+    assert "quantile batch          of this surface's own requests: chat; else of the classifier's reference" in out
 
 
 def test_connections_that_cannot_be_had_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
