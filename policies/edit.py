@@ -27,12 +27,16 @@ def source_of(text: str, path: tuple[str, ...]) -> str | None:
 
 
 def with_value(text: str, path: tuple[str, ...], value: str) -> str:
-    """Return the text with `value` as the scalar at `path`; a key that is missing becomes the first of its section.
+    """Return the text with `value` as the scalar or braces at `path`; a missing key becomes the first of its section.
 
-    A comment behind the value stays in its column, as far as there is room. Raises CannotEdit where the section is
-    missing or empty.
+    A comment behind a scalar stays in its column, as far as there is room. Raises CannotEdit where the section is
+    missing or empty, or where the present value is a block of lines.
     """
     node = _node_at(text, path)
+    if isinstance(node, yaml.CollectionNode):
+        if not node.flow_style:
+            raise CannotEdit(f"{'.'.join(path)}: is written as a block of lines; remove it, and it is written anew")
+        return text[: node.start_mark.index] + value + text[node.end_mark.index :]
     if isinstance(node, yaml.ScalarNode):
         start, behind = node.start_mark.index, text[node.end_mark.index :]
         if gap := _GAP.match(behind):

@@ -30,9 +30,9 @@ class Cases:
 
     `small` and `large` (0..1) are how right each tier's answer was. `confidence` (0..1) is of the small tier's answer:
     NaN without evidence, infinite where it is served at any threshold. `unfit` answers (cut off, say) are escalated at
-    any threshold. Costs are in `unit`; for large calls, a small call is free. `starts` maps each start threshold to the
-    requests that start at the small tier; the others start at the large one. With `accepts_unknown` an answer without
-    evidence is served.
+    any threshold. Costs are in `unit`; for large calls, a small call is free. `starts` maps each start threshold, that
+    of most requests first, to the requests that start at the small tier; the others start at the large one. With
+    `accepts_unknown` an answer without evidence is served.
     """
 
     small: Floats

@@ -22,12 +22,11 @@ _WHEN = ("escalate", "when")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a policy file: its whole text before and after, and the key of the confidence threshold set."""
+    """A change of a policy file: its whole text before and after."""
 
     file: Path
     before: str
     after: str
-    key: str
 
     @property
     def diff(self) -> str:
@@ -50,27 +49,50 @@ def key_for(basis: Basis) -> str:
 
 
 def change_to(surface: LabelledSurface, setting: Setting, basis: Basis) -> Change:
-    """Return the change that sets `setting` in the policy file. Raises DataError if its text cannot be edited."""
-    before = surface.file.read_bytes().decode("utf-8-sig")
+    """Return the change that sets `setting`, and the surface's new traffic if there is any, in the policy file.
+
+    Raises DataError if its text cannot be edited.
+    """
+    before, after = _with_traffic(surface)
     key = key_for(basis)
     try:
-        after = with_value(before, (*_WHEN, key), f"{setting.confidence_below:g}")
+        after = with_value(after, (*_WHEN, key), f"{setting.confidence_below:g}")
     except CannotEdit as error:
         raise DataError(f"{surface.file}: {error}") from None
-    if setting.p_adequate is not None:
+    if setting.start is not None:
         where = ("route", "start", surface.tiers[0])
         rule = source_of(after, where)
         if rule is None:
             raise AssertionError("the loader has read this rule")
-        after = with_value(after, where, with_threshold(rule, setting.p_adequate))
-    change = Change(surface.file, before, after, key)
-    _check(change, surface, setting)
+        after = with_value(after, where, with_threshold(rule, setting.start))
+    change = Change(surface.file, before, after)
+    _check(change, surface, _meant(surface, key, setting))
     return change
 
 
-def _check(change: Change, surface: LabelledSurface, setting: Setting) -> None:
+def change_of_traffic(surface: LabelledSurface) -> Change:
+    """Return the change that sets the surface's new traffic alone. Raises DataError if the text cannot be edited."""
+    change = Change(surface.file, *_with_traffic(surface))
+    _check(change, surface, surface.policy)
+    return change
+
+
+def _with_traffic(surface: LabelledSurface) -> tuple[str, str]:
+    """Return the policy file's text, and the same with the new `route.traffic`. Raises DataError."""
+    before = surface.file.read_bytes().decode("utf-8-sig")
+    traffic = surface.traffic
+    if traffic is None:
+        return before, before
+    kinds = (f"      {kind}: [{', '.join(f'{at:g}' for at in deciles)}]" for kind, deciles in traffic.deciles.items())
+    value = f'{{classifier: "{traffic.classifier}", deciles: {{\n' + ",\n".join(kinds) + "}}"
+    try:
+        return before, with_value(before, ("route", "traffic"), value)
+    except CannotEdit as error:
+        raise DataError(f"{surface.file}: {error}") from None
+
+
+def _check(change: Change, surface: LabelledSurface, expected: Policy) -> None:
     """Load the edited text and check that only the intended values changed. Raises DataError."""
-    expected = _meant(surface, change.key, setting)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / surface.file.name
         file.write_text(change.after, encoding="utf-8", newline="")
@@ -83,7 +105,7 @@ def _meant(surface: LabelledSurface, key: str, setting: Setting) -> Policy:
     policy, tier = surface.policy, surface.tiers[0]
     when = policy.escalate.when.model_copy(update={key: setting.confidence_below})
     route = policy.route
-    if setting.p_adequate is not None:
-        route = route.model_copy(update={"start": {**route.start, tier: surface.rules.rule(setting.p_adequate)}})
+    if setting.start is not None:
+        route = route.model_copy(update={"start": {**route.start, tier: surface.rules.rule(setting.start)}})
     escalate = policy.escalate.model_copy(update={"when": when})
     return policy.model_copy(update={"escalate": escalate, "route": route})

@@ -55,7 +55,7 @@ def check(cases: Cases, target: Target, delta: float, rounds: int, on_progress: 
 
 def _measured(cases: Cases, setting: Setting, target: Target) -> tuple[bool, float, float]:
     """Return whether the setting keeps the target on these cases, its quality and its cost."""
-    table = cases.table(setting.p_adequate, [setting.confidence_below])
+    table = cases.table(setting.start, [setting.confidence_below])
     return bool(keeps(table, target)[0]), float(quality_of(table)[0]), float(cost_of(table)[0])
 
 

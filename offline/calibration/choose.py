@@ -4,8 +4,9 @@ A setting is a pair of thresholds. For each start threshold the escalation thres
 cheapest, and the first that fails ends the row (fixed-sequence testing), so that all that pass hold together with
 probability 1 - delta, whichever is then chosen (Angelopoulos et al. 2021, "Learn then Test"). Nothing is assumed about
 the losses' shape: unlike conformal risk control, whose guarantee is an average over calibrations, it needs no monotone
-loss, and relative quality is not monotone. The rows share delta: most of it goes to the lowest start threshold, which
-relies most on the answers' confidence and nearly always wins, the rest to the others.
+loss, and relative quality is not monotone. The rows share delta: most of it goes to the start threshold that
+lets most requests start cheap, which relies most on the answers' confidence and nearly always wins, the rest to the
+others.
 
     quality   served answers are right at least `level` times as often as always-large's
     error     the share of all requests whose served cheap answer is wrong where the large one is right
@@ -46,9 +47,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Start cheap where p_adequate >= `p_adequate` (None: the policy's rule); escalate below `confidence_below`."""
+    """Start cheap by the start threshold `start` (None: the policy's rule); escalate below `confidence_below`."""
 
-    p_adequate: float | None
+    start: float | None
     confidence_below: float
 
 
@@ -76,7 +77,7 @@ class Point:
 class Best:
     """The best setting of one start threshold, with its observed quality and cost; None where none is proven."""
 
-    p_adequate: float | None
+    start: float | None
     delta: float
     setting: Setting | None
     quality: float
@@ -89,7 +90,7 @@ class Choice:
 
     `missing` is then the approximate number of further labels that would prove one; None where no number would: at the
     rates observed, no setting that saves keeps the target. `curve` holds the settings of the chosen start threshold (of
-    the lowest, if there is none), cheapest first, `starts` the best of each start threshold.
+    the first, if there is none), cheapest first, `starts` the best of each start threshold.
     """
 
     target: Target
@@ -113,7 +114,7 @@ def choose(cases: Cases, target: Target, delta: float) -> Choice:
     proven_starts = [best for best in starts if best.setting is not None]
     chosen = min(proven_starts, key=partial(_preference, target)) if proven_starts else starts[0]
     missing = None if proven_starts else _missing(cases, target, starts)
-    curve = _curve(cases, target, chosen.p_adequate, chosen.delta)
+    curve = _curve(cases, target, chosen.start, chosen.delta)
     return Choice(target, delta, len(cases), chosen.setting, missing, curve, starts)
 
 
@@ -126,8 +127,8 @@ def choose_setting(cases: Cases, target: Target, delta: float) -> Setting | None
 
 
 def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
-    """Yield each start threshold with its part of delta, lowest first."""
-    first, *others = sorted(cases.starts, key=lambda start: -1.0 if start is None else start)
+    """Yield each start threshold with its part of delta, that of most requests first."""
+    first, *others = cases.starts
     yield first, delta * _LOWEST_START if others else delta
     for start in others:
         yield start, delta * (1 - _LOWEST_START) / len(others)
@@ -255,13 +256,13 @@ def _least(cases: Cases, target: Target, best: Best) -> int | None:
     """Return the labels that prove the target for a setting without losses; None for a cost target."""
     if target.kind == "cost":
         return None
-    table = CaseTable(cases, cases.starts[best.p_adequate], np.zeros((len(cases), 1), bool))
+    table = CaseTable(cases, cases.starts[best.start], np.zeros((len(cases), 1), bool))
     return labels_needed(claim_of(target.kind, table)(_level(table, target.level)), best.delta)
 
 
 def _needed(cases: Cases, target: Target, best: Best) -> int | None:
     """Return the labels with which this start threshold's tests would pass up to the first setting that saves."""
-    table = cases.table(best.p_adequate, THRESHOLDS)
+    table = cases.table(best.start, THRESHOLDS)
     losses = claim_of(target.kind, table)(_level(table, target.level))
     useful = cost_of(table) <= 1 - _LEAST_SAVING
     order = range(len(THRESHOLDS)) if target.kind == "cost" else range(len(THRESHOLDS) - 1, -1, -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from offline.calibration.cases import Cases, CostUnit
 from offline.calibration.risk import Flags, Floats
 from offline.calibration.start import StartRules
-from policies.model import Policy
+from policies.model import Policy, Traffic
 from routing.confidence.judge import Basis
 
 
@@ -26,13 +26,23 @@ class TierModel:
 
 @dataclass(frozen=True, slots=True)
 class LabelledSurface:
-    """A surface, its policy file, and the models of its first two tiers, `small` and `large`."""
+    """A surface, its policy file, and the models of its first two tiers, `small` and `large`.
+
+    `traffic` is a new measurement of the surface's own requests, which `policy` has already; None leaves the file's.
+    """
 
     file: Path
     policy: Policy
     rules: StartRules
     small: TierModel
     large: TierModel
+    traffic: Traffic | None = None
+
+    def measured(self, traffic: Traffic) -> LabelledSurface:
+        """Return the surface with this measurement of its own requests in its policy."""
+        route = self.policy.route.model_copy(update={"traffic": traffic})
+        policy = self.policy.model_copy(update={"route": route})
+        return replace(self, policy=policy, rules=StartRules.of(policy), traffic=traffic)
 
     @property
     def tiers(self) -> tuple[str, str]:

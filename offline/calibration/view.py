@@ -12,7 +12,7 @@ from rich.text import Text
 
 from offline.calibration.change import Change, key_for
 from offline.calibration.check import Check
-from offline.calibration.choose import Choice, Point, Setting, Target
+from offline.calibration.choose import Best, Choice, Point, Setting, Target
 from offline.calibration.traffic import LabelledSurface, LabelledTraffic
 from offline.datasets import DataError
 from offline.report import Report, table
@@ -36,33 +36,41 @@ def _values(
         "tiers": list(surface.tiers),
         "models": list(labelled.models),
         "target": asdict(choice.target),
-        "chosen": _chosen(choice.point, labelled),
+        "chosen": _chosen(surface, choice.point, labelled),
         "n": choice.n,
         "delta": choice.delta,
         "bound": BOUND,
         "missing": choice.missing,
         "cost_unit": labelled.cases.unit,
+        "traffic": surface.traffic.model_dump() if surface.traffic else None,
         "notes": list(labelled.notes),
-        "curve": [_flat(point) for point in choice.curve],
-        "starts": [asdict(best) for best in choice.starts],
+        "curve": [_flat(surface, point) for point in choice.curve],
+        "starts": [_start(surface, best) for best in choice.starts],
         "check": asdict(checked) if checked else None,
         "diff": change.diff if change else None,
     }
 
 
-def _chosen(point: Point | None, labelled: LabelledTraffic) -> dict[str, Any] | None:
+def _chosen(surface: LabelledSurface, point: Point | None, labelled: LabelledTraffic) -> dict[str, Any] | None:
     if point is None:
         return None
-    flat = _flat(point)
+    flat = _flat(surface, point)
     key, threshold = key_for(labelled.basis), flat.pop("threshold")
     other = {"confidence_below": None, "uncalibrated_below": None, "uncalibrated": key == "uncalibrated_below"}
     return {**other, key: threshold, **flat}
 
 
-def _flat(point: Point) -> dict[str, Any]:
+def _flat(surface: LabelledSurface, point: Point) -> dict[str, Any]:
     figures = asdict(point)
     setting = figures.pop("setting")
-    return {"p_adequate": setting["p_adequate"], "threshold": setting["confidence_below"], **figures}
+    return {surface.rules.value: setting["start"], "threshold": setting["confidence_below"], **figures}
+
+
+def _start(surface: LabelledSurface, best: Best) -> dict[str, Any]:
+    figures = asdict(best)
+    if (setting := figures.pop("setting")) is not None:
+        setting = {surface.rules.value: setting["start"], "confidence_below": setting["confidence_below"]}
+    return {surface.rules.value: figures.pop("start"), "setting": setting, **figures}
 
 
 def report_on(
@@ -78,11 +86,11 @@ def report_on(
     if len(surface.policy.tiers) > 2:
         lines.append(f"the first step of {' -> '.join(surface.policy.tiers)}; always-large means always {large}")
     lines += [Text(f"note: {note}", "yellow") for note in labelled.notes]
-    lines += ["", "the curve", *_curve(choice, labelled)]
+    lines += ["", "the curve", *_curve(surface, choice, labelled)]
     if len(choice.starts) > 1:
-        lines += ["", "the best of each start threshold", _starts(choice)]
+        lines += ["", "the best of each start threshold", _starts(surface, choice)]
     if choice.point is not None:
-        lines += ["", Text(_chosen_in_words(choice.point, labelled, choice), "bold green")]
+        lines += ["", Text(_chosen_in_words(surface, choice.point, labelled, choice), "bold green")]
     if checked is not None:
         lines.append(_checked_in_words(checked, choice))
     return Report(_values(surface, labelled, choice, checked, change), lines, title=title, width=120)
@@ -116,7 +124,7 @@ def refusal(choice: Choice) -> str:
     return f"{start} for any setting that saves anything; about {choice.missing} more labels are missing"
 
 
-def _curve(choice: Choice, labelled: LabelledTraffic) -> tuple[Table, str]:
+def _curve(surface: LabelledSurface, choice: Choice, labelled: LabelledTraffic) -> tuple[Table, str]:
     """Return the curve as a table, and what its columns are shares of."""
     bounds = ("quality", "at least", "errors", "at most", "cost", "at most")
     curve = table("escalate below", "kept local", "large calls", *bounds, "", left=0)
@@ -127,8 +135,8 @@ def _curve(choice: Choice, labelled: LabelledTraffic) -> tuple[Table, str]:
         mark = "<- chosen" if chosen else "proven" if point.proven else ""
         cells = [f"{point.setting.confidence_below:g}", *(f"{figure:.1%}" for figure in (*figures, *losses)), mark]
         curve.add_row(*cells, style="bold" if chosen else None)
-    start = choice.curve[0].setting.p_adequate
-    where = "" if start is None else f"local starts where p_adequate >= {start:g}; "
+    start = choice.curve[0].setting.start
+    where = "" if start is None else f"local starts where {surface.rules.in_words(start)}; "
     unit = "counted in large calls" if labelled.cases.unit == "large calls" else "in dollars"
     return curve, f"{where}quality and cost ({unit}) as shares of always-large's, the rest of all requests"
 
@@ -143,34 +151,34 @@ def _thinned(choice: Choice) -> list[Point]:
     return shown
 
 
-def _starts(choice: Choice) -> Table:
-    starts = table("p_adequate >=", "share of delta", "escalate below", "quality", "cost", left=0)
+def _starts(surface: LabelledSurface, choice: Choice) -> Table:
+    starts = table("starts local where", "share of delta", "escalate below", "quality", "cost", left=0)
     for best in choice.starts:
         cells = ["-", "-", "-"]
         if best.setting is not None:
             cells = [f"{best.setting.confidence_below:g}", f"{best.quality:.1%}", f"{best.cost:.1%}"]
-        start = "-" if best.p_adequate is None else f"{best.p_adequate:g}"
+        start = "-" if best.start is None else surface.rules.in_words(best.start)
         starts.add_row(start, f"{best.delta:.3f}", *cells, style="bold" if best.setting == choice.setting else None)
     return starts
 
 
-def _chosen_in_words(point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
+def _chosen_in_words(surface: LabelledSurface, point: Point, labelled: LabelledTraffic, choice: Choice) -> str:
     bounds = {
         "quality": f"quality {point.quality:.1%} of always-large's, at least {point.quality_at_least:.1%}",
         "error": f"errors {point.error:.2%}, at most {point.error_at_most:.2%}",
         "cost": f"cost {point.cost:.1%} of always-large's, at most {point.cost_at_most:.1%}",
     }
     others = [f"{name} {getattr(point, name):.1%}" for name in ("quality", "cost") if name != choice.target.kind]
-    setting = _settings_in_words(point.setting, labelled)
+    setting = _settings_in_words(surface, point.setting, labelled)
     return (
         f"chosen: {setting}: {bounds[choice.target.kind]} at {1 - choice.delta:.0%} "
         f"confidence, on {choice.n} labels; kept local {point.kept:.1%}, {', '.join(others)}"
     )
 
 
-def _settings_in_words(setting: Setting, labelled: LabelledTraffic) -> str:
-    """Return a setting as text, such as `p_adequate >= 0.3, uncalibrated_below 0.92`."""
-    parts: Sequence[str] = [] if setting.p_adequate is None else [f"p_adequate >= {setting.p_adequate:g}"]
+def _settings_in_words(surface: LabelledSurface, setting: Setting, labelled: LabelledTraffic) -> str:
+    """Return a setting as text, such as `easiest 40% of its kind, uncalibrated_below 0.92`."""
+    parts: Sequence[str] = [] if setting.start is None else [surface.rules.in_words(setting.start)]
     return ", ".join([*parts, f"{key_for(labelled.basis)} {setting.confidence_below:g}"])
 
 

@@ -56,7 +56,7 @@ def traffic() -> Cases:
 @cache
 def measured(setting: Setting, target: Target) -> tuple[bool, float]:
     """Whether a setting keeps its target on all traffic, and what it costs there."""
-    table = traffic().table(setting.p_adequate, [setting.confidence_below])
+    table = traffic().table(setting.start, [setting.confidence_below])
     return bool(keeps(table, target)[0]), float(cost_of(table)[0])
 
 
@@ -100,7 +100,7 @@ def test_the_curve_says_what_the_labels_say() -> None:
     assert point.cost == min(one.cost for one in choice.curve if one.proven)
     assert point.quality_at_least >= 0.95
     for one in choice.curve:
-        table = cases.table(one.setting.p_adequate, [one.setting.confidence_below])
+        table = cases.table(one.setting.start, [one.setting.confidence_below])
         assert one.kept == pytest.approx(table.kept.mean()) and one.large_calls == pytest.approx(1 - one.kept)
         assert one.quality == pytest.approx(float(quality_of(table)[0])) and one.quality_at_least <= one.quality
         assert one.error == pytest.approx(table.missed.mean()) and one.error_at_most >= one.error

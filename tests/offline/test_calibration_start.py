@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offline.calibration.start import START_THRESHOLDS, StartRules, with_threshold
+from offline.calibration.start import START_QUANTILES, START_THRESHOLDS, StartRules, with_threshold
 from policies.loader import read_policy
 from policies.model import Policy
 
@@ -51,11 +51,30 @@ def test_rules_are_asked_as_the_gateway_asks_them(policy: Make) -> None:
 
 
 @pytest.mark.parametrize(
+    "rule", ["easiest 70% of its kind and tokens_in < 3000", "quantile <= 0.7 and tokens_in < 3000"]
+)
+def test_a_quantile_is_varied_as_well(policy: Make, rule: str) -> None:
+    """In both forms, from all requests of a known kind to the easiest fifth of them."""
+    rules = StartRules.of(policy(rule))
+    assert (rules.value, rules.threshold) == ("quantile", 0.7)
+    assert rules.thresholds == tuple(sorted({*START_QUANTILES, 0.7}, reverse=True))
+    assert rules.in_words(0.7) == "easiest 70% of its kind"
+    easy, hard = EASY | {"kind": "chat", "quantile": 0.3}, HARD | {"kind": "chat", "quantile": 0.9}
+    requests = [easy, hard, UNKNOWN | {"quantile": None}, easy | {"tokens_in": 5000}]
+    assert rules.start_cheapest(requests, 0.7).tolist() == [True, False, False, False]
+    assert rules.start_cheapest(requests, 1.0).tolist() == [True, True, False, False]
+    assert rules.start_cheapest(requests, 0.2).tolist() == [False, False, False, False]
+
+
+@pytest.mark.parametrize(
     ("rule", "classifier"),
     [
         ("tokens_in < 3000", "default"),
         ("p_adequate >= 0.7 or p_adequate >= 0.2 and turns > 3", "default"),
         ("0.7 <= p_adequate", "default"),
+        ("easiest 40% of its kind or p_adequate >= 0.7", "default"),
+        ("kind == chat and easiest 40% of its kind or kind == code and easiest 10% of its kind", "default"),
+        ("easiest 40% of its kind", "none"),
         ("p_adequate >= 0.7", "none"),
     ],
 )
@@ -72,3 +91,7 @@ def test_only_the_number_changes() -> None:
         with_threshold("'p_adequate>=.7 and\n  tokens_in < 3000'", 0.25) == "'p_adequate>=0.25 and\n  tokens_in < 3000'"
     )
     assert with_threshold("p_adequate > 0.75", 0.9) == "p_adequate > 0.9"
+    assert (
+        with_threshold("kind == chat and easiest 7.5% of its kind", 0.6) == "kind == chat and easiest 60% of its kind"
+    )
+    assert with_threshold("quantile < 0.75 and turns < 3", 0.2) == "quantile < 0.2 and turns < 3"

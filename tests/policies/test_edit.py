@@ -35,6 +35,15 @@ def test_a_key_that_is_missing_becomes_the_first_of_its_section() -> None:
     )
 
 
+def test_what_stands_in_braces_is_replaced_whole() -> None:
+    """Over several lines too; a block of lines is left for a person to change."""
+    path = ("route", "traffic")
+    written = "route:\n  traffic: {a: 1,\n    b: [2, 3]}   # measured\n  start: {}\n"
+    assert with_value(written, path, "{c: 4}") == "route:\n  traffic: {c: 4}   # measured\n  start: {}\n"
+    with pytest.raises(CannotEdit, match=r"route\.traffic: is written as a block of lines"):
+        with_value("route:\n  traffic:\n    a: 1\n", path, "{c: 4}")
+
+
 @pytest.mark.parametrize("text", ["surface: chat\n", "escalate: {when: {}}\n", "escalate: {no_signal: accept}\n"])
 def test_without_its_section_nothing_is_guessed(text: str) -> None:
     """The message names the section that somebody has to write."""

@@ -19,6 +19,7 @@ from gateway.telemetry import names
 from offline.calibration.cases import Cases, known_starts
 from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from offline.datasets import DataError, Json, json_objects, rows_of
+from policies.model import Policy
 from routing.confidence.judge import Basis
 
 Attributes = Mapping[str, Any]
@@ -75,7 +76,7 @@ def _labelled(surface: LabelledSurface, requests: Sequence[_Request], skipped: C
     if not starts:
         raise CommandError(
             f"the labelled requests never started at {surface.tiers[0]}, so its confidence on them is unknown; "
-            f"lower the start rule's p_adequate for a while, or collect rows of both models' answers for --data",
+            f"let more of them start there for a while, or collect rows of both models' answers for --data",
         )
     verdicts = judged(
         surface,
@@ -129,7 +130,7 @@ def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[f
     tokens = _tokens(small or large or {})
     return _Request(
         *label,
-        values=_values(record["ledger"], route, tokens[0]),
+        values=_values(record["ledger"], route, tokens[0], surface.policy),
         classifier=str(route.get(names.CLASSIFIER, "")),
         asked=small is not None,
         confidence=small.get(names.CONFIDENCE) if small else None,
@@ -147,16 +148,27 @@ def _by_rule(route: Attributes) -> bool:
     return reason.startswith(f"{first}: ") and ";" not in reason
 
 
-def _values(ledger: Mapping[str, Any], route: Attributes, tokens_in: int | None) -> dict[str, Any]:
+def _values(ledger: Mapping[str, Any], route: Attributes, tokens_in: int | None, policy: Policy) -> dict[str, Any]:
     """Return the values of a record that start rules use; a comparison with any other name is false."""
     return {
         "p_adequate": route.get(names.P_ADEQUATE),
         "difficulty": route.get(names.DIFFICULTY),
         "in_domain": bool(route.get(names.IN_DOMAIN)),
+        "kind": route.get(names.KIND),
+        "quantile": _quantile(route, policy),
         "tokens_in": tokens_in,
         "stream": ledger["stream"],
         "budget_ms": route.get(names.BUDGET_LEFT),
     }
+
+
+def _quantile(route: Attributes, policy: Policy) -> float | None:
+    """Return the share of requests of its kind that are easier, as a start rule of this policy sees it."""
+    kind, quantile = route.get(names.KIND), route.get(names.QUANTILE)
+    if kind is None or quantile is None:
+        return None
+    own = policy.route.share_easier(kind, quantile, str(route.get(names.CLASSIFIER, "")))
+    return float(quantile) if own is None else own
 
 
 def _tokens(attempt: Attributes) -> tuple[int | None, int | None]:
@@ -188,7 +200,7 @@ def _notes(surface: LabelledSurface, skipped: Counter[str], untold: Sequence[flo
     for reason, count in skipped.items():
         yield f"left out: {count} {reason}"
     if untold:
-        named = ", ".join(f"{threshold:g}" for threshold in untold if threshold is not None)
+        named = ", ".join(surface.rules.in_words(threshold) for threshold in untold if threshold is not None)
         yield (
             f"start thresholds not looked at: {named}; with them, requests would start at {surface.tiers[0]} for which "
             "its answer is unknown"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
+
+from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import (
@@ -19,9 +24,10 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.cli.commands._ledger_labels import from_ledger
+from gateway.cli.commands._ledger_traffic import traffic_of
 from gateway.config.schema import BackendConfig, Deployment
 from gateway.exit_codes import Exit
-from offline.calibration.change import Change, change_to
+from offline.calibration.change import Change, change_of_traffic, change_to
 from offline.calibration.check import check
 from offline.calibration.choose import Target, TargetKind, choose
 from offline.calibration.from_data import Scorers, from_data
@@ -30,8 +36,9 @@ from offline.calibration.traffic import LabelledSurface, LabelledTraffic, TierMo
 from offline.calibration.view import plot, refusal, report_on
 from offline.datasets import DataError
 from offline.progress import OnProgress, progress
-from offline.report import show
+from offline.report import Report, show
 from policies.errors import did_you_mean
+from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
@@ -46,6 +53,8 @@ _EXAMPLES = """examples:
   tierline trace list -n 10000 --json > ledger.jsonl
   tierline calibrate --surface chat --target cost=0.4 --ledger ledger.jsonl --labels labels.jsonl --write
                               change the policy, from recorded traffic and labels for it
+  tierline calibrate --surface chat --traffic ledger.jsonl --write
+                              make quantiles count the surface's own requests; this needs no labels
 
 targets:
   quality=0.97  the served answers are right at least 0.97 times as often as the large model's answers would be
@@ -56,6 +65,7 @@ The target holds with probability 1 - delta for requests like the labelled ones,
 surface's traffic. A row of --data is {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1,
 "confidence" or "logprobs", "cost_usd"?, "tok_in"?, "tok_out"?}}}; a label for --ledger is {"request_id", "small": 0..1,
 "large": 0..1}.
+A start rule with `easiest 40% of its kind` or `p_adequate >= 0.7` has its number chosen too.
 Exit code 1: the data cannot prove the target; the message says about how many labels are missing."""
 
 
@@ -72,13 +82,19 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--surface", required=True, metavar="NAME", help="the surface whose policy to calibrate")
     parser.add_argument(
-        "--target", type=_target, required=True, metavar="TARGET", help="quality=SHARE, error=SHARE or cost=SHARE"
+        "--target", type=_target, metavar="TARGET", help="quality=SHARE, error=SHARE or cost=SHARE; needs labels"
     )
-    source = parser.add_mutually_exclusive_group(required=True)
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", type=Path, nargs="+", metavar="FILE", help="rows of both models' graded answers")
     source.add_argument("--ledger", type=Path, metavar="FILE", help="the output of `tierline trace list --json`")
     parser.add_argument(
         "--labels", type=Path, metavar="FILE", help="which of the two models was right, by request, for --ledger"
+    )
+    parser.add_argument(
+        "--traffic",
+        type=Path,
+        metavar="FILE",
+        help="the output of `tierline trace list --json`: make `easiest 40%% of its kind` mean 40%% of these requests",
     )
     for role, tier in (("small", "first"), ("large", "second")):
         parser.add_argument(
@@ -121,14 +137,24 @@ def run(args: argparse.Namespace) -> int:
     """
     if (args.ledger is None) != (args.labels is None):
         raise CommandError("--ledger and --labels belong together: give both, or --data instead")
+    labels = args.data is not None or args.ledger is not None
+    if labels != (args.target is not None) or not (labels or args.traffic):
+        raise CommandError("give --target with --data (or --ledger and --labels), or --traffic, or all of them")
     deployment = launch_of(args).deployment()
     surface, small, large = _surface(args.surface, args.policies or SHIPPED, deployment)
     try:
+        notes: tuple[str, ...] = ()
+        if args.traffic is not None:
+            traffic, note = traffic_of(args.surface, args.traffic)
+            surface, notes = surface.measured(traffic), (note,)
+        if not labels:
+            return _write_traffic(args, surface, notes)
         with progress(quiet=args.json) as on_progress:
             if args.ledger is not None:
                 labelled = from_ledger(surface, args.ledger, args.labels)
             else:
                 labelled = _from_data(args, surface, small, large.model, deployment, on_progress)
+            labelled = replace(labelled, notes=(*notes, *labelled.notes))
             if not labelled.cases.large.any():
                 raise DataError("the large model is never right in these labels, so there is no quality to keep")
             choice = choose(labelled.cases, args.target, args.delta)
@@ -165,8 +191,20 @@ def _surface(name: str, folder: Path, deployment: Deployment) -> tuple[LabelledS
         if tier not in backends:
             raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
     small, large = (backends[tier] for tier in policy.tiers[:2])
-    models = (TierModel(one.model, one.price.input, one.price.output) for one in (small, large))
-    return LabelledSurface(file, policy, StartRules.of(policy), *models), small, large
+    models = [TierModel(one.model, one.price.input, one.price.output) for one in (small, large)]
+    return LabelledSurface(file, policy, StartRules.of(policy), models[0], models[1]), small, large
+
+
+def _write_traffic(args: argparse.Namespace, surface: LabelledSurface, notes: Sequence[str]) -> int:
+    """Write the surface's traffic alone. Raises CommandError, DataError."""
+    change = change_of_traffic(surface)
+    values = {"surface": args.surface, "policy": surface.policy.label, "notes": list(notes), "diff": change.diff}
+    lines: list[str | Text | Table] = [*notes]
+    if not asks_for_quantiles(surface.policy):
+        lines.append(Text("note: no rule asks for `quantile` or for the easiest of a kind yet", "yellow"))
+    show(Report(values, lines, title=f"{args.surface}: its own traffic", width=120), as_json=args.json)
+    _write(args, change)
+    return Exit.OK
 
 
 def _from_data(

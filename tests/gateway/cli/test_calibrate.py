@@ -337,7 +337,7 @@ def record(i: int, p_adequate: float | None, confidence: float | None, **changes
         names.DECISION: ["local", "hosted"] if local else ["hosted"],
         names.REASON: "local: (p_adequate >= 0.7 or not in_domain)" if local else "hosted: otherwise",
         names.IN_DOMAIN: p_adequate is not None,
-        names.CLASSIFIER: "c1",
+        names.CLASSIFIER: "c1c1c1c",
         **({} if p_adequate is None else {names.P_ADEQUATE: p_adequate}),
     } | changes.pop("route", {})
     attempt = {
@@ -389,7 +389,81 @@ def test_start_thresholds_nobody_has_tried_are_not_chosen(
     assert calibrate("quality=0.95", *LEDGER, "--json") == 0
     said = chosen(capsys)
     assert said["chosen"]["p_adequate"] >= 0.7
-    assert any("start thresholds not looked at: 0, 0.3, 0.5" in note for note in said["notes"])
+    assert any("not looked at: p_adequate >= 0, p_adequate >= 0.3, p_adequate >= 0.5" in note for note in said["notes"])
+
+
+QUANTILES = POLICY.replace("(p_adequate >= 0.7 or not in_domain)", "easiest 40% of its kind")
+
+
+def seen(n: int, kind: str = "chat", version: str = "c1c1c1c", **changes: Any) -> list[dict[str, Any]]:
+    """Records of a surface whose requests are all of the easier half of their kind: quantiles from 0 to 0.5."""
+    quantiles = np.linspace(0, 0.5, n).round(4).tolist()
+    known = {names.KIND: kind, names.IN_DOMAIN: True, names.CLASSIFIER: version}
+    return [
+        record(i, None, 0.9, route=known | {names.QUANTILE: quantile}, **changes)
+        for i, quantile in enumerate(quantiles)
+    ]
+
+
+def test_traffic_alone_says_what_a_quantile_means(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No labels are needed. Kinds with few requests are left out, and a second measurement replaces the first."""
+    monkeypatch.chdir(folder)
+    policy_of(folder).write_text(QUANTILES)
+    command = ["calibrate", "--surface", "chat", "--config", "tierline.yaml", "--policies", "policies", "--write"]
+    write(folder / "ledger.jsonl", [*seen(101), *seen(99, "code"), *seen(400, surface="batch")])
+    assert main([*command, "--traffic", "ledger.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "this surface's own requests: 101 chat, by classifier c1c1c1c" in " ".join(out.split())
+    assert "99 of kinds with fewer than 100" in " ".join(out.split())
+    policy, _ = read_policy(policy_of(folder))
+    assert policy.route.share_easier("chat", 0.2, "c1c1c1c") == pytest.approx(0.4)
+    assert policy.route.share_easier("code", 0.2, "c1c1c1c") is None
+    assert [line for line in QUANTILES.splitlines() if line not in policy_of(folder).read_text()] == []
+
+    newer = seen(200, "code", "c2c2c2c")
+    write(folder / "ledger.jsonl", [*newer, *seen(101)])
+    assert main([*command, "--traffic", "ledger.jsonl"]) == 0
+    policy, _ = read_policy(policy_of(folder))
+    assert policy.route.traffic is not None
+    assert (policy.route.traffic.classifier, list(policy.route.traffic.deciles)) == ("c2c2c2c", ["code"])
+    capsys.readouterr()
+    write(folder / "ledger.jsonl", seen(20))
+    assert main([*command, "--traffic", "ledger.jsonl"]) == 2
+    assert "too few requests of chat whose kind is known (20 chat)" in capsys.readouterr().err
+
+
+def test_a_quantile_is_chosen_by_the_surfaces_own_traffic(
+    calibrate: Calibrate, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The easiest 40% of these requests reach to a quantile of 0.2; a rule that lets in more is not looked at."""
+    policy_of(folder).write_text(QUANTILES)
+    confidences, right = labels(600)
+    records = seen(600)
+    for one, confidence in zip(records, confidences, strict=True):
+        route, attempt = (hop["attributes"] for hop in one["hops"])
+        attempt[names.CONFIDENCE] = confidence
+        if route[names.QUANTILE] > 0.2:  # went straight to the large tier
+            route |= {names.DECISION: ["hosted"], names.REASON: "hosted: otherwise"}
+            attempt[names.TIER] = "hosted"
+    write(folder / "labels.jsonl", right)
+    write(folder / "ledger.jsonl", records)
+    assert calibrate("quality=0.95", *LEDGER, "--traffic", "ledger.jsonl", "--write", "--out", "d", "--json") == 0
+    said = chosen(capsys)
+    assert said["chosen"]["quantile"] in (0.4, 0.2) and "p_adequate" not in said["chosen"]
+    assert any("not looked at: easiest 100% of its kind, easiest 80% of its kind, " in note for note in said["notes"])
+    policy, _ = read_policy(policy_of(folder))
+    share = said["chosen"]["quantile"]
+    assert policy.route.start["local"].source == f"easiest {share * 100:g}% of its kind and tokens_in < 3000"
+    assert policy.route.share_easier("chat", 0.2, "c1c1c1c") == pytest.approx(0.4, abs=0.01)
+    assert said["starts"][0]["quantile"] == 0.4
+
+
+@pytest.mark.parametrize("flags", [("--target", "quality=0.9"), ("--data", "rows.jsonl"), ()])
+def test_a_target_needs_labels_and_labels_a_target(folder: Path, flags: tuple[str, ...]) -> None:
+    """Without either there must be traffic to measure."""
+    assert main(["calibrate", "--surface", "chat", "--policies", str(folder / "policies"), *flags]) == 2
 
 
 def test_records_that_say_nothing_of_thresholds_are_left_out(
@@ -412,7 +486,7 @@ def test_records_that_say_nothing_of_thresholds_are_left_out(
     told = " ".join(said["notes"])
     for reason in ("1 answered without a routing", "1 whose tier was set", "1 whose answer of local was not judged"):
         assert reason in told
-    assert "1 scored by another classifier than c1" in told and "6 without a record of chat" in told
+    assert "1 scored by another classifier than c1c1c1c" in told and "6 without a record of chat" in told
 
 
 def test_a_structural_fault_is_escalated_whatever_its_confidence(
