@@ -119,7 +119,9 @@ def _kind(a: Attributes) -> str:
         return f"kind {kind}" if kind else ""
     if own is None:
         return f"kind {kind}, harder than {quantile:.1%} of the classifier's reference prompts"
-    return f"kind {kind}, harder than {own:.1%} of this surface's own requests ({quantile:.1%} of the reference prompts)"
+    return (
+        f"kind {kind}, harder than {own:.1%} of this surface's own requests ({quantile:.1%} of the reference prompts)"
+    )
 
 
 def _attempt(a: Attributes) -> Iterable[str]:

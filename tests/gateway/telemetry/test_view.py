@@ -60,7 +60,8 @@ def test_every_decision_gives_its_reason() -> None:
         "request req-1 chat@3f2a91c 200 path escalated",
         "TTFT 120 ms overhead 700 us cost $0.0003 wasted $0.0001",
         "miss; nearest neighbour e41 at similarity 0.812 < minimum 0.920",
-        "tiers local then hosted; because p_adequate >= 0.7; kind chat, harder than 62.0% of the classifier's reference prompts; "
+        "tiers local then hosted; because p_adequate >= 0.7; kind chat, harder than 62.0% of the classifier's "
+        "reference prompts; "
         "difficulty 0.310; p_adequate 0.820; in domain",
         "local/smollm2; low_confidence; confidence 0.410 < threshold 0.620 over 24 tokens, calibrated by head "
         "0123456789ab; upstream HTTP 200",
