@@ -56,7 +56,7 @@ class CrossEncoderRules(Section):
 
     min_score: Share | None = None
     """Threshold until there are enough labels; None for the model's own, from its data sheet."""
-    ask_from: Share = 0.05
+    ask_from: Share = 0.01
     within: Annotated[Seconds, Field(gt=0)] = 0.1
     candidates: Annotated[Whole, Field(ge=1, le=5)] = 2
     """Most neighbours of one request that it scores, the likeliest by the verifier."""
@@ -84,7 +84,7 @@ class SemanticCache(Section):
     """
 
     ttl: Seconds
-    min_similarity: Annotated[float, Field(ge=0.5, le=1)] = 0.5
+    min_similarity: Annotated[float, Field(ge=0.3, le=1)] = 0.4
     """Minimum cosine of a neighbour to be considered. It bounds the cost; the verifier bounds the error."""
     max_error: Share = 0.01
     audit: Share = 0.02

@@ -4,7 +4,7 @@ exact      where the policy has it, unless one of its `never` rules holds.
 semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
            by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
            the second one?`); nothing volatile (`volatile.txt`: today, latest, price); no text to work on
-           (`translate ...`, quotes, code); not too long.
+           (`translate ...`, quotes, code); not too long. `tierline eval cache --gates` measures each rule.
 
 `cache.write` decides which answers may be stored.
 """
@@ -12,11 +12,11 @@ semantic   the same, and the request must be one question that is complete in it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.text.reading import FAINT, LISTS, groups_of, word_set
 
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 LONGEST_QUESTION = 2_000
 """Maximum characters: longer texts are documents, which other clients hardly ever repeat."""
 
+_OPENER = re.compile(
+    r"^\s*(?:(?:and|but|or|also|then|so|ok(?:ay)?|yes|no|yeah|sure|thanks?(?:\s+you)?)\b[\s,.!]*)+", re.IGNORECASE
+)
+"""Words that continue a conversation, or fill where a text that stands alone begins."""
 _LEANS = re.compile(
     r"""^\s*(?:
-        (?:and|but|or|also|then|so|ok(?:ay)?|yes|no|yeah|sure|thanks?(?:\s+you)?)\b|
         (?:what|how)\s+about\b|
         (?:why|how|when|where|who|what|which|really|continue|go\s+on|more|again|next|elaborate|explain|shorter|longer|
            rephrase|translate|summari[sz]e|rewrite)(?:\s+(?:it|this|that|them|please|so|not|me|more|else))*\W*$
@@ -36,6 +39,7 @@ _LEANS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _POINTING_BACK = word_set(LISTS["pointing_back"])
+_ASKING = word_set(LISTS["asking"])
 _VOLATILE = "volatile"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
@@ -119,28 +123,69 @@ def why_not_semantic(
         return "temperature"
     if question is None:
         return "no_text"
-    return "long" if len(question) > longest else why_not_the_question(question, facts.turns)
+    return "long" if len(question) > longest else why_not_the_question(question)
 
 
-def why_not_the_question(question: str, turns: int) -> str:
-    """Return why no other question's answer may be served, or ''. `turns` is the number of user messages."""
-    return "long" if len(question) > LONGEST_QUESTION else _why_not_asked(question, turns > 1)
+def why_not_the_question(question: str) -> str:
+    """Return why no other question's answer may be served, or ''. What was said before it is equal for all candidates,
+    so a pronoun may refer to it; but a question of hardly any word of its own has nothing to be compared by.
+    """
+    return "long" if len(question) > LONGEST_QUESTION else _why_not_asked(question)
 
 
 @lru_cache(maxsize=1_024)
-def _why_not_asked(question: str, in_conversation: bool) -> str:
+def _why_not_asked(question: str) -> str:
     """Return the reason as above; cached, because a request needs it before embedding, lookup and write."""
-    tokens = _WORD.findall(question.lower())
-    seen = frozenset(tokens)
-    own = len(seen - FAINT)
-    if _LEANS.match(question) or own == 0:
-        return "follow_up"
-    if not seen.isdisjoint(_POINTING_BACK) and (in_conversation or own < _STANDS_ALONE):
-        return "follow_up"
-    pairs = frozenset(pairwise(tokens))
-    if is_volatile(question):
-        return "volatile"
-    return "payload" if _works_on_text(question, tokens, seen, pairs) else ""
+    words = _words_of(question)
+    return next((reason for reason, _, holds in _RULES if holds(words)), "")
+
+
+def every_reason(question: str) -> list[str]:
+    """Return every rule that holds, as `reason` or `reason: rule`: for a report on what each is worth."""
+    if len(question) > LONGEST_QUESTION:
+        return ["long"]
+    words = _words_of(question)
+    return [f"{reason}: {rule}" if rule else reason for reason, rule, holds in _RULES if holds(words)]
+
+
+class _Words(NamedTuple):
+    """A question, its words in lower case, their set, the pairs of neighbours, and the number of its own words."""
+
+    text: str
+    words: Sequence[str]
+    seen: Set[str]
+    pairs: Set[tuple[str, ...]]
+    own: int
+
+
+def _words_of(question: str) -> _Words:
+    words = _WORD.findall(question.lower())
+    seen = frozenset(words)
+    return _Words(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT))
+
+
+def _leans(question: _Words) -> bool:
+    return question.own == 0 or _LEANS.match(question.text) is not None
+
+
+def _continues(question: _Words) -> bool:
+    """Return whether it begins as a follow-up does, and is no whole question behind that: `and in Spain?`."""
+    opener = _OPENER.match(question.text)
+    if opener is None:
+        return False
+    rest = question.text[opener.end() :]
+    own = len({*_WORD.findall(rest.lower())} - FAINT)
+    return _LEANS.match(rest) is not None or own < (_STANDS_ALONE if _asks(rest) else _STANDS_ALONE + 1)
+
+
+def _asks(text: str) -> bool:
+    """Return whether a text begins as a question does."""
+    first = _WORD.match(text.lstrip())
+    return first is not None and first[0].lower() in _ASKING
+
+
+def _points_back(question: _Words) -> bool:
+    return question.own < _STANDS_ALONE and not question.seen.isdisjoint(_POINTING_BACK)
 
 
 _END: Final = 500
@@ -185,15 +230,14 @@ def is_volatile(text: str) -> bool:
     return not text.isascii() and any(part in text for part in _VOLATILE_PARTS)
 
 
-_SIGNS = re.compile(
-    r"""["“”„«»‹›「」『』`{};]       # quotes and code; 5" matches too, at the cost of a miss
-    | (?<!\w)['‘](?=\w)           # an opening quote, not an apostrophe
-    | :(?!\d)\s*\S                # `French: good morning`; 10:30 is a time
+_SIGNS: Final = re.compile(
+    r"""[{}]|;(?=\S)                 # code
     | \n\s*\S                     # several lines
     | \w\(|=[=>]|[-=]>|::|</|/>   # code
     """,
     re.VERBOSE,
 )
+_COLON: Final = re.compile(r":\s*(?=[^\W\d])")
 _LISTS: Final = LISTS["payload"]
 _POLITE: Final = word_set(_LISTS["polite"])
 _ASKS_LEAVE: Final = frozenset(groups_of(_LISTS["asks_leave"]))
@@ -203,16 +247,30 @@ _ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
 _OF_TEXT: Final = word_set(_LISTS["of_text"])
 _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 
+# A question that contains a text to work on: every letter may matter then, so no neighbour may answer (`translate: the
+# dog is in the house`, `how many letters are in having`). Rather too many than too few: such a question still has the
+# exact cache. What is only quoted is compared with the other question's words (`cache.semantic.pair_features`).
 
-def _works_on_text(question: str, words: Sequence[str], seen: Set[str], pairs: Set[tuple[str, ...]]) -> bool:
-    """Return whether a question contains a text to work on.
 
-    Every letter of it may matter then, so no neighbour may answer: `translate: the dog is in the house`, `how many
-    letters are in having`. It errs on the side of too many: such a question still has the exact cache. `words` are its
-    words in lower case, `seen` their set, `pairs` the pairs of neighbours.
-    """
-    if not seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(pairs) or _SIGNS.search(question):
-        return True
+def _of_language(question: _Words) -> bool:
+    return not question.seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(question.pairs)
+
+
+def _has_signs(question: _Words) -> bool:
+    return _SIGNS.search(question.text) is not None
+
+
+def _introduces(question: _Words) -> bool:
+    """Return whether a colon introduces a text (`French: good morning`), not the question: `quick one: where is`."""
+    colon = _COLON.search(question.text)
+    if colon is None:
+        return False
+    before = _WORD.findall(question.text[: colon.start()].lower())
+    return not _asks(question.text[colon.end() :]) or not _TASKS.isdisjoint(before)
+
+
+def _is_task(question: _Words) -> bool:
+    words = question.words
     # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
     if tuple(words[:2]) in _ASKS_LEAVE:
         return False
@@ -223,3 +281,16 @@ def _works_on_text(question: str, words: Sequence[str], seen: Set[str], pairs: S
 def _describes(begin: Sequence[str]) -> bool:
     """Return whether a task's first two words show that it only describes its object."""
     return len(begin) > 1 and begin[0] not in _ON_ITS_WORDS and begin[1] in _DESCRIBING
+
+
+_RULES: Final[tuple[tuple[str, str, Callable[[_Words], bool]], ...]] = (
+    ("follow_up", "leans", _leans),
+    ("follow_up", "continues", _continues),
+    ("follow_up", "points back", _points_back),
+    ("volatile", "", lambda question: is_volatile(question.text)),
+    ("payload", "language", _of_language),
+    ("payload", "signs", _has_signs),
+    ("payload", "colon", _introduces),
+    ("payload", "task", _is_task),
+)
+"""What makes a question ineligible: the reason, the rule's name where a reason has several, and the test."""

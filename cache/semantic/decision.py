@@ -65,8 +65,13 @@ class PairScorer(Protocol):
     def strict(self) -> float:
         """Score threshold used until the surface's own error rate has been measured."""
 
-    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Scored:
-        """Return the verdict on serving `stored`'s answer for `asked`, with the policy's `guards`."""
+    def score(
+        self, stored: str, asked: str, cosine: float, guards: Collection[str], *, screening: bool = False
+    ) -> Scored:
+        """Return the verdict on serving `stored`'s answer for `asked`, with the policy's `guards`.
+
+        `screening`: a cross-encoder scores what is left, so fewer vetoes are needed.
+        """
 
 
 Decide = Callable[[str, str, float], Verdict]
@@ -89,7 +94,7 @@ def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None, *, sc
             return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
         if same_words(stored, asked):
             return Verdict(1.0, "", "rule")
-        result = verifier.score(stored, asked, cosine, semantic.guards)
+        result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
             return Verdict(result.score, f"guard: {result.refused}", "verifier")
         return Verdict(result.score, "similarity" if result.score < least else "", "verifier")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from typing import Final, Protocol
 
 from cache.text.normalized_question import DIRECTIONS, OPPOSITES, NormalizedQuestion, Word, gist, grams_of
-from cache.text.reading import word_set
+from cache.text.reading import LISTS, groups_of, word_set
 
 _NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
@@ -34,9 +34,22 @@ _AGAINST: Final = {
 """Pairs of prepositions with opposite meanings for the same word."""
 
 
+_LESS: Final = frozenset({"less", "fewer", "least"})
+_DUTIES: Final = frozenset({"should", "must"})
+_FEW: Final = 3
+"""Words from which two questions differ in more than a `not`."""
+_SHORT: Final = 7
+"""Letters from which a name is no abbreviation."""
 _TURNED: Final = 2
 """Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
 that roles are swapped."""
+
+
+_TIME_KINDS: Final[dict[str, set[int]]] = {}
+"""A word of time -> the kinds of time it may be, by number."""
+for _number, _group in enumerate(groups_of(LISTS["time_kinds"])):
+    for _word in _group:
+        _TIME_KINDS.setdefault(_word, set()).add(_number)
 
 
 class WordTable(Protocol):
@@ -123,32 +136,52 @@ def _rising(places: Sequence[int]) -> int:
     return len(tails)
 
 
-def early_veto(a: NormalizedQuestion, b: NormalizedQuestion, guards: Collection[str]) -> str:
+def early_veto(
+    a: NormalizedQuestion, b: NormalizedQuestion, guards: Collection[str], *, screening: bool = False
+) -> str:
     """Return the guard that refuses on the basis of each question by itself, or ''. It decides most refusals, at a
     hundredth of the cost of `leftover`.
+
+    `screening`: a cross-encoder reads what is left, so only what conflicts is refused, not every difference.
     """
-    if "numbers" in guards and (a.numbers != b.numbers or a.symbols != b.symbols):
-        return "numbers"
-    if "negation" in guards and len(a.negations) % 2 != len(b.negations) % 2:
-        return "negation"
-    if "dates" in guards and a.times != b.times:
-        return "dates"
-    return "asked" if _other_question(a, b) else ""
+    for guard, _, conflict, alone in _EARLY:
+        if not (alone and screening) and (guard in guards or guard in _ALWAYS) and conflict(a, b):
+            return guard
+    return ""
 
 
-def veto(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, guards: Collection[str]) -> str:
+def veto(
+    a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, guards: Collection[str], *, screening: bool = False
+) -> str:
     """Return the guard that refuses on the basis of the remaining words, or ''. Call `early_veto` first."""
-    if "negation" in guards and (
-        _moved_negation(a, b, rest) or _opposed(rest) or _other_poles(a, b) or _other_way(a, b, rest)
-    ):
-        return "negation"
-    if "entities" in guards and (_another_kind(rest) or any(word.name for word in (*rest.left, *rest.right))):
-        return "entities"
-    return "order" if _other_roles(a, b, rest) else ""
+    for guard, _, conflict, alone in _LATE:
+        if not (alone and screening) and (guard in guards or guard in _ALWAYS) and conflict(a, b, rest):
+            return guard
+    return ""
 
 
-def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Return whether they ask different things: who or when, whether or why. A task fits any, `what` fits `how`."""
+def every_veto(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover, *, screening: bool = False) -> list[str]:
+    """Return the name of every rule that refuses, as `guard: rule`: for a report on what each is worth."""
+    early = [
+        f"{guard}: {rule}" for guard, rule, conflict, alone in _EARLY if not (alone and screening) and conflict(a, b)
+    ]
+    return early + [
+        f"{guard}: {rule}"
+        for guard, rule, conflict, alone in _LATE
+        if not (alone and screening) and conflict(a, b, rest)
+    ]
+
+
+def _any_other_times(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    return a.times != b.times
+
+
+def _not_in_one(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    return len(a.negations) % 2 != len(b.negations) % 2
+
+
+def _any_other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    """Return whether they ask for different things. A task fits any, `what` fits `how`."""
     if a.modals != b.modals and a.modals and b.modals:
         return True
     if a.asked == b.asked:
@@ -158,14 +191,63 @@ def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     return bool(a.asked and b.asked) and not (a.asked | b.asked <= _WAYS or a.asked & b.asked)
 
 
-def _moved_negation(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether they differ only in the word that is negated."""
-    return a.negations != b.negations and not rest.left and not rest.right
+def _other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    return a.numbers != b.numbers or a.symbols != b.symbols
 
 
-def _other_poles(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+def _other_times(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    """Return whether each names a time of one kind that the other does not: Monday and Tuesday, before and after.
+
+    A time in only one of them makes its question narrower, or is part of its story: the score decides.
+    """
+    if a.times == b.times or not a.times or not b.times:
+        return False
+    only = [
+        {kind for time in own if time not in other for kind in _TIME_KINDS.get(time, ())}
+        for own, other in ((a.times, b.times), (b.times, a.times))
+    ]
+    return not only[0].isdisjoint(only[1])
+
+
+def _other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+    """Return whether they ask different things: who or when, whether or how. `what` may ask for any of them."""
+    if a.asked == b.asked or "what" in a.asked or "what" in b.asked:
+        return False
+    if a.polar or b.polar:
+        return bool(a.asked or b.asked)
+    return bool(a.asked and b.asked) and _ways(a.asked).isdisjoint(_ways(b.asked))
+
+
+def _ways(asked: frozenset[str]) -> frozenset[str]:
+    return asked - {"howto"} | {"how"} if "howto" in asked else asked
+
+
+def _negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether one is the other turned round: by an opposite, or by a `not` where hardly anything else differs.
+
+    An even number of turns says the same: `more patient` and `less impatient`. In other words a `not` may say it too.
+    """
+    turned = len(a.negations) % 2 != len(b.negations) % 2 or ("against" in a.function) != ("against" in b.function)
+    opposites = _opposites(rest) + (_is_less(rest.left) != _is_less(rest.right))
+    if opposites:
+        return (opposites + turned) % 2 == 1
+    few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
+    return _other_sides(a, b) or (turned and few)
+
+
+def _is_less(words: Sequence[Word]) -> bool:
+    return any(word.text in _LESS for word in words)
+
+
+def _other_sides(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     """Return whether they contain opposite sides of an opposition, such as more and less."""
     return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
+
+
+def _opposite_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether there is any opposite, or the same negations stand at different places of the same words."""
+    moved = a.negations != b.negations and not rest.left and not rest.right
+    return moved or any(_opposed(one, other) for one in rest.left for other in rest.right) or _other_sides(a, b)
 
 
 def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -174,7 +256,7 @@ def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> 
         return True
     if not rest.left and not rest.right:
         return False
-    if "avoid" in _senses(rest.left) ^ _senses(rest.right):
+    if any(word.sense == "avoid" for word in rest.left) != any(word.sense == "avoid" for word in rest.right):
         return True
     return _turns_away(rest.left, rest.right) or _turns_away(rest.right, rest.left)
 
@@ -187,22 +269,22 @@ def _turns_away(these: Sequence[Word], others: Sequence[Word]) -> bool:
     return -1 not in ways and (1 in ways or all(word.vague for word in others))
 
 
-def _senses(words: Sequence[Word]) -> frozenset[str]:
-    return frozenset(word.sense for word in words)
-
-
 def _directions(words: Sequence[Word]) -> frozenset[int]:
     return frozenset(DIRECTIONS[word.sense] for word in words if word.sense in DIRECTIONS)
 
 
-def _opposed(rest: Leftover) -> bool:
-    return any(
+def _opposites(rest: Leftover) -> int:
+    """Return the number of remaining words whose opposite remains on the other side."""
+    left, right = ([word for word in side if word.text not in _LESS] for side in (rest.left, rest.right))
+    return sum(any(_opposed(one, other) for other in right) for one in left)
+
+
+def _opposed(one: Word, other: Word) -> bool:
+    return (
         frozenset((one.sense, other.sense)) in OPPOSITES
         or _opposed_in_one_sense(one, other)
         or _negates(one.text, other.text)
         or _negates(other.text, one.text)
-        for one in rest.left
-        for other in rest.right
     )
 
 
@@ -219,17 +301,50 @@ def _negates(word: str, other: str) -> bool:
     return word.endswith("less") and (other == word[:-4] or other == word[:-4] + "ful")
 
 
-def _another_kind(rest: Leftover) -> bool:
+def _another_kind(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     return any(one.kinds & other.kinds for one in rest.left for other in rest.right)
 
 
-def _other_roles(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether the roles are swapped: who does what to whom."""
-    if a.others != b.others or _other_persons(a, b):
-        return True
-    if rest.inversions and (a.foreign or b.foreign):
-        return True
-    if any(word.sense in _SYMMETRIC for word in a.words) and not rest.left and not rest.right:
+def _another_name(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether each has a name that the other has not, and neither stands for the other, as EU does."""
+    names, others = _names(rest.left), _names(rest.right)
+    if not names or not others:
+        return False
+    return not (_stands_for(names, rest.right) or _stands_for(others, rest.left))
+
+
+def _name_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return any(word.name for word in (*rest.left, *rest.right))
+
+
+def _names(words: Sequence[Word]) -> list[str]:
+    return [word.text for word in words if word.name]
+
+
+def _stands_for(names: Sequence[str], words: Sequence[Word]) -> bool:
+    """Return whether a name shortens the other side's words, with letters of theirs in order: `uae`, `http`."""
+    whole = "".join(word.text for word in words)
+    return any(len(name) < _SHORT and any(_shortens(name, whole[at:]) for at in _starts(words)) for name in names)
+
+
+def _starts(words: Sequence[Word]) -> list[int]:
+    """Return where each word begins in the text of all of them without spaces."""
+    return list(accumulate((len(word.text) for word in words[:-1]), initial=0))
+
+
+def _shortens(name: str, text: str) -> bool:
+    letters = iter(text)
+    return text.startswith(name[0]) and len(text) > len(name) + 1 and all(letter in letters for letter in name)
+
+
+def _other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether one quotes what does not occur in the other."""
+    return any(quote not in other.plain for one, other in ((a, b), (b, a)) for quote in one.quotes)
+
+
+def _other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether the same words, or the same names, come in another order."""
+    if _is_symmetric(a, rest):
         return False
     few = len(rest.left) + len(rest.right) < 2
     if few and a.passive != b.passive and not rest.inversions:
@@ -239,13 +354,30 @@ def _other_roles(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
     names = {word.text for word in a.words if word.name} & {word.text for word in b.words if word.name}
     if len(names) > 1 and a.passive == b.passive:
         order = [[word.text for word in gist.words if word.text in names] for gist in (a, b)]
-        if order[0] != order[1]:
-            return True
-    return _links_differ(a, b)
+        return order[0] != order[1]
+    return False
 
 
-def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Return whether `I` and `you` differ; in general questions (`how can I`, `should you`) they are equivalent."""
+def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether the same words tell of a relation that holds in both directions."""
+    return not rest.left and not rest.right and any(word.sense in _SYMMETRIC for word in a.words)
+
+
+def _foreign_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether words changed places in a language whose grammar is not parsed here."""
+    return rest.inversions > 0 and (a.foreign or b.foreign)
+
+
+def _other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return a.others != b.others
+
+
+def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not rest.left and not rest.right and _any_other_persons(a, b, rest)
+
+
+def _any_other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether `I` and `you` differ; in general questions (`how can I`, `should you`) they mean the same."""
     if a.persons == b.persons:
         return False
     left, right = {*a.persons}, {*b.persons}
@@ -255,12 +387,50 @@ def _other_persons(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     return bool(left and right and left != right and not anybody)
 
 
-def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
+def _other_modals(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they differ only in that one asks what can be, and the other what should or must be."""
+    if not a.modals or not b.modals or rest.left or rest.right:
+        return False
+    return a.modals.isdisjoint(_DUTIES) != b.modals.isdisjoint(_DUTIES)
+
+
+def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    if _is_symmetric(a, rest):
+        return False
     before = {word.sense: word.link for word in a.words}
     changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
     # In `miles to kilometres` and `kilometres to miles` the words have swapped links.
     traded = any((now, then) in changed and not _JOINING & {then, now} for then, now in changed)
     return traded or any(frozenset(links) in _AGAINST for links in changed)
+
+
+_ALWAYS: Final = frozenset({"asked", "order"})
+"""Guards that a policy cannot switch off."""
+_EARLY: Final[tuple[tuple[str, str, Callable[[NormalizedQuestion, NormalizedQuestion], bool], bool], ...]] = (
+    ("numbers", "other", _other_numbers, False),
+    ("negation", "in one", _not_in_one, True),
+    ("dates", "other", _other_times, False),
+    ("dates", "any", _any_other_times, True),
+    ("asked", "other", _other_question, False),
+    ("asked", "any", _any_other_question, True),
+)
+_LATE: Final[tuple[tuple[str, str, Callable[[NormalizedQuestion, NormalizedQuestion, Leftover], bool], bool], ...]] = (
+    ("asked", "modals", _other_modals, False),
+    ("negation", "turned", _negated, False),
+    ("negation", "opposite", _opposite_in_one, True),
+    ("negation", "way", _other_way, True),
+    ("entities", "kind", _another_kind, False),
+    ("entities", "name", _another_name, False),
+    ("entities", "quoted", _other_quotes, False),
+    ("entities", "any", _name_in_one, True),
+    ("order", "words", _other_order, False),
+    ("order", "foreign", _foreign_order, False),
+    ("order", "pronouns", _other_pronouns, False),
+    ("order", "persons", _other_persons, False),
+    ("order", "any person", _any_other_persons, True),
+    ("order", "links", _links_differ, False),
+)
+"""Each rule's guard, its name, its test, and whether it holds only where no cross-encoder reads what is left."""
 
 
 FEATURES: Final = (

@@ -156,9 +156,18 @@ class Verifier:
         tensors = _tensors(tensors_path)
         return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read)
 
-    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str] = ALL_GUARDS) -> VerifierVerdict:
+    def score(
+        self,
+        stored: str,
+        asked: str,
+        cosine: float,
+        guards: Collection[str] = ALL_GUARDS,
+        *,
+        screening: bool = False,
+    ) -> VerifierVerdict:
         """Return the verdict on one pair, with the vetoes that `guards` names.
 
+        `screening`: a cross-encoder reads what is left, so only the vetoes hold that it needs.
         Takes about 100 us for questions of ten words, and as much again to parse a text for the first time.
         """
         if stored == asked:
@@ -168,13 +177,21 @@ class Verifier:
         a, b = self._read(stored), self._read(asked)
         if not a.words or not b.words:
             return VerifierVerdict(0.0, "wording")
-        if refused := contrast.early_veto(a, b, guards):
+        if refused := contrast.early_veto(a, b, guards, screening=screening):
             return VerifierVerdict(0.0, refused)
         rest = contrast.leftover(a, b)
-        if refused := contrast.veto(a, b, rest, guards):
+        if refused := contrast.veto(a, b, rest, guards, screening=screening):
             return VerifierVerdict(0.0, refused)
         numbers = contrast.features(a, b, rest, cosine, self._table)
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
+
+    def score_alone(self, stored: str, asked: str, cosine: float) -> float:
+        """Return the score without any veto, to measure what vetoes are worth; 0 for a text that cannot be parsed."""
+        a, b = self._read(stored), self._read(asked)
+        if not a.words or not b.words:
+            return 0.0
+        numbers = contrast.features(a, b, contrast.leftover(a, b), cosine, self._table)
+        return self._calibrated(self._trees.margin(np.array(numbers)))
 
     def _calibrated(self, margin: float) -> float:
         """Interpolate the isotonic calibration; it never reaches 0 or 1, so that thresholds can rank high scores."""

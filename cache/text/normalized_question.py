@@ -90,6 +90,9 @@ _FUNCTION_VALUES: Final = frozenset(FUNCTION.values()) | (FAINT - thesaurus.VAGU
 _SILENT: Final = thesaurus.FILLERS - {"be", "am", "else"}
 _MARKS: Final = frozenset("()[]{}\\/|&*~`_")
 """Symbols that rarely belong to a calculation; the others ($, %, +, =) do."""
+_QUOTES: Final = re.compile(
+    r"""["“”„«»‹›「」『』`]([^"“”„«»‹›「」『』`\n]+)["“”«»‹›「」『』`] | (?<!\w)['‘]([^'’\n]+)['’](?!\w)""", re.VERBOSE
+)
 _ENDINGS: Final = (
     ("ization", "ize"), ("isation", "ize"), ("ations", ""), ("ation", ""), ("ates", ""), ("ated", ""), ("ating", ""),
     ("ate", ""), ("ments", ""), ("ment", ""),
@@ -141,6 +144,8 @@ class NormalizedQuestion:
     length: int
     foreign: bool
     """Whether the language is one whose grammar is not parsed here."""
+    quotes: tuple[str, ...]
+    """What is in quotation marks or backticks, in lower case."""
 
 
 @lru_cache(maxsize=16_384)
@@ -270,6 +275,7 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
         plain=plain.lower(),
         length=len(reading.content),
         foreign=_is_foreign(plain),
+        quotes=tuple(quote.strip().lower() for found in _QUOTES.findall(plain) for quote in found if quote.strip()),
     )
 
 

@@ -72,7 +72,7 @@ def _of_files(files: Sequence[Path], most: int) -> list[str]:
             for line in lines:
                 row = orjson.loads(line)
                 for side in (row["a"], row["b"]):
-                    if isinstance(side, str) and not eligibility.why_not_the_question(side, 1):
+                    if isinstance(side, str) and not eligibility.why_not_the_question(side):
                         found[side] = None
                 if len(found) >= most:
                     return list(found)[:most]
@@ -88,7 +88,7 @@ def _made_up(count: int, rng: np.random.Generator) -> list[str]:
         chosen = [words[place] for place in rng.integers(0, len(words), 4)]
         for form in _FORMS[int(rng.integers(0, len(_FORMS)))]:
             text = form.format(*chosen)
-            if not eligibility.why_not_the_question(text, 1):
+            if not eligibility.why_not_the_question(text):
                 found[text] = None
     return list(found)[:count]
 

@@ -37,7 +37,9 @@ class Always:
     verdict: Verdict
     strict: float = 0.97
 
-    def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Verdict:
+    def score(
+        self, stored: str, asked: str, cosine: float, guards: Collection[str], *, screening: bool = False
+    ) -> Verdict:
         return self.verdict
 
 
@@ -126,10 +128,12 @@ def test_nothing_is_read_after_a_candidate_of_the_same_words() -> None:
 
 def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
     """The likeliest first, and no more than wanted: nothing vetoed, nothing plainly different. Its highest wins."""
-    scores = {"a b c": 0.3, "d e f": 0.6, "g h i": 0.01, "j k l": 0.5}
+    scores = {"a b c": 0.3, "d e f": 0.6, "g h i": 0.001, "j k l": 0.5}
 
     class Known(Always):
-        def score(self, stored: str, asked: str, cosine: float, guards: Collection[str]) -> Verdict:
+        def score(
+            self, stored: str, asked: str, cosine: float, guards: Collection[str], *, screening: bool = False
+        ) -> Verdict:
             return Verdict(scores.get(stored, 0.9), "roles" if stored not in scores else "")
 
     decide = decide_by(semantic(), Known(Verdict(0.0)), screening=True)
@@ -139,7 +143,7 @@ def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
     assert settled(chosen, [0.2, 0.7]) == Shortlist(4, Verdict(0.7, "", "cross_encoder"))
     assert choose(decide, near, 5) == chosen._replace(doubtful=(2, 4, 1))
     alone = choose(decide, near[3:4], 2)
-    assert alone == Shortlist(0, Verdict(0.01, "similarity", "verifier"))
+    assert alone == Shortlist(0, Verdict(0.001, "similarity", "verifier"))
 
 
 def test_the_threshold_without_labels_is_that_of_what_scores() -> None:

@@ -85,6 +85,43 @@ def test_what_changes_the_answer_is_refused_whatever_the_score(
 
 
 @pytest.mark.parametrize(
+    ("stored", "asked", "refused"),
+    [
+        ("Can I take 2 pills?", "Can I take 3 pills?", "numbers"),
+        ("Is it safe to eat raw eggs?", "Is it not safe to eat raw eggs?", "negation"),
+        ("How do I turn on logging?", "How do I turn off logging?", "negation"),
+        ("How do I become more patient?", "How do I become less patient?", "negation"),
+        ("What is the capital of France?", "What is the capital of Spain?", "entities"),
+        ("Is Amy Jones an editor?", "Is Amy Johnson an editor?", "entities"),
+        ("What does 'havoc' mean?", "What does 'ravage' mean?", "entities"),
+        ("Should I stretch before a run?", "Should I stretch after a run?", "dates"),
+        ("Is it open on Monday?", "Is it open on Tuesday?", "dates"),
+        ("Flights from Rome to Paris", "Flights from Paris to Rome", "order"),
+        ("Is Sarah paying Kelly?", "Is Kelly paying Sarah?", "order"),
+        ("Can I sue you?", "Can you sue me?", "order"),
+        ("Who wrote this book?", "When was this book written?", "asked"),
+        ("Can I freeze cooked rice?", "How do I freeze cooked rice?", "asked"),
+        ("Can children swim?", "Should children swim?", "asked"),
+        ("How do I become more patient?", "How do I become less impatient?", ""),
+        ("What does 'havoc' mean?", 'Define the word "havoc".', ""),
+        ("What is the capital of the UAE?", "What is the capital city of the United Arab Emirates?", ""),
+        ("Who painted the Sistine Chapel?", "Who was it that painted the Sistine Chapel?", ""),
+        ("What is the notice period during probation?", "probation notice period", ""),
+        ("Why did the empire collapse?", "What brought about the end of the empire?", ""),
+        ("My card is gone, what should I do?", "My card is gone. What do I have to do?", ""),
+        ("How do I undo a commit without losing changes?", "How do I undo a commit and keep my changes?", ""),
+        ("How do I prune tomatoes?", "Hi, I'm new here, so could you tell me how to prune tomatoes? Thanks!", ""),
+    ],
+)
+def test_before_a_cross_encoder_only_a_conflict_is_refused(
+    verifier: Verifier, stored: str, asked: str, refused: str
+) -> None:
+    """It reads what is left: a difference that may be another wording, or belong to the story, is left to it."""
+    assert verifier.score(stored, asked, 0.9, screening=True).refused == refused
+    assert verifier.score(asked, stored, 0.9, screening=True).refused == refused
+
+
+@pytest.mark.parametrize(
     ("stored", "asked"),
     [
         ("What is a lesson?", "What is a lesson plan?"),
