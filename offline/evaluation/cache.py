@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from offline.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from offline.embedding import Remembered
+from offline.evaluation.gates import PLAIN, count_gates, gates_of, table_of_gates
 from offline.evaluation.neighbours import near_neighbours
 from offline.evaluation.served import (
     Asked,
@@ -53,7 +54,7 @@ class CacheOptions:
 
     `limit` is the number of random pairs to use, 0 for all. `threshold` is fixed, or `max_error` sets it; without both
     it is the shipped one. `artefact` is the verifier's folder, None for the shipped one; `cross_encoder` is `default`
-    for the shipped one, `none`, or a folder.
+    for the shipped one, `none`, or a folder. `gates` counts what each rule stops instead.
     """
 
     pairs: Path | None
@@ -65,6 +66,7 @@ class CacheOptions:
     policy: Path
     embedding: EmbedderKind
     group: str | None
+    gates: bool
     limit: int
     seed: int
     state: Path
@@ -72,10 +74,11 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Cache:
-    """The cache under test: its policy and rules, its stages, and its default threshold."""
+    """The cache under test: its policy and rules, its verifier, its stages, and its default threshold."""
 
     policy: Policy
     semantic: SemanticCache
+    verifier: Verifier | None
     stages: Stages
     threshold: float
 
@@ -95,6 +98,8 @@ def evaluate_cache(
     embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
     requests = _Requests(cache.policy, embedder)
     asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
+    if options.gates:
+        return _gates(options, cache, pairs, embedder)
     run = _pairs if options.pairs else _stream
     return run(options, cache, pairs, asked, embedder, on_progress)
 
@@ -138,7 +143,7 @@ def _cache(options: CacheOptions) -> _Cache:
         if model is not None and strict is None and semantic.cross_encoder.min_score is None:
             raise DataError(f"{options.cross_encoder}: no sheet.json states its threshold; name one with --threshold")
         threshold = default_threshold(semantic, verifier, screening=model is not None, strict=strict)
-    return _Cache(policy, semantic, Stages(decide, model, semantic.cross_encoder.candidates), threshold)
+    return _Cache(policy, semantic, verifier, Stages(decide, model, semantic.cross_encoder.candidates), threshold)
 
 
 def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:
@@ -234,6 +239,35 @@ def _pairs(
         },
     }
     return Report(values, lines, facts)
+
+
+def _gates(options: CacheOptions, cache: _Cache, pairs: Sequence[LabelledPair], embedder: Remembered) -> Report:
+    """Count what each rule stops that holds at any score, over the pairs of single questions."""
+    if options.pairs is None:
+        raise DataError("--gates works with --pairs only")
+    rows = [(pair.a, pair.b, pair.same_answer) for pair in pairs if isinstance(pair.a, str) and isinstance(pair.b, str)]
+    if not rows:
+        raise DataError(f"{options.pairs}: it contains no pair of questions")
+    questions, same = [(a, b) for a, b, _ in rows], np.array([wanted for _, _, wanted in rows])
+    vectors = embedder.embed([text for pair in questions for text in pair])
+    scores = cosines = np.einsum("ij,ij->i", vectors[0::2], vectors[1::2]).astype(np.float64)
+    screening = cache.stages.candidates > 0
+    gates = [
+        gates_of(a, b, cosine, cache.semantic.min_similarity, screening=screening)
+        for (a, b), cosine in zip(questions, cosines.tolist(), strict=True)
+    ]
+    if cache.verifier is not None:
+        alone = cache.verifier.score_alone
+        scores = np.array([alone(a, b, cosine) for (a, b), cosine in zip(questions, cosines.tolist(), strict=True)])
+    if screening:
+        plain = scores < cache.semantic.cross_encoder.ask_from
+        gates = [each | {PLAIN} if no else each for each, no in zip(gates, plain.tolist(), strict=True)]
+        scores = np.array(cache.stages.scores(questions))
+    counted = count_gates(gates, scores >= cache.threshold, same)
+    facts = [f"{len(rows):,} pairs, {embedder.name}, {cache.policy.label}, threshold {cache.threshold:.4f}"]
+    facts.append("alone: its score would serve the pair, and no other gate stops it")
+    values = {name: asdict(one) for name, one in counted.items()}
+    return Report({"gates": values}, [table_of_gates(counted, gates, same), ""], facts)
 
 
 def _cells(one: ServedPairs) -> list[str]:

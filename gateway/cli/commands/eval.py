@@ -116,6 +116,7 @@ _CACHE = """examples:
                                                                   questions as a stream, as the gateway gets them
   tierline eval cache --pairs mine.jsonl --policy policies/batch.yaml --embedding minilm
                                                                   with another policy and encoder
+  tierline eval cache --pairs mine.jsonl --gates                  what each rule stops that holds at any score
 
 A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are each a question or a list of messages.
 --pairs: `a` has been answered and stored; then `b` is asked. --stream: the questions of all pairs are asked in random
@@ -287,6 +288,9 @@ def _add_cache(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--embedding", choices=_ENCODERS, default="static", help="the text encoder (default: static)")
     parser.add_argument("--group", metavar="NAME", help="use only the pairs of this group")
+    parser.add_argument(
+        "--gates", action="store_true", help="count what each rule stops that holds at any score (with --pairs)"
+    )
     parser.add_argument(
         "--limit", type=whole(0), default=0, metavar="N", help="use N random pairs; 0 for all (default: 0)"
     )
