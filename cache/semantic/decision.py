@@ -32,6 +32,10 @@ from cache.text.reading import read, unwrap
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
 
+_READ: Final = 3
+"""Candidates without a veto that are read: to parse and score one takes 0.2 ms of the event loop."""
+_SAME_WORDS_FROM: Final = 0.8
+"""Cosine from which the rule is tried: further apart, texts hardly ever have the same words."""
 Stage = Literal["", "rule", "guards", "verifier", "cross_encoder"]
 
 
@@ -92,7 +96,7 @@ def decide_by(semantic: SemanticCache, verifier: PairScorer | None = None, *, sc
         if verifier is None:
             refused = difference(stored, asked, semantic.guards)
             return Verdict(cosine, f"guard: {refused}" if refused else "", "guards")
-        if same_words(stored, asked):
+        if stored == asked or (cosine >= _SAME_WORDS_FROM and same_words(stored, asked)):
             return Verdict(1.0, "", "rule")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
@@ -134,8 +138,8 @@ class Shortlist(NamedTuple):
 def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], most: int = 0) -> Shortlist | None:
     """Return the best candidate, and up to `most` for a cross-encoder to score. None without candidates.
 
-    Candidates are (stored question, cosine), nearest first. The best has the highest score of those without a veto; if
-    each has a veto, it is the nearest. The candidates after one that is equal by rule are not read.
+    Candidates are (stored question, cosine), nearest first. The best has the highest score of the first three without a
+    veto; if each has a veto, it is the nearest. The candidates after one that is equal by rule are not read.
     """
     best: Shortlist | None = None
     open_: list[tuple[float, int]] = []
@@ -147,6 +151,8 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
             best = Shortlist(place, verdict)
         if not verdict.refused:
             open_.append((-verdict.score, place))
+            if len(open_) == _READ:
+                break
     if best is None or not most:
         return best
     return best._replace(doubtful=tuple(place for _, place in sorted(open_)[:most]))

@@ -499,8 +499,9 @@ def _paired(left: Sequence[Word], right: Sequence[Word], table: WordTable) -> tu
 
 
 def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    both = len(a | b)
-    return len(a & b) / both if both else 0.0
+    shared = len(a & b)
+    either = len(a) + len(b) - shared
+    return shared / either if either else 0.0
 
 
 def _new_links(a: NormalizedQuestion, b: NormalizedQuestion) -> int:

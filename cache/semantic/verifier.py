@@ -53,6 +53,8 @@ class VerifierWords:
     def __init__(self, words: Sequence[str], vectors: NDArray[np.int8]) -> None:
         self._rows = {word: row for row, word in enumerate(words)}
         self._vectors = vectors
+        squares = np.einsum("ij,ij->i", vectors, vectors, dtype=np.float32)
+        self._lengths = np.maximum(np.sqrt(squares), 1e-6)[:, None]
         self._scale = 1 / max(1, len(words) - 1)
 
     @classmethod
@@ -68,16 +70,13 @@ class VerifierWords:
 
     def similarities(self, left: Sequence[str], right: Sequence[str]) -> list[list[float]]:
         """Return the cosine of each word of `left` with each of `right`; 0 where one has no vector."""
-        cosines: list[list[float]] = (self._unit(left) @ self._unit(right).T).tolist()
+        rows = [self._rows.get(word, -1) for word in (*left, *right)]
+        # As few calls of NumPy as there can be: each takes as long as the arithmetic of a few words.
+        units = self._vectors[rows] / self._lengths[rows]
+        if -1 in rows:
+            units[[row < 0 for row in rows]] = 0.0
+        cosines: list[list[float]] = (units[: len(left)] @ units[len(left) :].T).tolist()
         return cosines
-
-    def _unit(self, words: Sequence[str]) -> NDArray[np.float32]:
-        rows = [self._rows.get(word, -1) for word in words]
-        vectors = self._vectors[rows].astype(np.float32)
-        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-        vectors /= np.maximum(lengths, 1e-6)
-        vectors[[row < 0 for row in rows]] = 0.0
-        return vectors
 
 
 class Trees:

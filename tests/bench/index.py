@@ -8,7 +8,8 @@ reading of their texts and its decision, and on a hit the GET of the entry. A se
 the client's; the CPU of both sides is told beside them, for that says what a machine with other work cannot hide.
 
 `found` is the share of lookups whose true nearest entry, by a search row by row, is among the five; `found >= .7` of
-those where it is as near as that, which is where answers come from. `to another` is how long after a write has ended a
+those where it is as near as that, which is where answers come from. `with model` are the lookups that asked the
+cross-encoder (`--cross-encoder`), `asked` their share. `to another` is how long after a write has ended a
 second worker serves the entry; `gap` how long one that lost the stream takes to have what it missed.
 
 Questions are real where `--questions` names files of pairs (the folder of the public ones by default, where it is).
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache.index import Choice
+from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
 from cache.store import resp
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions
@@ -54,6 +56,8 @@ def _tables(rows: list[Figures], title: str) -> Iterator[Table]:
         "lookup",
         "CPU here",
         "there",
+        "with model",
+        "asked",
         "search",
         "found",
         "found >= .7",
@@ -63,6 +67,7 @@ def _tables(rows: list[Figures], title: str) -> Iterator[Table]:
         times.add_column(name, justify="right")
     for row in rows:
         cost = [_of(row.cpu_here), f"{row.cpu_there:.2f}"]
+        cost += ["-" if row.checked is None else _of(row.checked), f"{row.checked_share:.3f}"]
         shares = [f"{row.found:.3f}", f"{row.found_near:.3f}", f"{row.hits:.3f}", str(row.failed)]
         layout = [row.kind, f"{row.entries:,}", f"{row.scopes:,}"]
         times.add_row(*layout, _of(row.lookup), *cost, _of(row.search), *shares)
@@ -97,6 +102,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--layout", choices=["spread", "one"], help="one alone")
     parser.add_argument("--noquant", action="store_true", help="vector sets that keep vectors as they are, to compare")
     parser.add_argument("--questions", type=Path, nargs="*", metavar="FILE", help="pairs, as tierline eval cache reads")
+    parser.add_argument(
+        "--cross-encoder", metavar="PATH", help="the folder of one, or 'default' for the one that ships (default: none)"
+    )
     parser.add_argument("--quick", action="store_true", help="2,000 entries: does it run, not what is it worth")
     parser.add_argument("--json", action="store_true", help="one object on standard output")
     return parser.parse_args(arguments)
@@ -112,13 +120,16 @@ def main(arguments: list[str] | None = None) -> None:
     files = PUBLIC if options.questions is None else options.questions
     with console.status("reading and embedding the questions"):
         asked = questions(files, entries, lookups)
+    model, named = None, options.cross_encoder
+    if named is not None:
+        model = CrossEncoder.load(shipped_cross_encoder() if named == "default" else Path(named))
     rows: list[Figures] = []
     for choice, server in _servers():
         for layout, count in (("spread", scopes), ("one", 1)):
             if options.kind in (None, choice) and options.layout in (None, layout):
                 server.start()
                 try:
-                    rows.append(asyncio.run(measure(Plan(server, choice, asked, count), console)))
+                    rows.append(asyncio.run(measure(Plan(server, choice, asked, count, model), console)))
                 finally:
                     server.stop()
         server.close()

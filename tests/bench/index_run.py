@@ -19,6 +19,7 @@ from cache.index import Choice
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
+from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -54,6 +55,9 @@ class Figures:
     search: Times
     cpu_here: Times
     cpu_there: float
+    checked: Times | None
+    """Of the lookups that asked the cross-encoder."""
+    checked_share: float
     found: float
     found_near: float
     hits: float
@@ -110,6 +114,7 @@ class Plan:
     choice: Choice
     questions: Questions
     scopes: int
+    cross_encoder: CrossEncoder | None = None
 
     def tenant(self, row: int) -> str:
         """Whose the question in a row is."""
@@ -127,7 +132,13 @@ async def _worker(plan: Plan, name: str) -> AsyncIterator[Worker]:
     verifier = Verifier.load(shipped_verifier("static"))
     dimension = plan.questions.kept.vectors.shape[1]
     cache = ResponseCache(
-        store, embedder_name=name, dimension=dimension, index=plan.choice, verifier=verifier, caps=_CAPS
+        store,
+        embedder_name=name,
+        dimension=dimension,
+        index=plan.choice,
+        verifier=verifier,
+        cross_encoder=plan.cross_encoder,
+        caps=_CAPS,
     )
     await cache.start()
     while cache.index.state().kind != plan.choice:
@@ -152,11 +163,12 @@ async def measure(plan: Plan, console: Console) -> Figures:
             await _until(lambda: plan.choice != "replica" or len(reader.cache.index) >= 0.999 * entries)
             warm_s, worker_bytes = time.perf_counter() - began, (_resident() - resident) / entries
             search, found, found_near = await _searches(plan, reader, asked)
-            lookup, hits, failed, here, there = await _lookups(plan, reader, asked)
+            lookup, hits, failed, here, there, checked = await _lookups(plan, reader, asked)
             write, to_another, at_once = await _writes(plan, writer, reader)
             gap_s, missed = await _gap(plan, writer, reader) if plan.choice == "replica" else (None, 0)
     return Figures(
-        plan.choice, entries, plan.scopes, lookup, search, here, there, found, found_near, hits, failed,
+        plan.choice, entries, plan.scopes, lookup, search, here, there,
+        _spread(checked) if checked else None, len(checked) / max(1, len(asked.texts)), found, found_near, hits, failed,
         write, to_another, at_once, fill_s, warm_s, gap_s, missed, server_bytes, worker_bytes,
     )  # fmt: skip
 
@@ -205,22 +217,26 @@ def _truly_nearest(plan: Plan, row: int, vector: Vectors) -> tuple[float, set[st
     return best, {plan.questions.kept.texts[int(rows[place])] for place in np.flatnonzero(cosines >= best - 2e-4)}
 
 
-async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, int, Times, float]:
-    """How long a lookup takes, the share of hits, how many failed, and the CPU of one, here and there (the mean)."""
+async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, int, Times, float, list[float]]:
+    """How long a lookup takes, the share of hits, how many failed, the CPU of one, here and there (the mean), and the
+    seconds of those that asked the cross-encoder.
+    """
     plans = [worker.plan(text, plan.tenant(row)) for row, text in enumerate(asked.texts)]
-    took, cost, hits, failed = list[float](), list[float](), 0, 0
+    took, cost, checked, hits, failed = list[float](), list[float](), list[float](), 0, 0
     before = cpu_s(plan.server.pid)
     for each, vector in zip(plans, asked.vectors, strict=True):
         began, spent = time.perf_counter(), time.thread_time()
         found = await worker.cache.semantic(each, vector)
         took.append(time.perf_counter() - began)
         cost.append(time.thread_time() - spent)
+        if found.stage == "cross_encoder":
+            checked.append(took[-1])
         hits += found.outcome == "hit"
         if found.outcome not in ("hit", "miss"):
             failed += 1
             await asyncio.sleep(0.05)
     there = (cpu_s(plan.server.pid) - before) / len(plans) * 1000
-    return _spread(took), hits / len(plans), failed, _spread(cost), there
+    return _spread(took), hits / len(plans), failed, _spread(cost), there, checked
 
 
 async def _writes(plan: Plan, writer: Worker, reader: Worker) -> tuple[Times, Times, float]:

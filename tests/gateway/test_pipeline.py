@@ -11,13 +11,14 @@ import numpy as np
 import orjson
 import pytest
 
+from cache.semantic.cross_encoder import CrossEncoder, Pair
 from gateway.caching import write_behind
 from gateway.caching.lookups import ExactLookup
 from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.store import LocalStore
-from tests.support.upstream import Upstream, error_reply
+from tests.support.upstream import Reply, Upstream, error_reply
 from tests.support.wait import eventually
 
 STRONG_FIRST = CHAT.replace("start: {local: otherwise}", "start: {local: turns > 5, hosted: otherwise}")
@@ -148,3 +149,49 @@ async def test_a_hit_found_after_the_lookup_is_in_the_trace(
     (lookup,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.exact"]
     assert lookup["attributes"]["tierline.cache.outcome"] == "hit"
     assert lookup["attributes"]["tierline.cache.entry"] == hit.headers["x-tierline-cache-entry"]
+
+
+@pytest.mark.parametrize(
+    ("when", "start", "begins"),
+    [("free", "local", True), ("free", "hosted", False), ("always", "hosted", True), ("never", "local", False)],
+)
+async def test_an_attempt_may_begin_while_the_cross_encoder_reads(
+    upstream: Upstream,
+    hosted_upstream: Upstream,
+    store: LocalStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+    start: str,
+    begins: bool,
+) -> None:
+    """By policy, where it costs nothing or always; a hit ends its call."""
+    pytest.importorskip("onnx", reason="the minilm extra is not installed")
+    from tests.support.cross_encoder import write_cross_encoder
+
+    called = upstream if start == "local" else hosted_upstream
+
+    def reads(_: CrossEncoder, pairs: Sequence[Pair]) -> list[float]:
+        if begins:
+            called.wait_for(2)
+        return [1.0] * len(pairs)
+
+    monkeypatch.setattr(CrossEncoder, "scores", reads)
+    rules = "semantic: {ttl: 1h, audit: 0%, cross_encoder: {ask_from: 0, within: 30s}}"
+    policy = (
+        CHAT.replace("start: {local: otherwise}", f"start: {{{start}: otherwise}}")
+        .replace("  no_signal: accept\n", f"  no_signal: accept\n  speculate: {{during_check: {when}}}\n")
+        .replace("cache:\n", f"cache:\n  {rules}\n")
+    )
+    settings = {"cross_encoder": str(write_cross_encoder(tmp_path / "model", strict=0.5))}
+    urls = (upstream.url, hosted_upstream.url)
+    async with in_process(tmp_path, *urls, store_url=store.url, policies={"chat": policy}, settings=settings) as app:
+        await app.ask("What is the capital of Italy?", temperature=0)
+        await app.kept("What is the capital of Italy?", temperature=0)
+        called.default = Reply(before_headers_s=30)
+        answer = await app.ask("Which city is the capital of Italy?", temperature=0)
+        assert answer.headers["x-tierline-path"] == "cache-semantic"
+        assert len(called.requests) == (2 if begins else 1)
+        if begins:
+            await asyncio.to_thread(called.requests[1].wait_gone, 5)
+        assert not any(endpoint.in_flight for tier in app.steps.tiers.values() for endpoint in tier.endpoints)

@@ -126,6 +126,19 @@ def test_nothing_is_read_after_a_candidate_of_the_same_words() -> None:
     assert read == ["Capital of Italy?", ITALY]
 
 
+def test_no_more_than_three_candidates_without_a_veto_are_read() -> None:
+    """Vetoed ones do not count."""
+    read: list[str] = []
+
+    def decide(stored: str, asked: str, cosine: float) -> Verdict:
+        read.append(stored)
+        return Verdict(0.5, "guard: order" if stored == "b" else "", "verifier")
+
+    chosen = choose(decide, [(text, 0.9) for text in "abcde"], 2)
+    assert chosen == Shortlist(0, Verdict(0.5, "", "verifier"), (0, 2))
+    assert read == ["a", "b", "c", "d"]
+
+
 def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
     """The likeliest first, and no more than wanted: nothing vetoed, nothing plainly different. Its highest wins."""
     scores = {"a b c": 0.3, "d e f": 0.6, "g h i": 0.001, "j k l": 0.5}
