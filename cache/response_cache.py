@@ -36,8 +36,10 @@ from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import CrossEncoderQueue, TextPairScorer
 from cache.semantic.matcher import Candidates, SemanticMatcher, beside, missed
+from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
+from cache.text.conversation import readable
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
@@ -82,11 +84,12 @@ class ResponseCache:
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
         self._clock = clock
-        self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(cross_encoder)
+        self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(TurnScorer(cross_encoder))
         self.audits = audits
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
-        self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of)
+        by_turns = cross_encoder is not None
+        self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of, by_turns=by_turns)
         self.plan = self._planner.plan
         self.administration = Administration(store, clock)
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
@@ -220,7 +223,7 @@ class ResponseCache:
             for keep in keeps:
                 question = keep.plan.keys.question if keep.plan.keys is not None else None
                 for sample in () if keep.fault else keep.plan.drawn:
-                    self.audits.compare(sample, keep.answer.completion, question or "")
+                    self.audits.compare(sample, keep.answer.completion, readable(question or ""))
         failure = await self._applied(prepared)
         reasons = [one.refused or failure for one in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]

@@ -41,6 +41,7 @@ _LEANS = re.compile(
 _POINTING_BACK = word_set(LISTS["pointing_back"])
 _ASKING = word_set(LISTS["asking"])
 _VOLATILE = "volatile"
+_FOLLOW_UP: Final = "follow_up"
 _WORD = re.compile(r"\w+")
 _STANDS_ALONE = 2
 """With this many words of its own, a question may contain what its pronoun refers to."""
@@ -102,10 +103,13 @@ def why_not_semantic(
     facts: RequestFacts,
     question: str | None,
     longest: int = LONGEST_QUESTION,
+    *,
+    in_context: bool = False,
 ) -> str:
     """Return why the semantic cache does not apply to a request that `why_not_any` has passed, or ''.
 
-    `longest` is the number of characters of a question that its vector certainly covers.
+    `longest` is the number of characters of a question that its vector certainly covers. `in_context`: what was said
+    before the question is compared too, so it need not stand alone.
     """
     if policy.semantic is None:
         return "policy"
@@ -123,7 +127,9 @@ def why_not_semantic(
         return "temperature"
     if question is None:
         return "no_text"
-    return "long" if len(question) > longest else why_not_the_question(question)
+    if len(question) > longest:
+        return "long"
+    return why_not_in_context(question) if in_context else why_not_the_question(question)
 
 
 def why_not_the_question(question: str) -> str:
@@ -138,6 +144,17 @@ def _why_not_asked(question: str) -> str:
     """Return the reason as above; cached, because a request needs it before embedding, lookup and write."""
     words = _words_of(question)
     return next((reason for reason, _, holds in _RULES if holds(words)), "")
+
+
+@lru_cache(maxsize=1_024)
+def why_not_in_context(question: str) -> str:
+    """Return why no other wording of a user's turn may take its place, or '', where the turns before it are compared
+    too: it need not stand alone, but needs a word of its own.
+    """
+    words = _words_of(question)
+    if words.own == 0:
+        return _FOLLOW_UP
+    return next((reason for reason, _, holds in _RULES if reason != _FOLLOW_UP and holds(words)), "")
 
 
 def every_reason(question: str) -> list[str]:
@@ -284,9 +301,9 @@ def _describes(begin: Sequence[str]) -> bool:
 
 
 _RULES: Final[tuple[tuple[str, str, Callable[[_Words], bool]], ...]] = (
-    ("follow_up", "leans", _leans),
-    ("follow_up", "continues", _continues),
-    ("follow_up", "points back", _points_back),
+    (_FOLLOW_UP, "leans", _leans),
+    (_FOLLOW_UP, "continues", _continues),
+    (_FOLLOW_UP, "points back", _points_back),
     ("volatile", "", lambda question: is_volatile(question.text)),
     ("payload", "language", _of_language),
     ("payload", "signs", _has_signs),

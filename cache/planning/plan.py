@@ -29,10 +29,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from cache.planning import eligibility
+from cache.planning.conversation import conversation_of
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
+from cache.text.conversation import last_of
 
 if TYPE_CHECKING:
+    from cache.index import Vector
     from cache.risk.audit import Sample
     from policies.caching import CachePolicy
     from policies.model import Policy
@@ -48,21 +51,30 @@ _COMPOSED_CHARS: Final = 64 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
 """`re` counts no mark as a word character. Rows of emoji and of dashes match too, which costs at most a miss."""
+_BY_TURNS: Final = b"turn by turn"
 
 
 class Fingerprint(NamedTuple):
-    """`scope` prefixes `key` and `partition`. `question` is the last user text; None without a plain one."""
+    """`scope` prefixes `key` and `partition`. `question` is the last user text; None without a plain one.
+
+    For a conversation that is compared turn by turn, `question` is all of its turns (`cache.text.conversation`), and
+    `user_turns` those of the user, which are embedded in place of the question.
+    """
 
     scope: str
     key: str
     partition: str
     question: str | None
+    user_turns: str = ""
 
 
-def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str | None, embedder: str) -> Fingerprint:
+def fingerprint(
+    body: Mapping[str, Any], scope: str, secret: bytes, model: str | None, embedder: str, by_turns: int = 0
+) -> Fingerprint:
     """Return the keys of one checked request. `model`, if given (a surface or a pinned tier), replaces the body's.
 
     `secret` has at most 64 bytes. `embedder` identifies the vectors, so that two encoders never share a partition.
+    Conversations are compared turn by turn if their user turns have no more than `by_turns` characters.
     """
     request = {
         name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)
@@ -80,7 +92,17 @@ def fingerprint(body: Mapping[str, Any], scope: str, secret: bytes, model: str |
     partition.update(prefixed(embedder.encode()))
     # An empty question differs from none: its length prefix is hashed.
     digest.update(prefixed(question.encode()))
-    return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
+    turns = conversation_of(body["messages"], eligibility.LONGEST_QUESTION, by_turns) if by_turns else None
+    if turns is None:
+        return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
+    request["messages"] = turns.messages
+    partition = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
+    for part in (_canonical(request), embedder.encode(), _BY_TURNS):
+        partition.update(prefixed(part))
+    text, asked = (
+        unicodedata.normalize("NFC", one) if _composable(one) else one for one in (turns.text, turns.user_turns)
+    )
+    return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", text, asked)
 
 
 def _canonical(request: dict[str, Any]) -> bytes:
@@ -176,6 +198,8 @@ class CachePlan:
     """The sources of the answer; None if none are named."""
     drawn: list[Sample] = field(default_factory=list)
     """Samples to compare the new answer with: added by the lookup, used when the answer is stored."""
+    turns_vector: Vector | None = None
+    """The vector of the keys' `user_turns`, set by the caller."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def outranks(self, tier: str, other: str) -> bool:
@@ -192,16 +216,24 @@ class CachePlan:
             self._why_not_semantic = self.reason
             if self.keys is not None:
                 question = self.keys.question
+                by_turns = bool(self.keys.user_turns)
+                if by_turns and question is not None:
+                    question = last_of(question)
                 self._why_not_semantic = eligibility.why_not_semantic(
-                    self.policy, self.body, self.facts, question, self.longest
+                    self.policy, self.body, self.facts, question, self.longest, in_context=by_turns
                 )
         return self._why_not_semantic
+
+    def vector_of(self, question: Vector | None) -> Vector | None:
+        """Return the vector to look up and to store: for a conversation that of its user turns, once that is set."""
+        return self.turns_vector if self.keys is not None and self.keys.user_turns else question
 
 
 class Planner:
     """Make plans. `secret` may have any length; `embedder` identifies the vectors.
 
-    `longest` is the number of characters that they certainly cover. `teams`, `generation`: see `Scopes`.
+    `longest` is the number of characters that they certainly cover. `teams`, `generation`: see `Scopes`. With
+    `by_turns`, conversations are compared turn by turn, where the policy lets the verifier and a cross-encoder decide.
     """
 
     def __init__(
@@ -211,11 +243,14 @@ class Planner:
         longest: int,
         teams: Mapping[str, str],
         generation: Callable[[str, str], int],
+        *,
+        by_turns: bool = False,
     ) -> None:
         self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self.scopes = Scopes(self._secret, teams, generation)
         self._embedder = embedder
         self._longest = longest
+        self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0
 
     def plan(
         self,
@@ -240,7 +275,9 @@ class Planner:
         if reason:
             return CachePlan(policy.cache, policy.surface, policy.label, body, facts, reason)
         scope = self.scopes.of(tenant, policy)
-        keys = fingerprint(body, scope.prefix, self._secret, model, self._embedder)
+        semantic = policy.cache.semantic
+        by_turns = self._by_turns if semantic is not None and semantic.verify == "default" else 0
+        keys = fingerprint(body, scope.prefix, self._secret, model, self._embedder, by_turns)
         named = (*policy.cache.tags, *tags)
         return CachePlan(
             policy.cache,

@@ -23,6 +23,7 @@ from cache.semantic.decision import (
     settled,
     shortlist,
 )
+from cache.semantic.turns import turn_by_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,8 @@ class SemanticMatcher:
         return Candidate(found.near[best.place], best.verdict, checked)
 
     def _decide(self, semantic: SemanticCache) -> Decide:
-        return decide_by(semantic, self._verifier_of(semantic), screening=self._queue_of(semantic) is not None)
+        screening = self._queue_of(semantic) is not None
+        return turn_by_turn(decide_by(semantic, self._verifier_of(semantic), screening=screening), semantic)
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return None if semantic.verify == "none" else self._verifier

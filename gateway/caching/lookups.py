@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
+from cache.text.conversation import readable
 from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
@@ -106,6 +107,7 @@ class SemanticLookup:
         There is no lookup where there is no vector or the plan forbids semantic hits. Any exception here, a
         cancellation included, ends the `early` attempt.
         """
+        vector = plan.vector_of(vector)
         if vector is None or plan.why_not_semantic():
             return _NO_SEARCH
         hop = request.trace.begin(names.CACHE_SEMANTIC)
@@ -150,7 +152,9 @@ class SemanticLookup:
         if lookup.similarity is not None:
             hop.attributes[names.SIMILARITY] = round(lookup.similarity, 4)
         if lookup.neighbour is not None:
-            hop.attributes[names.NEIGHBOUR] = lookup.question if self._show_prompts else lookup.neighbour
+            hop.attributes[names.NEIGHBOUR] = (
+                readable(lookup.question or "") if self._show_prompts else lookup.neighbour
+            )
         if request.policy.cache.semantic is not None:
             hop.attributes[names.MIN_SIMILARITY] = request.policy.cache.semantic.min_similarity
         owner = "" if plan.scope is None else plan.scope.owner
@@ -203,6 +207,7 @@ class QuestionEmbedder:
         hop.attributes[names.GEN_AI_REQUEST_MODEL] = self.embedder.name
         try:
             vector = await self.vector(request.features.text, request.budget_s())
+            await self._embed_turns(request, plan)
         except TimeoutError:
             hop.end("timeout")
             return None
@@ -212,6 +217,11 @@ class QuestionEmbedder:
             return None
         hop.end()
         return vector
+
+    async def _embed_turns(self, request: RequestContext, plan: CachePlan) -> None:
+        """Set the vector of a conversation that the semantic cache compares turn by turn."""
+        if plan.keys is not None and plan.keys.user_turns and not plan.why_not_semantic():
+            plan.turns_vector = await self.vector(plan.keys.user_turns, request.budget_s())
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).

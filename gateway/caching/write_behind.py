@@ -206,7 +206,7 @@ def _pending_write(
             _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
         )
         contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
-        return CacheWrite(plan, answer, vector, contested, _fault_of(request, value))
+        return CacheWrite(plan, answer, plan.vector_of(vector), contested, _fault_of(request, value))
 
     return PendingWrite(plan, make)
 

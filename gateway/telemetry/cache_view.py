@@ -10,6 +10,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.administration import Found, ScopeStats
+from cache.text.conversation import readable
 
 _BEGINNING: Final = 300
 _LOOKUPS: Final = "tierline_cache_lookups_total"
@@ -44,7 +45,7 @@ def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
         kind: name,
         "policy": entry.policy,
         "generation": found.scope.generation,
-        "question": entry.question,
+        "question": readable(entry.question),
         "answer": _answer(entry.body),
         "tier": entry.tier,
         "backend": entry.backend,

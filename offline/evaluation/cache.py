@@ -17,6 +17,7 @@ from cache.planning.plan import Planner
 from cache.risk.control import RiskControl, calibrated
 from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
 from cache.semantic.decision import decide_by, default_threshold
+from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from offline.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
@@ -96,7 +97,7 @@ def evaluate_cache(
     pairs = read_group(options.pairs or options.stream or Path(), options.group, conversation)
     pairs = sampled(pairs, options.limit, options.seed)
     embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
-    requests = _Requests(cache.policy, embedder)
+    requests = _Requests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
     asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
     if options.gates:
         return _gates(options, cache, pairs, embedder)
@@ -136,14 +137,15 @@ def _cache(options: CacheOptions) -> _Cache:
     elif options.artefact is not None:
         raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
     model = _cross_encoder(options, semantic)
-    decide = decide_by(semantic, verifier, screening=model is not None)
+    decide = turn_by_turn(decide_by(semantic, verifier, screening=model is not None), semantic)
     threshold = options.threshold
     if threshold is None:
         strict = None if model is None else model.strict
         if model is not None and strict is None and semantic.cross_encoder.min_score is None:
             raise DataError(f"{options.cross_encoder}: no sheet.json states its threshold; name one with --threshold")
         threshold = default_threshold(semantic, verifier, screening=model is not None, strict=strict)
-    return _Cache(policy, semantic, verifier, Stages(decide, model, semantic.cross_encoder.candidates), threshold)
+    scorer = None if model is None else TurnScorer(model)
+    return _Cache(policy, semantic, verifier, Stages(decide, scorer, semantic.cross_encoder.candidates), threshold)
 
 
 def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:
@@ -163,11 +165,10 @@ def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncod
 class _Requests:
     """Plan the texts of pairs as requests of one tenant to one surface, as the gateway plans requests."""
 
-    def __init__(self, policy: Policy, embedder: Remembered) -> None:
+    def __init__(self, policy: Policy, embedder: Remembered, *, by_turns: bool) -> None:
         self._policy = policy
-        self._planner = Planner(
-            b"", f"{embedder.name}/{embedder.dimension}", embedder.whole_chars, {}, lambda owner, surface: 0
-        )
+        name = f"{embedder.name}/{embedder.dimension}"
+        self._planner = Planner(b"", name, embedder.whole_chars, {}, lambda owner, surface: 0, by_turns=by_turns)
         self._questions: dict[str, Asked] = {}
 
     def asked(self, messages: Messages) -> Asked:

@@ -99,7 +99,8 @@ def best_within(scores: Floats, same: Flags, most_wrong: float) -> tuple[Figure,
 class Asked:
     """One request as the cache sees it.
 
-    `text` is the last user text, which is embedded; `question` is what candidates are compared by; `key` the exact key;
+    `text` is the last user text, or a conversation's user turns, which are embedded; `question` is what candidates are
+    compared by; `key` the exact key;
     `partition` the semantic one, '' where the semantic cache does not apply to the request.
     """
 
@@ -114,7 +115,9 @@ class Asked:
         keys = plan.keys
         if keys is None:
             return cls(text, "", "", "")
-        return cls(text, keys.question or "", keys.key, "" if plan.why_not_semantic() else keys.partition)
+        return cls(
+            keys.user_turns or text, keys.question or "", keys.key, "" if plan.why_not_semantic() else keys.partition
+        )
 
 
 class Stages:

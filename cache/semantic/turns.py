@@ -1,0 +1,115 @@
+"""Compare two conversations turn by turn: every pair of turns has to pass like two questions. No I/O.
+
+    who speaks when     equal, or the pair is refused
+    guards              A pair of turns that differ must have the same numbers, negations and, before the last turn, the
+                        same names (as the policy's `guards` say), and not the same words in another order. A user's
+                        turn must be no text to work on and ask for nothing that changes by the day.
+    an answer           Equal, or short and a rewording of the other: of a long one only the hash is there.
+    cross-encoder       It reads each pair of turns that are left. The score is that of the two turns that are least
+                        alike, so each turn keeps the bound by itself.
+
+So the context counts as a whole: `I'm vegetarian` before the same last message makes another conversation, and so does
+another answer of the assistant. Without a cross-encoder conversations are not taken apart at all
+(`cache.planning.plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from typing import TYPE_CHECKING, Final
+
+from cache.planning.eligibility import why_not_in_context
+from cache.semantic.decision import Verdict, same_words
+from cache.text.conversation import HASH, USER, Turn, turns_of
+from cache.text.reading import FAINT, read
+
+if TYPE_CHECKING:
+    from cache.semantic.cross_encoder import Pair, TextPairScorer
+    from cache.semantic.decision import Decide
+    from policies.caching import SemanticCache
+
+_MOST_REWORDED: Final = 4
+"""Turns of one conversation that may differ from another's: a bound on what the cross-encoder has to read."""
+
+
+def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
+    """Return `decide` for single questions, and for two conversations the guards on each pair of turns."""
+
+    def decided(stored: str, asked: str, cosine: float) -> Verdict:
+        ours, theirs = turns_of(stored), turns_of(asked)
+        if not ours and not theirs:
+            return decide(stored, asked, cosine)
+        if cosine < semantic.min_similarity:
+            return Verdict(cosine, "similarity")
+        reworded = _reworded(ours, theirs)
+        if [turn.speaker for turn in ours] != [turn.speaker for turn in theirs] or len(reworded) > _MOST_REWORDED:
+            return Verdict(cosine, "guard: turns", "guards")
+        refused = next(filter(None, (_difference(one, other, semantic.guards) for one, other in reworded)), "")
+        if not refused and not _same_names(ours, theirs, semantic.guards):
+            refused = "entities"
+        if refused:
+            return Verdict(cosine, f"guard: {refused}", "guards")
+        return Verdict(cosine, "", "guards") if _unsettled(reworded) else Verdict(1.0, "", "rule")
+
+    return decided
+
+
+def _reworded(ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
+    """Return the pairs of turns that are not equal."""
+    return [(one, other) for one, other in zip(ours, theirs, strict=False) if one.text != other.text]
+
+
+def _unsettled(reworded: Sequence[tuple[Turn, Turn]]) -> list[Pair]:
+    """Return the pairs that differ in more than case, spaces, punctuation and polite phrases."""
+    return [(one.text, other.text) for one, other in reworded if not same_words(one.text, other.text)]
+
+
+def _difference(one: Turn, other: Turn, guards: Collection[str]) -> str:
+    """Return what forbids taking one turn for the other whatever their wording, or ''."""
+    if one.speaker == HASH:
+        return "answer"
+    if one.speaker == USER and (reason := why_not_in_context(one.text) or why_not_in_context(other.text)):
+        return reason
+    a, b = read(one.text), read(other.text)
+    if "numbers" in guards and sorted(a.numbers) != sorted(b.numbers):
+        return "numbers"
+    if "negation" in guards and (len(a.negations) % 2 != len(b.negations) % 2 or _opposed(a.poles, b.poles)):
+        return "negation"
+    if a.stems == b.stems and [w for w in a.content if w not in FAINT] != [w for w in b.content if w not in FAINT]:
+        return "order"
+    return ""
+
+
+def _opposed(poles: Set[int], others: Set[int]) -> bool:
+    """Return whether one text names a side of an opposition, such as more or less, and the other only its opposite."""
+    return any(pole ^ 1 in others and pole ^ 1 not in poles for pole in poles - others)
+
+
+def _same_names(ours: Sequence[Turn], theirs: Sequence[Turn], guards: Collection[str]) -> bool:
+    """Return whether the turns before the last name the same."""
+    if "entities" not in guards:
+        return True
+    pairs = ((read(one.text), read(other.text)) for one, other in _reworded(ours[:-1], theirs[:-1]))
+    return all(a.names <= b.stems and b.names <= a.stems for a, b in pairs)
+
+
+class TurnScorer:
+    """Score pairs of questions with a cross-encoder, and conversations turn by turn."""
+
+    def __init__(self, scorer: TextPairScorer) -> None:
+        """Score with this cross-encoder."""
+        self._scorer = scorer
+        self.strict = scorer.strict
+
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""
+        parts = [_parts(stored, asked) for stored, asked in pairs]
+        flat = [pair for some in parts for pair in some]
+        scores = iter(self._scorer.scores(flat) if flat else ())
+        return [min((next(scores) for _ in some), default=1.0) for some in parts]
+
+
+def _parts(stored: str, asked: str) -> list[Pair]:
+    """Return the pairs to read; none where all turns are equal by rule."""
+    ours, theirs = turns_of(stored), turns_of(asked)
+    return _unsettled(_reworded(ours, theirs)) if ours and theirs else [(stored, asked)]

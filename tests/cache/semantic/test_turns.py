@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cache.semantic.decision import Verdict
+from cache.semantic.turns import TurnScorer, turn_by_turn
+from cache.text.conversation import as_text, assistant_turn, user_turn
+from policies.caching import SemanticCache
+
+Pair = tuple[str, str]
+
+
+def talk(*texts: str) -> str:
+    """Return the turns of user and assistant, the user first, as one text."""
+    return as_text([(user_turn, assistant_turn)[at % 2](text) for at, text in enumerate(texts)])
+
+
+def singles(stored: str, asked: str, cosine: float) -> Verdict:
+    """Stand for the decision on two single questions."""
+    return Verdict(0.5, "", "verifier")
+
+
+decide = turn_by_turn(singles, SemanticCache.model_validate({"ttl": "1h", "min_similarity": 0.6}))
+STORED = talk("Tell me about Cleopatra.", "She ruled Egypt.", "How did she die?")
+
+
+def test_a_single_question_is_decided_as_before() -> None:
+    """So is one that looks like a turn."""
+    assert decide("abcd", "ab", 0.9) == Verdict(0.5, "", "verifier")
+    assert decide("u:abcd", "u:", 0.9) == Verdict(0.5, "", "verifier")
+
+
+def test_the_same_words_are_served_by_rule_and_others_are_left_to_the_cross_encoder() -> None:
+    """Case and polite phrases make no other turn."""
+    assert decide(STORED, STORED, 0.9) == Verdict(1.0, "", "rule")
+    assert (
+        decide(STORED, talk("tell me about Cleopatra", "She ruled Egypt.", "How did she die, please?"), 0.9).score == 1
+    )
+    asked = talk("Who was Cleopatra?", "She was the ruler of Egypt.", "What did she die of?")
+    assert decide(STORED, asked, 0.9) == Verdict(0.9, "", "guards")
+    assert decide(STORED, asked, 0.5).refused == "similarity"
+
+
+@pytest.mark.parametrize(
+    ("asked", "refused"),
+    [
+        (talk("Tell me about Nefertiti.", "She ruled Egypt.", "How did she die?"), "entities"),
+        (talk("Tell me about Cleopatra.", "She ruled Egypt.", "How did she not die?"), "negation"),
+        (talk("Don't tell me about Cleopatra.", "She ruled Egypt.", "How did she die?"), "negation"),
+        (talk("Tell me about Cleopatra.", "Egypt ruled she.", "How did she die?"), "order"),
+        (talk("Tell me about Cleopatra.", "She ruled Rome.", "How did she die?"), "entities"),
+        (talk("Tell me about 2 Cleopatra.", "She ruled Egypt.", "How did she die?"), "numbers"),
+        (talk("Tell me about Cleopatra.", "She ruled Egypt for 21 years.", "How did she die?"), "numbers"),
+        (talk("Tell me about Cleopatra.", "She ruled Egypt." * 30, "How did she die?"), "turns"),
+        (talk("Translate about Cleopatra.", "She ruled Egypt.", "How did she die?"), "payload"),
+        (talk("Tell me about Cleopatra today.", "She ruled Egypt.", "How did she die?"), "volatile"),
+        (talk("Tell me about Cleopatra.", "She ruled Egypt.", "Why?"), "follow_up"),
+        (talk("Tell me about Cleopatra."), "turns"),
+    ],
+)
+def test_what_changes_an_answer_in_any_turn_refuses(asked: str, refused: str) -> None:
+    """Another name, number, answer, task, or number of turns is another conversation, at any score."""
+    assert decide(STORED, asked, 1.0).refused == f"guard: {refused}"
+
+
+def test_long_answers_must_be_equal() -> None:
+    """Only their hashes are there to compare."""
+    one, other = "She ruled Egypt. " * 30, "She ruled over Egypt. " * 30
+    stored = talk("Who was Cleopatra?", one, "How did she die?")
+    assert decide(stored, talk("Who was Cleopatra?", one, "How did she die, then?"), 1.0).refused == ""
+    assert decide(stored, talk("Who was Cleopatra?", other, "How did she die?"), 1.0).refused == "guard: answer"
+
+
+def test_a_bounded_number_of_turns_may_differ() -> None:
+    """Otherwise one request would fill the cross-encoder's queue."""
+    stored, asked = (talk(*(f"{word} about {thing}" for thing in ("ducks",) * 9)) for word in ("talk", "speak"))
+    assert decide(stored, asked, 1.0).refused == "guard: turns"
+
+
+class Scorer:
+    """A scorer that knows a few pairs, and counts its calls."""
+
+    strict = 0.9
+
+    def __init__(self, known: dict[Pair, float]) -> None:
+        self.known = known
+        self.calls: list[list[Pair]] = []
+
+    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+        self.calls.append(list(pairs))
+        return [self.known[pair] for pair in pairs]
+
+
+def test_the_cross_encoder_reads_the_turns_that_differ_in_one_call() -> None:
+    """A conversation's score is the lowest of its turns; equal turns are not read, nor those of the same words."""
+    asked = talk("Who was Cleopatra?", "She ruled Egypt.", "What did she die of?")
+    known = {
+        ("Tell me about Cleopatra.", "Who was Cleopatra?"): 0.8,
+        ("How did she die?", "What did she die of?"): 0.95,
+        ("a", "b"): 0.3,
+    }
+    scorer = Scorer(known)
+    turns = TurnScorer(scorer)
+    loud = talk("TELL ME ABOUT CLEOPATRA!", "She ruled Egypt.", "how did she die")
+    assert turns.scores([(STORED, asked), ("a", "b"), (STORED, loud)]) == [0.8, 0.3, 1.0]
+    assert scorer.calls == [list(known)]
+    assert turns.strict == 0.9
