@@ -17,6 +17,8 @@ from cache.text.conversation import SEPARATOR, USER, Turn, as_text, assistant_tu
 
 _AROUND: Final = frozenset({"system", "developer"})
 _MOST_TURNS: Final = 12
+_MOST_CHARS: Final = 8_000
+"""Longer conversations hardly recur, and reading them would hold the event loop."""
 _END: Final = "\0"
 """The index ends a key with it."""
 
@@ -33,18 +35,20 @@ def conversation_of(messages: Sequence[Mapping[str, Any]], longest: int, longest
     """Return the conversation in checked messages; None for a single question, and where it must not be taken apart:
 
     a message that is not plain text of user, assistant or, before all others, system; a call of a tool; more than 12
-    turns, or more than `longest` characters, of which the user's are more than `longest_embedded`.
+    turns or 8,000 characters; a text of more than `longest` characters, or user turns of more than `longest_embedded`.
     """
     begin = next((at for at, one in enumerate(messages) if one.get("role") not in _AROUND), len(messages))
     if not 1 < len(messages) - begin <= _MOST_TURNS or messages[-1].get("role") != "user":
         return None
     turns: list[Turn] = []
     rest: list[Any] = list(messages[:begin])
+    chars = 0
     for message in messages[begin:]:
         role, content = message.get("role"), message.get("content")
         if role not in ("user", "assistant") or not isinstance(content, str) or message.get("tool_calls"):
             return None
-        if SEPARATOR in content or _END in content:
+        chars += len(content)
+        if chars > _MOST_CHARS or SEPARATOR in content or _END in content:
             return None
         turns.append(user_turn(content) if role == "user" else assistant_turn(content))
         rest.append({**message, "content": None})

@@ -3,7 +3,8 @@
 Keys are equal only for requests that must have the same answer. Everything in the body counts, unknown fields too,
 except what cannot change the answer (DENIED). The canonical form is JSON with sorted keys and the last user text cut
 out; that text follows, length-prefixed. The hash before the text is the semantic partition, the hash after the text the
-exact key: one pass gives both.
+exact key: one pass gives both. Of a conversation that is compared turn by turn, no text of user or assistant is in the
+partition (`cache.planning.conversation`).
 
 Strings, names of fields too, are compared in Unicode's composed form NFC (UAX #15). Composing takes time that grows
 with the square of the number of consecutive marks, so a text with more than 30 of them (UAX #15 calls texts below that

@@ -152,8 +152,8 @@ def score_pairs(
 ) -> tuple[Floats, list[str]]:
     """Return the score of each pair, shape (n,), to which a threshold applies, and what decided on it.
 
-    NEVER where no threshold would serve it: another history or system prompt, a question that no neighbour's answer may
-    be served for, or a veto. SAME_REQUEST where the exact cache answers.
+    NEVER where no threshold would serve it: another system prompt or number of turns, a question that no
+    neighbour's answer may be served for, or a veto. SAME_REQUEST where the exact cache answers.
     """
     scores = np.full(len(pairs), NEVER)
     decided = [INELIGIBLE] * len(pairs)
