@@ -31,7 +31,7 @@ import orjson
 from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, decode
-from cache.risk.comparison import ALIKE, Judge, contradict, text_of
+from cache.risk.comparison import ALIKE, Judge, contradict, includes, text_of
 from cache.risk.control import Batch, Complaint, Label, RiskControl, decode_batch, encode_batch
 from cache.scopes.scope import SCHEMA
 from cache.store.base import Append, Command, Store, StoreUnavailable
@@ -235,12 +235,13 @@ class Audits:
             return Label(sample.score, True, sample.weight)
         judge = surface.semantic.audit_judge
         if judge is None or self._judge is None or not await self._affords(sample, judge):
-            return Label(sample.score, not await self._near(stored, fresh), sample.weight)
-        same = await self._judge(surface.name, judge, question, stored, fresh)
-        if same is None:
+            same = includes(stored, fresh, question) or await self._near(stored, fresh)
+            return Label(sample.score, not same, sample.weight)
+        judged = await self._judge(surface.name, judge, question, stored, fresh)
+        if judged is None:
             surface.owe(sample)
             return None
-        return Label(sample.score, not same, surface.paid(sample))
+        return Label(sample.score, not judged, surface.paid(sample))
 
     async def _affords(self, sample: Sample, judge: AuditJudgeRules) -> bool:
         """Return whether the judge may be called once more within this hour, by all workers together.

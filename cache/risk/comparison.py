@@ -3,9 +3,11 @@
     guards    what a vector does not show: yes or no, a negation, most of the numbers and names in the shorter answer.
               A difference there decides. What the question itself names is ignored.
     judge     where the policy names one, a model that reads the question and both answers
-    vectors   else, two answers agree when the cosine of their vectors is high
+    words     else, two answers agree when one says nothing that the other does not say too: `Canberra.` and
+              `Canberra, a compromise between two larger cities.`
+    vectors   else, when the cosine of their vectors is high
 
-Guards and vectors are a coarse measure: `python -m tests.bench.answers` measures how coarse. Let `f` be the share of
+All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. Let `f` be the share of
 good hits that they call wrong, `m` the share of wrong hits that they call good, and `w` the share of would-be hits that
 are wrong. Labels then give `w (1 - m) + (1 - w) f`, which is too high as long as `w < f / (f + m)`: the bound on the
 error holds, at the cost of hits. The thresholds are set where `f` and `m` are about equal: the bound holds while fewer
@@ -59,6 +61,13 @@ def contradict(one: str, other: str, question: str = "") -> bool:
         return True
     # `Rome.` opens a sentence, so its capital does not mark it as a name.
     return _apart(a.names - asked.stems, b.names - asked.stems, a.stems, b.stems)
+
+
+def includes(one: str, other: str, question: str = "") -> bool:
+    """Return whether all words of one of two answers, by their stems and beyond the question's, are in the other."""
+    asked = read(question[:_READ_CHARS]).stems
+    some, others = (read(text[:_READ_CHARS]).stems - asked for text in (one, other))
+    return bool(some and others) and (some <= others or others <= some)
 
 
 def _negated(text: QuestionReading) -> set[str]:

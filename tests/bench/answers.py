@@ -1,14 +1,26 @@
-"""`python -m tests.bench.answers [FILE ...] [--embedding static|minilm] [--json]`: how often is an audit's label wrong?
+"""`python -m tests.bench.answers [FILE ...] [--truthfulqa FILE] [--coqa FILE] [--embedding static|minilm] [--json]`:
+how often is an audit's label wrong?
 
-An audit calls a stored answer and a fresh one the same, or different, by its guards and the cosine of their vectors
-(`cache.risk.comparison`). Here it compares answers of which that is known. For each threshold on the cosine: `f`, the
-share of pairs that are the same and called different, and `m`, the share that differ and are called the same, with 95%
-intervals; in front of them what the guards alone find.
+An audit calls a stored answer and a fresh one the same, or different, by its guards, by whether one includes the other,
+and by the cosine of their vectors (`cache.risk.comparison`). Here it compares answers of which that is known. For each
+threshold on the cosine: `f`, the share of pairs that are the same and called different, and `m`, the share that differ
+and are called the same, with 95% intervals; in front of them what the guards alone find.
 
 Without a FILE the pairs are those of tests/fixtures/answers.jsonl, 44 questions written for this: two good answers in
 different words, one that is wrong, and the answer to a question nearby. A FILE has rows of JSON lines with `question`,
-`answers` (two) and `same_answer`. To have a model write one, from labelled pairs of questions (`a` is answered, and
-`b`; whatever it says is taken to be the same where the questions are):
+`answers` (two) and `same_answer`.
+
+Two public sets have several answers to a question, by people; their files are in the PyPI package bigbench, under
+bigbench/benchmark_tasks (`truthful_qa/questions.json`, `coqa_conversational_question_answering/coqa.test.json`), and
+nothing here is fitted to them:
+
+    TruthfulQA  whole sentences. The best answer and another true one count as the same, which is strict, since several
+                true answers to one question may say different things; the best and a false one as different.
+    CoQA        a few words each. Two people's answers to one question about a story count as the same, which holds
+                unless one of them erred; those to this question and to the next one as different.
+
+To have a model write a FILE, from labelled pairs of questions (`a` is answered, and `b`; whatever it says is taken to
+be the same where the questions are):
 
     python -m tests.bench.answers --ask pairs.jsonl.gz --pairs 170 --out answers.jsonl [--base-url URL --model NAME]
 
@@ -24,6 +36,8 @@ import asyncio
 import contextlib
 import json
 import os
+import random
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -33,7 +47,7 @@ from typing import Any, get_args
 import httpx2
 import numpy as np
 
-from cache.risk.comparison import ALIKE, contradict
+from cache.risk.comparison import ALIKE, contradict, includes
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
@@ -48,6 +62,8 @@ from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
 THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(13))
 _LONGEST_QUESTION, _LEAST, _TOKENS = 150, 0.6, 64
+_LEAST_TURNS = 2
+_SAYS_NOTHING = re.compile("no comment", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +73,31 @@ class Pair:
     question: str
     answers: tuple[str, str]
     same: bool
+
+
+def truthful(path: Path, seed: int = 0) -> Iterator[Pair]:
+    """The pairs of TruthfulQA: the best answer with another true one and with a false one, drawn at random."""
+    draw = random.Random(seed)
+    for row in json.loads(path.read_text("utf-8"))["examples"]:
+        best, false = row["Best answer"], row["False answers"]
+        true = [text for text in row["True answers"] if text != best and not _SAYS_NOTHING.search(text)]
+        if true and false and not _SAYS_NOTHING.search(best):
+            yield Pair(row["Question"], (best, draw.choice(true)), True)
+            yield Pair(row["Question"], (best, draw.choice(false)), False)
+
+
+def conversational(path: Path, seed: int = 0) -> Iterator[Pair]:
+    """The pairs of CoQA, one question of each story drawn at random; equal texts, which need no audit, are left out."""
+    draw = random.Random(seed)
+    for story in json.loads(path.read_text("utf-8"))["data"]:
+        others = story.get("additional_answers")
+        if not others or len(story["questions"]) < _LEAST_TURNS:
+            continue
+        one, other = ([turn["input_text"] for turn in some] for some in (story["answers"], others[min(others)]))
+        at = draw.randrange(len(one) - 1)
+        for stored, same in ((one[at], True), (one[at + 1], False)):
+            if stored.casefold() != other[at].casefold() and "unknown" not in (stored, other[at]):
+                yield Pair(story["questions"][at]["input_text"], (stored, other[at]), same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +129,12 @@ def errors(pairs: Sequence[Pair], embedder: Embedder, thresholds: Sequence[float
     """Of the guards alone, then of guards and vectors at each threshold."""
     same = np.array([pair.same for pair in pairs])
     refused = np.array([contradict(*pair.answers, pair.question) for pair in pairs])
+    included = np.array([includes(*pair.answers, pair.question) for pair in pairs])
     vectors = embedder.embed([text for pair in pairs for text in pair.answers])
     cosines = np.einsum("ij,ij->i", vectors[::2], vectors[1::2])
 
     def at(threshold: float | None) -> Errors:
-        different = refused if threshold is None else refused | (cosines < threshold)
+        different = refused if threshold is None else refused | (~included & (cosines < threshold))
         f, m = int((different & same).sum()), int((~different & ~same).sum())
         return Errors(threshold, share(f, int(same.sum())), share(m, int((~same).sum())))
 
@@ -142,7 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.ask is not None:
         asyncio.run(_collect(asked, embedder))
         return 0
-    pairs = [pair for file in asked.files for pair in collected(file)] if asked.files else list(written())
+    pairs = [pair for file in asked.files for pair in collected(file)]
+    pairs += [] if asked.truthfulqa is None else truthful(asked.truthfulqa, asked.seed)
+    pairs += [] if asked.coqa is None else conversational(asked.coqa, asked.seed)
+    pairs = pairs or list(written())
     if asked.judge:
         by = asyncio.run(_with_judge(asked, pairs))
         line = f"judge {by.judge}  f {_shown(by.f)}   m {_shown(by.m)}   silent {_shown(by.silent)}"
@@ -211,6 +256,8 @@ async def _answer(client: httpx2.AsyncClient, url: str, model: str, question: st
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.answers", description="How often a label is wrong.")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="answers that --ask wrote")
+    parser.add_argument("--truthfulqa", type=Path, metavar="FILE", help="questions.json of TruthfulQA")
+    parser.add_argument("--coqa", type=Path, metavar="FILE", help="coqa.test.json of CoQA")
     parser.add_argument("--embedding", choices=get_args(EmbedderKind), default="static", help="default: static")
     parser.add_argument("--state", type=Path, default=Path(".state"), metavar="DIR", help="where the encoder is kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -9,7 +9,7 @@ import pytest
 
 from cache.risk.comparison import ALIKE
 from routing.embedding.embedder import load_embedder
-from tests.bench.answers import Pair, errors, judged, main, written
+from tests.bench.answers import Pair, conversational, errors, judged, main, truthful, written
 from tests.support.upstream import Reply, Upstream
 
 
@@ -41,6 +41,53 @@ def test_a_file_of_answers_is_measured(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["errors"][0]["m"] == {"value": 0.0, "lo": 0.0, "hi": pytest.approx(0.79, abs=0.01), "n": 1}
     assert main([str(file), "--state", str(tmp_path)]) == 0
     assert f"cosine {ALIKE['static']:.2f}" in capsys.readouterr().out
+
+
+def test_the_public_sets_are_read_as_the_docstring_says(tmp_path: Path) -> None:
+    """Answers that say nothing, and two that are equal, make no pair."""
+    facts = [
+        {
+            "Question": "Is it?",
+            "Best answer": "Yes, it is.",
+            "True answers": ["Yes, it is.", "It is."],
+            "False answers": ["No."],
+        },
+        {"Question": "Who?", "Best answer": "I have no comment.", "True answers": ["Ann."], "False answers": ["Bob."]},
+        {
+            "Question": "Why?",
+            "Best answer": "So.",
+            "True answers": ["So.", "I have no comment."],
+            "False answers": ["No."],
+        },
+    ]
+    (tmp_path / "facts").write_text(json.dumps({"examples": facts}))
+    assert list(truthful(tmp_path / "facts")) == [
+        Pair("Is it?", ("Yes, it is.", "It is."), True),
+        Pair("Is it?", ("Yes, it is.", "No."), False),
+    ]
+
+    def turns(*texts: str) -> list[dict[str, str]]:
+        return [{"input_text": text} for text in texts]
+
+    stories = [
+        {
+            "questions": turns("Who?", "Where?"),
+            "answers": turns("Ann", "Rome"),
+            "additional_answers": {"0": turns("Ann Lee", "there")},
+        },
+        {
+            "questions": turns("Who?", "Where?"),
+            "answers": turns("Ann", "Rome"),
+            "additional_answers": {"0": turns("ann", "there")},
+        },
+        {"questions": turns("Who?", "Where?"), "answers": turns("Ann", "Rome")},
+    ]
+    (tmp_path / "stories").write_text(json.dumps({"data": stories}))
+    assert list(conversational(tmp_path / "stories")) == [
+        Pair("Who?", ("Ann", "Ann Lee"), True),
+        Pair("Who?", ("Rome", "Ann Lee"), False),
+        Pair("Who?", ("Rome", "ann"), False),
+    ]
 
 
 async def test_a_judge_is_measured_by_what_it_says() -> None:

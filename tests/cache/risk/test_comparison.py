@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.risk.comparison import contradict, text_of
+from cache.risk.comparison import contradict, includes, text_of
 from tests.cache.samples import answer
 
 
@@ -44,3 +44,18 @@ def test_the_text_of_a_completion_is_what_its_choices_say() -> None:
 def test_what_the_question_names_already_says_nothing(one: str, other: str, differ: bool) -> None:
     """Nor do the numbers of a list; a name at the beginning of a sentence is found all the same."""
     assert contradict(one, other, "Which of the 3 largest cities in Australia is the capital?") is differ
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "within"),
+    [
+        ("Canberra.", "Canberra, a compromise between Sydney and Melbourne.", True),
+        ("The capital is Canberra, far from the coast.", "Canberra is the capital.", True),
+        ("Canberra, far from the coast.", "Canberra, a compromise between two cities.", False),
+        ("Sydney.", "The capital is Canberra.", False),
+        ("Australia.", "Australia, and its capital is Canberra.", False),
+    ],
+)
+def test_an_answer_includes_one_that_says_nothing_else(one: str, other: str, within: bool) -> None:
+    """Beyond the words of the question; an answer that only repeats those says nothing that another could include."""
+    assert includes(one, other, "What is the capital of Australia?") is within
