@@ -47,12 +47,12 @@ Flags = NDArray[np.bool_]
 WINDOW = 50_000
 """Number of latest requests whose labels count."""
 ENOUGH = 1_000
-"""With this many labels of candidates above the threshold, only the policy's share is sampled."""
+"""Number of labels of candidates above the threshold that the sampling aims for in a window."""
 LEAST_LABELS = 100
 """With fewer labels in all, the strict threshold holds."""
 _RECENT = 5_000  # requests that tell how often candidates reach the threshold now
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
-_MANY = 0.1  # share sampled of candidates above the threshold while labels are few
+_MANY = 0.1  # largest share sampled of candidates above the threshold
 _FREE = 5.0  # factor by which candidates below it are sampled more often: their requests lose no hit
 _SURE = 1.28  # standard errors: a one-sided upper bound with 90% confidence
 _PACE = 0.01  # change of the target level per excess of a batch and hundred requests
@@ -94,6 +94,24 @@ class Batch:
     labels: tuple[Label, ...] = ()
     complaints: tuple[Complaint, ...] = ()
     asked: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A batch as arrays: the candidates' scores, and the labels, shape (3, labels): score, 1 if wrong, and weight."""
+
+    requests: int
+    scores: Floats
+    labels: Floats
+    complaints: tuple[Complaint, ...]
+    asked: Mapping[str, int]
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Observed:
+        """Return the batch as arrays."""
+        labels = np.array([(label.score, label.wrong, label.weight) for label in batch.labels], np.float64)
+        scores = np.asarray(batch.scores, np.float64)
+        return cls(batch.requests, scores, labels.reshape(-1, 3).T, batch.complaints, batch.asked)
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -155,10 +173,10 @@ def calibrated(scores: Floats, wrong: Flags, max_error: float) -> float:
 class RiskControl:
     """Set the threshold of one surface; see the module's docstring.
 
-    `strict` is the threshold while labels are few, `audit` the share of candidates above the threshold that is sampled
-    once there are enough (0: nothing is compared, and the strict threshold stays). `threshold` is in force now, for all
-    but the owners in `own`; `breached` is set while, by the present estimate, more than `max_error` of the requests
-    would have been answered wrongly at the previous threshold.
+    `strict` is the threshold while labels are few, `audit` the smallest share of candidates above the threshold that is
+    sampled (0: nothing is compared, and the strict threshold stays). `threshold` is in force now, for all but the
+    owners in `own`; `breached` is set while, by the present estimate, more than `max_error` of the requests would have
+    been answered wrongly at the previous threshold.
     """
 
     max_error: float
@@ -167,9 +185,10 @@ class RiskControl:
     threshold: float = field(init=False)
     breached: bool = field(init=False, default=False)
     _aim: float = field(init=False)
-    _batches: deque[Batch] = field(init=False, default_factory=deque)
+    _batches: deque[_Observed] = field(init=False, default_factory=deque)
     _requests: int = field(init=False, default=0)
-    _above: int = field(init=False, default=0)
+    _share: float = field(init=False)
+    """Share of the candidates above the threshold that is sampled now."""
     _labels: int = field(init=False, default=0)
     own: Mapping[str, float] = field(init=False, default_factory=dict)
     """For each owner with a complaint in the window, the lowest score it is served at; -inf where any is allowed."""
@@ -179,6 +198,7 @@ class RiskControl:
     def __post_init__(self) -> None:
         self.threshold = self.strict
         self._aim = self.max_error
+        self._share = max(self.audit, _MANY)
 
     @property
     def labels(self) -> int:
@@ -201,7 +221,7 @@ class RiskControl:
         """
         if not self.audit:
             return 0.0
-        share = self.audit if self._above >= ENOUGH else max(self.audit, _MANY)
+        share = self._share
         if score < self.threshold:
             share = min(1.0, _FREE * share)
         return 1 / share if chance < share else 0.0
@@ -215,7 +235,7 @@ class RiskControl:
             new = {one.request: one for one in batch.complaints if one.request not in self._complaints}
             self._complaints.update(new)
             batch = replace(batch, complaints=tuple(new.values()))
-        self._batches.append(batch)
+        self._batches.append(_Observed.of(batch))
         self._requests += batch.requests
         while self._requests - self._batches[0].requests >= WINDOW:
             gone = self._batches.popleft()
@@ -283,19 +303,25 @@ class RiskControl:
         served = int(np.searchsorted(-levels, -self.threshold, side="right")) - 1
         self.breached = served > 0 and float(estimate[served]) > self.max_error
         self.threshold = max(self.strict, lowest) if few else lowest
-        self._above = int((scores >= self.threshold).sum())
+        self._share = self._sampled()
+
+    def _sampled(self) -> float:
+        """Return the share of candidates above the threshold to sample, for `ENOUGH` labels of them in a full window.
+
+        It changes little from batch to batch: labels of very different weights make a poor estimate.
+        """
+        above = sum(int((batch.scores >= self.threshold).sum()) for batch in self._batches)
+        expected = above * WINDOW / max(1, self._requests)
+        return max(self.audit, min(_MANY, ENOUGH / max(1.0, expected)))
 
     def _known(self) -> tuple[Floats, Flags, Floats]:
         """Return the window's labels: scores, whether wrong, weights."""
-        labels = np.array(
-            [(label.score, label.wrong, label.weight) for batch in self._batches for label in batch.labels]
-        )
-        scores, wrong, weights = labels.reshape(-1, 3).T
+        scores, wrong, weights = np.concatenate([np.empty((3, 0)), *(batch.labels for batch in self._batches)], axis=1)
         return scores, wrong.astype(np.bool_), weights
 
     def _growth(self, levels: Floats) -> Floats:
         """Return how much more often candidates reach each level recently than over the window; at least 1."""
-        every = [np.asarray(batch.scores) for batch in self._batches]
+        every = [batch.scores for batch in self._batches]
         recent, count = [], 0
         for batch, scores in zip(reversed(self._batches), reversed(every), strict=True):
             recent.append(scores)

@@ -141,15 +141,17 @@ def test_equal_batches_give_equal_thresholds() -> None:
     assert one.threshold == other.threshold
 
 
-def test_more_is_compared_while_labels_are_few_and_nothing_at_an_audit_of_nought() -> None:
-    """A tenth of what would be served at first, later the policy's share; candidates below the threshold more often."""
+def test_the_rarer_hits_are_the_more_of_them_is_compared_and_nothing_at_an_audit_of_nought() -> None:
+    """A tenth at most and the policy's share at least; candidates below the threshold more often."""
     control = RiskControl(MAX_ERROR, strict=0.9, audit=0.02)
     assert control.weight(0.95, 0.09) == pytest.approx(10)
     assert control.weight(0.95, 0.11) == 0.0
     assert control.weight(0.5, 0.4) == pytest.approx(2)
-    control.fold(Batch(10_000, (0.95,) * 1_000, (Label(0.95, False, 10.0),) * 1_000))
-    assert control.weight(0.96, 0.03) == 0.0
-    assert control.weight(0.96, 0.01) == pytest.approx(50)
+    for candidates, stands_for in ((1_000, 10), (4_000, 20), (10_000, 50)):
+        control = RiskControl(MAX_ERROR, strict=0.9, audit=0.02)
+        control.fold(Batch(10_000, (0.95,) * candidates, (Label(0.95, False, 10.0),) * 100))
+        assert control.weight(0.96, 1.01 / stands_for) == 0.0
+        assert control.weight(0.96, 0.99 / stands_for) == pytest.approx(stands_for)
     assert RiskControl(MAX_ERROR, 0.9, audit=0.0).weight(0.95, 0.0) == 0.0
 
 
