@@ -419,7 +419,7 @@ _LATE: Final[tuple[tuple[str, str, Callable[[NormalizedQuestion, NormalizedQuest
     ("negation", "turned", _negated, False),
     ("negation", "opposite", _opposite_in_one, True),
     ("negation", "way", _other_way, True),
-    ("entities", "kind", _another_kind, False),
+    ("entities", "kind", _another_kind, True),
     ("entities", "name", _another_name, False),
     ("entities", "quoted", _other_quotes, False),
     ("entities", "any", _name_in_one, True),

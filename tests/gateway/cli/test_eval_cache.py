@@ -69,6 +69,17 @@ def test_pairs_print_the_object_that_was_promised(evaluate: Run) -> None:
     assert (report["all"]["served"]["n"], report["all"]["wrong"]["n"]) == (5, 8)
 
 
+def test_gates_count_what_each_rule_stops(evaluate: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Over single questions, as four counts for each; a stream has no pairs to count."""
+    gates = evaluate("--pairs", SAMPLE, "--gates", "--cross-encoder", "none")["gates"]
+    assert gates
+    for counts in gates.values():
+        assert list(counts) == ["same", "same_alone", "different", "different_alone"]
+        assert counts["same_alone"] <= counts["same"] <= 5
+        assert counts["different_alone"] <= counts["different"] <= 8
+    assert "--pairs only" in refusal(capsys, "--stream", SAMPLE, "--gates")
+
+
 def test_a_group_without_such_pairs_has_no_value(evaluate: Run) -> None:
     """Of a group in which no pair wants the same answer, the share served is unknown, not nought."""
     served = evaluate("--pairs", SAMPLE)["groups"]["negation"]["served"]
