@@ -255,20 +255,20 @@ def read_labelled(
     return read
 
 
-def read_answers(paths: Sequence[Path], model: str) -> tuple[list[LabelledAnswer], list[Json]]:
-    """Return all answers of a model, and for each file its name, SHA-256, number of answers and share right.
+def read_answers(paths: Sequence[Path], model: str) -> tuple[list[tuple[str, LabelledAnswer]], list[Json]]:
+    """Return all answers of a model with their prompts, and for each file its name, SHA-256, answers and share right.
 
     Raises DataError.
     """
-    answers: list[LabelledAnswer] = []
+    answers: list[tuple[str, LabelledAnswer]] = []
     sources: list[Json] = []
     for path in paths:
         rows = read_rows(path)
-        some = [row.answers[model] for row in rows if model in row.answers]
+        some = [(row.prompt, row.answers[model]) for row in rows if model in row.answers]
         if not some:
             models = sorted({name for row in rows for name in row.answers})
             raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(models) or 'no model'}")
-        right = round(sum(answer.correct for answer in some) / len(some), 4)
+        right = round(sum(answer.correct for _, answer in some) / len(some), 4)
         sources.append({"file": path.name, "sha256": digest_of(path), "answers": len(some), "right": right})
         answers += some
     return answers, sources

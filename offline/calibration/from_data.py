@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs,
 from offline.datasets import DataError, Example, Json, LabelledAnswer, read_labelled
 from offline.embedding import Remembered
 from offline.progress import OnProgress
+from offline.training.sheet import trained_on
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import DifficultyModel
@@ -133,15 +133,5 @@ def _notes(
             )
     files = {source["sha256"]: source["file"] for source in sources}
     for sheet in scorers.sheets:
-        for digest in _trained_on(sheet) & files.keys():
+        for digest in trained_on(sheet) & files.keys():
             yield f"{sheet} was fitted on {files[digest]}: expect worse results on new traffic than here"
-
-
-def _trained_on(sheet: Path) -> set[str]:
-    """Return the SHA-256 of every file that the data sheet lists as training data."""
-    try:
-        content = json.loads(sheet.read_bytes())
-    except (OSError, ValueError):
-        return set()
-    sources = content.get("trained_on", []) if isinstance(content, dict) else []
-    return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}

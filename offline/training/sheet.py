@@ -1,11 +1,13 @@
-"""Write the data sheet of an artefact: what it was fitted to, when, and by which command."""
+"""Write and read the data sheet of an artefact: what it was fitted to, when, and by which command."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 
@@ -28,3 +30,13 @@ def data_sheet(what: str, facts: dict[str, Any], remade: Remade) -> dict[str, An
         "command": shlex.join(remade.command),
         "notes": list(remade.notes),
     }
+
+
+def trained_on(sheet: Path) -> set[str]:
+    """Return the SHA-256 of every file that the data sheet lists as training data."""
+    try:
+        content = json.loads(sheet.read_bytes())
+    except (OSError, ValueError):
+        return set()
+    sources = content.get("trained_on", []) if isinstance(content, dict) else []
+    return {source["sha256"] for source in sources if isinstance(source, dict) and "sha256" in source}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from rich.table import Table
+from rich.text import Text
 
 from cache.semantic.verifier import VerifierError
 from gateway.cli.commands import CommandError
@@ -21,6 +24,7 @@ from gateway.cli.commands._flags import (
 )
 from gateway.exit_codes import Exit
 from offline.datasets import DataError, read_answers, read_labelled
+from offline.embedding import Remembered
 from offline.libraries import LibraryMissing
 from offline.progress import OnProgress, progress
 from offline.report import Report, show
@@ -33,9 +37,11 @@ from offline.training.cross_encoder import (
 )
 from offline.training.difficulty import Recipe, save, table_of_apgr, train
 from offline.training.question_families import SHIPPED
-from offline.training.sheet import Remade, data_sheet
+from offline.training.sheet import Remade, data_sheet, trained_on
 from offline.training.verifier import table_of_shares, train_verifier
+from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.features import features_of_text
 
 _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]
@@ -63,6 +69,8 @@ _CONFIDENCE = """examples:
                               fit to all labelled answers of the model
   tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --calibration 200
                               fit to 200 of them
+  tierline train confidence --data mine.jsonl.gz --model llama3.2:3b --out llama.json --classifier my-classifier
+                              judge by the prompt as well as by the answer
 
 Rows are lines of JSON as `tierline collect` writes them: {"id", "dataset", "group", "prompt", "models": {name:
 {"correct": 0..1, "logprobs": [...], "top_logprobs"?, "finish_reason"?}}}. With only `confidence`, the mean
@@ -71,8 +79,9 @@ labels the head turns log-probabilities into probabilities and keeps their order
 order. The command prints figures by 5-fold cross-validation, for whole answers and for the first tokens of a stream.
 AUROC is the probability that a right answer gets a higher confidence than a wrong one.
 
-The head judges the answer alone. The weight of the difficulty classifier's estimate for the prompt (`prior` in the
-artefact) is not fitted here: it is 0."""
+The head judges the answer alone, unless --classifier names a difficulty classifier: then its estimate for the prompt is
+weighed in (`prior` in the artefact) by as much as lowers the loss on held-out answers, and not at all where that may be
+chance. Name the one that the gateway uses: the weight holds for its estimates only."""
 
 _CACHE = """examples:
   tierline train cache --data pairs.jsonl.gz --out artefacts/static
@@ -103,7 +112,7 @@ what `cross_encoder:` of the config names. On two CPU cores 100,000 pairs take 1
 goes on when the same command is given again. This needs torch: pip install torch==2.13.0, then
 pip install 'tierline[export,minilm,train]'."""
 
-_FAILURES = (DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
+_FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
 _WIDTH = 120
 
 
@@ -185,6 +194,11 @@ def _add_confidence(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--calibration", type=whole(20), metavar="N", help="fit to N random labels, at least 20 (default: all)"
     )
+    parser.add_argument(
+        "--classifier", type=Path, metavar="DIR", help="also weigh in this classifier's estimate for the prompt"
+    )
+    _add_embedding_flag(parser)
+    add_state_flag(parser)
     add_seed_flag(parser)
     _add_note_flag(parser)
     add_json_flag(parser, "a table")
@@ -317,21 +331,52 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
 
 
 def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    answers, sources = read_answers(args.data, args.model)
+    answered, sources = read_answers(args.data, args.model)
     if args.calibration:
-        if args.calibration > len(answers):
-            raise DataError(f"--calibration asks for {args.calibration} labels, but there are {len(answers)}")
-        chosen = np.random.default_rng(args.seed).permutation(len(answers))[: args.calibration]
-        answers = [answers[row] for row in np.sort(chosen).tolist()]
-    head = fit_head(answers, args.model, args.seed, on_progress)
+        if args.calibration > len(answered):
+            raise DataError(f"--calibration asks for {args.calibration} labels, but there are {len(answered)}")
+        chosen = np.random.default_rng(args.seed).permutation(len(answered))[: args.calibration]
+        answered = [answered[row] for row in np.sort(chosen).tolist()]
+    priors = _priors(args, [prompt for prompt, _ in answered], on_progress)
+    head = fit_head([answer for _, answer in answered], args.model, args.seed, on_progress, priors)
     what = f"confidence: P(an answer of {args.model} is right), from the evidence it leaves"
     calibration = ("--calibration", str(args.calibration)) if args.calibration else ()
-    remade = _remade(args, ("confidence",), ("--seed", str(args.seed), *calibration), ("--model", args.model))
-    digest = save_head(head, args.out, data_sheet(what, {"trained_on": sources, "labels": len(answers)}, remade))
-    values = {"model": args.model, "version": digest[:12], "labels": len(answers), **head.metrics}
+    facts: dict[str, Any] = {"trained_on": sources, "labels": len(answered)}
+    notes: list[str] = []
+    prior: tuple[str, ...] = ()
+    lines: list[str | Text | Table] = [table_of_parts(head.metrics)]
+    if args.classifier is not None:
+        prior = ("--classifier", args.classifier.name, "--embedding", args.embedding)
+        facts["classifier"] = version_in(args.classifier)
+        weight = head.numbers["prior"]["weight"]
+        lines.append(f"weight of the classifier's estimate for the prompt: {weight:g}" + _why_none(weight))
+        for file in trained_on(args.classifier / SHEET_FILE) & {source["sha256"] for source in sources}:
+            name = next(source["file"] for source in sources if source["sha256"] == file)
+            notes.append(f"the classifier was fitted on {name}: its estimates are better there than on new prompts")
+    after = ("--seed", str(args.seed), *calibration, *prior)
+    remade = _remade(args, ("confidence",), after, ("--model", args.model))
+    digest = save_head(head, args.out, data_sheet(what, facts, remade))
+    values = {"model": args.model, "version": digest[:12], "prior": head.numbers["prior"], **facts, **head.metrics}
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"{head.metrics['folds']}-fold"
-    return Report(values, [table_of_parts(head.metrics)], title=title, done=done, width=_WIDTH)
+    return Report(values, lines, notes=notes, title=title, done=done, width=_WIDTH)
+
+
+def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnProgress) -> list[float | None] | None:
+    """Return --classifier's P(the first tier is right) of each prompt, None where it abstains; None without one."""
+    if args.classifier is None:
+        return None
+    embedder = load_embedder(args.embedding, args.state)
+    classifier = DifficultyModel.load(args.classifier, embedder)
+    vectors = Remembered(embedder, on_progress).embed(prompts)
+    judged = [
+        classifier.assess(vector, features_of_text(prompt)) for prompt, vector in zip(prompts, vectors, strict=True)
+    ]
+    return [difficulty.p_right[0] if difficulty.in_domain else None for difficulty in judged]
+
+
+def _why_none(weight: float) -> str:
+    return "" if weight else ", because on held-out answers it adds no more than chance would"
 
 
 def _cache(args: argparse.Namespace, on_progress: OnProgress) -> Report:

@@ -13,9 +13,11 @@ import pytest
 from gateway.cli.main import main
 from offline.datasets import DataError, Example, choose_ladder, label, read_rows
 from offline.measures.metrics import measure
-from routing.difficulty.model import SHEET_FILE, DifficultyModel
+from routing.confidence.head import ConfidenceHead
+from routing.confidence.judge import Evidence
+from routing.difficulty.model import SHEET_FILE, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import load_embedder
-from routing.features import Features
+from routing.features import Features, features_of_text
 from tests.support.extras import needs
 
 pytestmark = needs("sklearn", "the train extra is not installed")
@@ -191,3 +193,35 @@ def test_confidence_is_trained_from_the_command_line(tmp_path: Path, capsys: pyt
     code, said, err = run(capsys, *words, "gpt")
     assert (code, said) == (2, "")
     assert err.endswith("no answer of gpt; it has those of tiny\n")
+
+
+def test_a_confidence_head_may_weigh_in_the_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its estimate for the prompt gets a weight where it tells right from wrong; the data sheet names its version."""
+    embedder = load_embedder("static", tmp_path)
+    classifier = DifficultyModel.load(shipped_artefact("static"), embedder)
+    choices = "\nA. {0}\nB. {1}\nC. {2}\nD. 0\nAnswer:"
+    prompts = [f"What is {i} times {i % 7}?" + choices.format(i, i * (i % 7), i + 7) for i in range(240)]
+    judged = [
+        classifier.assess(vector, features_of_text(prompt))
+        for vector, prompt in zip(embedder.embed(prompts), prompts, strict=True)
+    ]
+    assert all(one.in_domain for one in judged)
+    middle = np.median([one.p_right[0] for one in judged])
+    rng, lines = np.random.default_rng(0), []
+    for prompt, one in zip(prompts, judged, strict=True):
+        right = int((one.p_right[0] > middle) != (rng.random() < 0.1))
+        models = {"tiny": {"correct": right, "confidence": -float(rng.exponential(0.5))}}
+        lines.append(json.dumps({"id": prompt, "dataset": "d", "group": "g", "prompt": prompt, "models": models}))
+    data, out = tmp_path / "answers.jsonl", tmp_path / "head.json"
+    data.write_text("\n".join(lines))
+    words = ("train", "confidence", "--data", data, "--out", out, "--model", "tiny", "--json", "--state", tmp_path)
+    code, said, err = run(capsys, *words, "--classifier", shipped_artefact("static"))
+    assert code == 0, err
+    report = json.loads(said)
+    assert report["prior"]["weight"] > 0.1
+    assert report["classifier"] == classifier.version == json.loads(out.read_text())["classifier"]
+    head, evidence = ConfidenceHead.load(out), Evidence("a", logprobs=[-0.5])
+    assert (head.p_right(evidence, 0.6) or 0) > (head.p_right(evidence, 0.1) or 1)
+    code, said, err = run(capsys, *words, "--classifier", tmp_path)
+    assert code == 2
+    assert "cannot be read" in err
