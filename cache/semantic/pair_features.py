@@ -228,11 +228,12 @@ def _negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bo
     An even number of turns says the same: `more patient` and `less impatient`. In other words a `not` may say it too.
     """
     turned = len(a.negations) % 2 != len(b.negations) % 2 or ("against" in a.function) != ("against" in b.function)
-    opposites = _opposites(rest) + (_is_less(rest.left) != _is_less(rest.right))
+    lessened = _is_less(rest.left) != _is_less(rest.right)
+    opposites = _opposites(rest)
     if opposites:
-        return (opposites + turned) % 2 == 1
+        return (opposites + lessened + turned) % 2 == 1
     few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
-    return _other_sides(a, b) or (turned and few)
+    return _other_sides(a, b) or ((turned or lessened) and few)
 
 
 def _is_less(words: Sequence[Word]) -> bool:

@@ -103,6 +103,7 @@ def test_what_changes_the_answer_is_refused_whatever_the_score(
         ("Can I freeze cooked rice?", "How do I freeze cooked rice?", "asked"),
         ("Can children swim?", "Should children swim?", "asked"),
         ("How do I become more patient?", "How do I become less impatient?", ""),
+        ("In which season do tickets to Japan cost less?", "What is the cheaper time of year to fly to Japan?", ""),
         ("What does 'havoc' mean?", 'Define the word "havoc".', ""),
         ("What is the capital of the UAE?", "What is the capital city of the United Arab Emirates?", ""),
         ("Who painted the Sistine Chapel?", "Who was it that painted the Sistine Chapel?", ""),
