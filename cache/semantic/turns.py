@@ -6,7 +6,8 @@
                         turn must be no text to work on and ask for nothing that changes by the day.
     an answer           Equal, or short and a rewording of the other: of a long one only the hash is there.
     cross-encoder       It reads each pair of turns that are left. The score is that of the two turns that are least
-                        alike, so each turn keeps the bound by itself.
+                        alike, so each turn keeps the bound by itself. Earlier turns of the user count as more alike
+                        where the assistant's answer to them is the same, and is more than `Sure, go ahead`.
 
 So the context counts as a whole: `I'm vegetarian` before the same last message makes another conversation, and so does
 another answer of the assistant. Without a cross-encoder conversations are not taken apart at all
@@ -15,6 +16,7 @@ another answer of the assistant. Without a cross-encoder conversations are not t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence, Set
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _MOST_REWORDED: Final = 4
 """Turns of one conversation that may differ from another's: a bound on what the cross-encoder has to read."""
+_OWN_WORDS: Final = 4
+_SAME_ANSWER: Final = 1.0
+"""Both were chosen on deploy/pairs/dev-conversations.jsonl."""
 
 
 def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
@@ -104,12 +109,34 @@ class TurnScorer:
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""
         parts = [_parts(stored, asked) for stored, asked in pairs]
-        flat = [pair for some in parts for pair in some]
+        flat = [(one, other) for some in parts for one, other, _ in some]
         scores = iter(self._scorer.scores(flat) if flat else ())
-        return [min((next(scores) for _ in some), default=1.0) for some in parts]
+        return [
+            min((_eased(next(scores)) if same else next(scores) for *_, same in some), default=1.0) for some in parts
+        ]
 
 
-def _parts(stored: str, asked: str) -> list[Pair]:
-    """Return the pairs to read; none where all turns are equal by rule."""
+def _parts(stored: str, asked: str) -> list[tuple[str, str, bool]]:
+    """Return the pairs to read, and whether both were given the same answer; none where all are equal by rule."""
     ours, theirs = turns_of(stored), turns_of(asked)
-    return _unsettled(_reworded(ours, theirs)) if ours and theirs else [(stored, asked)]
+    if not ours or not theirs:
+        return [(stored, asked, False)]
+    pairs = list(zip(ours, theirs, strict=False))
+    answers = [one if one == other else None for one, other in pairs[1:]] + [None]
+    return [
+        (one.text, other.text, one.speaker == USER and answer is not None and _says_something(answer))
+        for (one, other), answer in zip(pairs, answers, strict=True)
+        if one.text != other.text and not same_words(one.text, other.text)
+    ]
+
+
+def _says_something(answer: Turn) -> bool:
+    """Return whether an answer fits its question only: `Sure, go ahead` fits any."""
+    return answer.speaker == HASH or (answer.speaker != USER and len(read(answer.text).stems - FAINT) >= _OWN_WORDS)
+
+
+def _eased(score: float) -> float:
+    """Return the score of two questions that were given the same answer: a unit higher on the scale of logits."""
+    if not 0 < score < 1:
+        return score
+    return 1 / (1 + (1 - score) / score * math.exp(-_SAME_ANSWER))

@@ -107,3 +107,17 @@ def test_the_cross_encoder_reads_the_turns_that_differ_in_one_call() -> None:
     assert turns.scores([(STORED, asked), ("a", "b"), (STORED, loud)]) == [0.8, 0.3, 1.0]
     assert scorer.calls == [list(known)]
     assert turns.strict == 0.9
+
+
+def test_questions_with_the_same_answer_count_as_more_alike() -> None:
+    """Unless the answer would fit any question, or it is the last turn, which has no answer yet."""
+    known = {("Is the oven hot?", "Is the stove warm?"): 0.5, ("Can I bake?", "May I bake?"): 0.9}
+    scorer = TurnScorer(Scorer(known))
+    pairs = []
+    for answer in ("The oven reaches its heat after ten minutes.", "Sure, go ahead.", "An oven is hot. " * 30):
+        stored = talk("Is the oven hot?", answer, "Can I bake?")
+        pairs.append((stored, talk("Is the stove warm?", answer, "May I bake?")))
+    assert scorer.scores(pairs) == pytest.approx([0.731, 0.5, 0.731], abs=0.001)
+    alone = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the oven hot?")
+    other = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the stove warm?")
+    assert scorer.scores([(alone, other)]) == [0.5]
