@@ -331,9 +331,9 @@ def _stream(
     facts = [f"{len(requests):,} requests, {embedder.name}, {cache.policy.label}", _threshold_in_words(cache, control)]
     facts.append(f"of {ours.wrong.sum():,} wrong hits {ours.unlabelled.sum():,} are on pairs that have no label")
     every, (first, second) = rates(ours), halves(ours)
-    shown = table("", "requests", "hit rate", "repeats", "error", "precision")
+    shown = table("", "requests", "hit rate", "repeats", "by meaning", "error", "precision")
     for name, one in {"ours": every, "first half": first, "second half": second, **baselines}.items():
-        figures = (one.hit_rate, one.repeats, one.error, one.precision)
+        figures = (one.hit_rate, one.repeats, one.by_meaning, one.error, one.precision)
         shown.add_row(name.replace("_", " "), f"{one.hit_rate.n:,}", *map(str, figures))
     values = {
         **_values(every),

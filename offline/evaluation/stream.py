@@ -48,12 +48,15 @@ class StreamOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a stream: `hit_rate`, `repeats` (hits of equal requests) and `error` (wrong hits) are shares of all
-    requests; `precision` is the share of right hits among hits.
+    """Rates of a stream.
+
+    `hit_rate`, `repeats` (hits of equal requests), `by_meaning` (all other hits) and `error` (wrong hits) are shares of
+    all requests; `precision` is the share of right hits among hits.
     """
 
     hit_rate: Figure
     repeats: Figure
+    by_meaning: Figure
     error: Figure
     precision: Figure
 
@@ -61,7 +64,14 @@ class Rates:
 def rates(outcome: StreamOutcome) -> Rates:
     """Return the figures of these requests."""
     n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
-    return Rates(share(hits, n), share(int(outcome.repeats.sum()), n), share(wrong, n), share(hits - wrong, hits))
+    repeats = int((outcome.hits & outcome.repeats).sum())
+    return Rates(
+        hit_rate=share(hits, n),
+        repeats=share(repeats, n),
+        by_meaning=share(hits - repeats, n),
+        error=share(wrong, n),
+        precision=share(hits - wrong, hits),
+    )
 
 
 def halves(outcome: StreamOutcome) -> tuple[Rates, Rates]:

@@ -126,7 +126,8 @@ label, or a chain of labels, says that both have the same answer.
   wrong         of the pairs with same_answer false, the share that the cache answers
   precision     of the answers that the cache gives, the share that is right
   best at 1%    the most that any threshold would serve with at most 1% wrong, chosen on these same pairs
-  hit rate, repeats, error   hits, hits on an identical request, and wrong hits, as shares of a stream's requests
+  hit rate, error   hits and wrong hits, as shares of a stream's requests, also of each half of the stream
+  repeats, by meaning   hits on an identical request, and all other hits, likewise
 `ours` decides as the gateway does: equal system prompt and tools, each turn of the history alike; then
 guards and verifier, and the cross-encoder for what they leave open. `decided by` says how often each stage settled a
 pair. The cosine baselines compare what is embedded: the user texts. Intervals are Wilson's, 95%."""

@@ -114,9 +114,9 @@ def test_too_few_pairs_to_be_sure_serve_only_repeats(evaluate: Run) -> None:
 
 
 def test_a_stream_prints_the_object_that_was_promised(evaluate: Run) -> None:
-    """Hit rate, repeats, error and precision over all requests, of both halves, and of every baseline."""
+    """Hit rate, its two parts, error and precision over all requests, of both halves, and of every baseline."""
     report = evaluate("--stream", SAMPLE, "--max-error", "0.01")
-    figures = {"hit_rate", "repeats", "error", "precision"}
+    figures = {"hit_rate", "repeats", "by_meaning", "error", "precision"}
     assert set(report) == figures | {"halves", "baselines"}
     assert [set(half) for half in report["halves"]] == [figures, figures]
     assert set(report["baselines"]) == BASELINES
@@ -133,6 +133,7 @@ def test_a_question_that_comes_again_is_a_repeat_and_never_wrong(evaluate: Run, 
     pairs.write_text("".join(json.dumps({"a": a, "b": b, "same_answer": a == b}) + "\n" for a, b in rows))
     report = evaluate("--stream", pairs)
     assert report["hit_rate"]["value"] == report["repeats"]["value"] == 0.5
+    assert report["by_meaning"]["value"] == 0
     assert report["error"]["value"] == 0
 
 
