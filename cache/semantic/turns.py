@@ -3,7 +3,8 @@
     who speaks when     equal, or the pair is refused
     guards              A pair of turns that differ must have the same numbers, negations and, before the last turn, the
                         same names (as the policy's `guards` say), and not the same words in another order. A user's
-                        turn must be no text to work on and ask for nothing that changes by the day.
+                        turn must be no text to work on and ask for nothing that changes by the day. The vetoes on
+                        two questions hold too.
     an answer           Equal, or short and a rewording of the other: of a long one only the hash is there.
     cross-encoder       It reads each pair of turns that are left. The score is that of the two turns that are least
                         alike, so each turn keeps the bound by itself. Earlier turns of the user count as more alike
@@ -34,7 +35,11 @@ _MOST_REWORDED: Final = 4
 """Turns of one conversation that may differ from another's: a bound on what the cross-encoder has to read."""
 _OWN_WORDS: Final = 4
 _SAME_ANSWER: Final = 1.0
-"""Both were chosen on deploy/pairs/dev-conversations.jsonl."""
+_SAME_PLACE: Final = 0.4
+"""Logits: how much likelier two turns are to mean the same where both were given the same answer, or have at least the
+same place in conversations that pass all guards. All three were chosen on deploy/pairs/dev-conversations.jsonl and, as
+last turns after the same beginning, deploy/pairs/dev-rephrasings.jsonl.
+"""
 
 
 def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
@@ -54,6 +59,10 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
             refused = "entities"
         if refused:
             return Verdict(cosine, f"guard: {refused}", "guards")
+        for one, other in reworded:
+            verdict = decide(one.text, other.text, cosine)
+            if verdict.refused.startswith("guard: "):
+                return verdict
         return Verdict(cosine, "", "guards") if _unsettled(reworded) else Verdict(1.0, "", "rule")
 
     return decided
@@ -111,32 +120,30 @@ class TurnScorer:
         parts = [_parts(stored, asked) for stored, asked in pairs]
         flat = [(one, other) for some in parts for one, other, _ in some]
         scores = iter(self._scorer.scores(flat) if flat else ())
-        return [
-            min((_eased(next(scores)) if same else next(scores) for *_, same in some), default=1.0) for some in parts
-        ]
+        return [min((_raised(next(scores), by) for *_, by in some), default=1.0) for some in parts]
 
 
-def _parts(stored: str, asked: str) -> list[tuple[str, str, bool]]:
-    """Return the pairs to read, and whether both were given the same answer; none where all are equal by rule."""
+def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
+    """Return the pairs to read, and by how many logits to raise the score of each; none where all are equal by rule."""
     ours, theirs = turns_of(stored), turns_of(asked)
     if not ours or not theirs:
-        return [(stored, asked, False)]
+        return [(stored, asked, 0.0)]
     pairs = list(zip(ours, theirs, strict=False))
-    answers = [one if one == other else None for one, other in pairs[1:]] + [None]
+    answers = [*(one if one == other else None for one, other in pairs[1:]), None]
     return [
-        (one.text, other.text, one.speaker == USER and answer is not None and _says_something(answer))
+        (one.text, other.text, _SAME_ANSWER if one.speaker == USER and _says_something(answer) else _SAME_PLACE)
         for (one, other), answer in zip(pairs, answers, strict=True)
         if one.text != other.text and not same_words(one.text, other.text)
     ]
 
 
-def _says_something(answer: Turn) -> bool:
-    """Return whether an answer fits its question only: `Sure, go ahead` fits any."""
-    return answer.speaker == HASH or (answer.speaker != USER and len(read(answer.text).stems - FAINT) >= _OWN_WORDS)
+def _says_something(answer: Turn | None) -> bool:
+    """Return whether there is an answer that fits its question only: `Sure, go ahead` fits any."""
+    if answer is None or answer.speaker == USER:
+        return False
+    return answer.speaker == HASH or len(read(answer.text).stems - FAINT) >= _OWN_WORDS
 
 
-def _eased(score: float) -> float:
-    """Return the score of two questions that were given the same answer: a unit higher on the scale of logits."""
-    if not 0 < score < 1:
-        return score
-    return 1 / (1 + (1 - score) / score * math.exp(-_SAME_ANSWER))
+def _raised(score: float, by: float) -> float:
+    """Return a score raised by so many logits."""
+    return 1 / (1 + (1 - score) / score * math.exp(-by)) if by and 0 < score < 1 else score

@@ -18,7 +18,9 @@ def talk(*texts: str) -> str:
 
 
 def singles(stored: str, asked: str, cosine: float) -> Verdict:
-    """Stand for the decision on two single questions."""
+    """Stand for the decision on two single questions: a veto on tight for loose."""
+    if ("tight" in stored) != ("tight" in asked):
+        return Verdict(0.5, "guard: negation", "verifier")
     return Verdict(0.5, "", "verifier")
 
 
@@ -58,6 +60,7 @@ def test_the_same_words_are_served_by_rule_and_others_are_left_to_the_cross_enco
         (talk("Tell me about Cleopatra today.", "She ruled Egypt.", "How did she die?"), "volatile"),
         (talk("Tell me about Cleopatra.", "She ruled Egypt.", "Why?"), "follow_up"),
         (talk("Tell me about Cleopatra."), "turns"),
+        (talk("Tell me about Cleopatra.", "She ruled Egypt.", "How did she get tight?"), "negation"),
     ],
 )
 def test_what_changes_an_answer_in_any_turn_refuses(asked: str, refused: str) -> None:
@@ -104,7 +107,7 @@ def test_the_cross_encoder_reads_the_turns_that_differ_in_one_call() -> None:
     scorer = Scorer(known)
     turns = TurnScorer(scorer)
     loud = talk("TELL ME ABOUT CLEOPATRA!", "She ruled Egypt.", "how did she die")
-    assert turns.scores([(STORED, asked), ("a", "b"), (STORED, loud)]) == [0.8, 0.3, 1.0]
+    assert turns.scores([(STORED, asked), ("a", "b"), (STORED, loud)]) == pytest.approx([0.856, 0.3, 1.0], abs=0.001)
     assert scorer.calls == [list(known)]
     assert turns.strict == 0.9
 
@@ -117,7 +120,7 @@ def test_questions_with_the_same_answer_count_as_more_alike() -> None:
     for answer in ("The oven reaches its heat after ten minutes.", "Sure, go ahead.", "An oven is hot. " * 30):
         stored = talk("Is the oven hot?", answer, "Can I bake?")
         pairs.append((stored, talk("Is the stove warm?", answer, "May I bake?")))
-    assert scorer.scores(pairs) == pytest.approx([0.731, 0.5, 0.731], abs=0.001)
+    assert scorer.scores(pairs) == pytest.approx([0.731, 0.599, 0.731], abs=0.001)
     alone = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the oven hot?")
     other = talk("Hello", "The oven reaches its heat after ten minutes.", "Is the stove warm?")
-    assert scorer.scores([(alone, other)]) == [0.5]
+    assert scorer.scores([(alone, other)]) == pytest.approx([0.599], abs=0.001)
