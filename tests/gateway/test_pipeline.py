@@ -179,7 +179,7 @@ async def test_an_attempt_may_begin_while_the_cross_encoder_reads(
     monkeypatch.setattr(CrossEncoder, "scores", reads)
     rules = "semantic: {ttl: 1h, audit: 0%, cross_encoder: {ask_from: 0, within: 30s}}"
     policy = (
-        CHAT.replace("start: {local: otherwise}", f"start: {{{start}: otherwise}}")
+        (STRONG_FIRST if start == "hosted" else CHAT)
         .replace("  no_signal: accept\n", f"  no_signal: accept\n  speculate: {{during_check: {when}}}\n")
         .replace("cache:\n", f"cache:\n  {rules}\n")
     )
@@ -188,6 +188,7 @@ async def test_an_attempt_may_begin_while_the_cross_encoder_reads(
     async with in_process(tmp_path, *urls, store_url=store.url, policies={"chat": policy}, settings=settings) as app:
         await app.ask("What is the capital of Italy?", temperature=0)
         await app.kept("What is the capital of Italy?", temperature=0)
+        await eventually(lambda: len(app.steps.cache.index) > 0, 20, "the question in the index")
         called.default = Reply(before_headers_s=30)
         answer = await app.ask("Which city is the capital of Italy?", temperature=0)
         assert answer.headers["x-tierline-path"] == "cache-semantic"
