@@ -157,7 +157,10 @@ class _Resolver:
         if wanted != "default":
             return self._existing(("cross_encoder",), Path(wanted))
         shipped = shipped_cross_encoder()
-        return shipped if shipped.is_dir() else None
+        if not shipped.is_dir():
+            message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
+            self._refuse(("cross_encoder",), message)
+        return shipped
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path

@@ -157,8 +157,6 @@ def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncod
     if options.cross_encoder == "none":
         return None
     folder = shipped_cross_encoder() if options.cross_encoder == "default" else Path(options.cross_encoder)
-    if options.cross_encoder == "default" and not folder.is_dir():
-        return None
     return CrossEncoder.load(folder, threads=os.cpu_count() or 1)
 
 

@@ -359,6 +359,18 @@ def test_a_head_of_another_model_is_warned_about(load: Load, tmp_path: Path) -> 
     assert "was fitted to another" in warning.message
 
 
+def test_the_cross_encoder_that_ships_is_the_default(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation that lacks it does not start, unless the config does without."""
+    shipped = load().cross_encoder_folder
+    assert shipped is not None
+    assert (shipped / "model.onnx").is_file()
+    monkeypatch.setattr("gateway.config.loader.shipped_cross_encoder", lambda: shipped / "gone")
+    (problem,) = problems_of(load, CONFIG)
+    assert "cross_encoder: the one that ships is not at " in problem
+    assert "set cross_encoder: none" in problem
+    assert load(CONFIG + "cross_encoder: none\n").cross_encoder_folder is None
+
+
 def test_http2_or_a_proxy_means_httpx2() -> None:
     """Only httpx2 has them, so asking for them is asking for it."""
     assert Http().client == "http1"

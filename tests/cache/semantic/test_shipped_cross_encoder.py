@@ -1,0 +1,58 @@
+"""The cross-encoder that ships: its data sheet, that it tells rewordings from traps, and a lookup that asks it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+
+import numpy as np
+import pytest
+
+from cache.response_cache import ResponseCache
+from cache.semantic.cross_encoder import SHEET, CrossEncoder, shipped_cross_encoder
+from cache.semantic.verifier import Verifier, shipped_verifier
+from cache.store.redis_store import RedisStore
+from tests.cache.samples import Facts, answer, body, policy
+
+STORED = "How can I cancel my gym membership?"
+REWORDINGS = ("What do I have to do to end my gym membership?", "how do i stop my membership at the gym")
+TRAPS = ("How can I extend my gym membership?", "What does a gym membership cost?")
+VECTOR = np.array([1, 0, 0, 0], np.float32)
+
+
+@pytest.fixture(scope="module")
+def model() -> CrossEncoder:
+    return CrossEncoder.load(shipped_cross_encoder())
+
+
+def test_its_data_sheet_says_what_it_was_trained_on(model: CrossEncoder) -> None:
+    """And the threshold; with its graph it takes no more than 25 MB."""
+    sheet = json.loads((shipped_cross_encoder() / SHEET).read_bytes())
+    assert {"version", "trained_on", "figures"} <= sheet.keys()
+    assert model.strict == sheet["strict"]
+    assert sum(file.stat().st_size for file in shipped_cross_encoder().iterdir()) < 25_000_000
+
+
+def test_rewordings_score_above_traps(model: CrossEncoder) -> None:
+    """Alone and beside other pairs, whose padding and scale of int8 change a score a little."""
+    pairs = [(STORED, text) for text in (*REWORDINGS, *TRAPS)]
+    together = model.scores(pairs)
+    assert min(together[: len(REWORDINGS)]) > max(together[len(REWORDINGS) :])
+    assert [model.scores([pair])[0] for pair in pairs] == pytest.approx(together, abs=0.1)
+
+
+async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(store: RedisStore, model: CrossEncoder) -> None:
+    """Over a real store; the score is the model's."""
+    verifier = Verifier.load(shipped_verifier("static"))
+    asking = policy(semantic={"ttl": "6h", "audit": "0%", "cross_encoder": {"ask_from": 0, "within": "30s"}})
+    name, tenant = secrets.token_hex(4), secrets.token_hex(8)
+    cache = ResponseCache(store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model)
+    await cache.start()
+    try:
+        await cache.write(cache.plan(body(STORED), asking, tenant, Facts()), answer(), VECTOR)
+        found = await cache.semantic(cache.plan(body(REWORDINGS[0]), asking, tenant, Facts()), VECTOR)
+    finally:
+        await cache.aclose()
+    assert found.stage == "cross_encoder"
+    assert found.score == pytest.approx(model.scores([(STORED, REWORDINGS[0])])[0])
+    assert (found.outcome == "hit") is (found.score is not None and found.score >= (model.strict or 1.0))
