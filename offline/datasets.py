@@ -363,17 +363,29 @@ def _named(names: Sequence[str], models: Sequence[str], role: str) -> str | None
     if not names:
         return None
     for name in names:
-        if name in models:
+        if name in models or all(one in models for one in name.split("+")):
             return name
     there = ", ".join(models)
     raise DataError(f"none of {', '.join(names)} is among the models of the file: {there}; name one by --{role}")
 
 
 def label(rows: Sequence[LabelledRow], *models: str) -> Iterator[Example]:
-    """Yield the rows that all these models answered as examples; give at least two models, cheapest first."""
+    """Yield the rows that all these models answered as examples; give at least two models, cheapest first.
+
+    A class of models, `A+B+C`, is as right as those of them that answered are on average.
+    """
     for row in rows:
-        if all(name in row.answers for name in models):
-            yield Example(row.prompt, row.dataset, row.group, tuple(row.answers[name] for name in models))
+        answers = [_answer_of(name, row) for name in models]
+        if None not in answers:
+            yield Example(row.prompt, row.dataset, row.group, tuple(filter(None, answers)))
+
+
+def _answer_of(name: str, row: LabelledRow) -> LabelledAnswer | None:
+    """Return the answer of a model, or of a class of models (`A+B`) the mean correctness of those that answered."""
+    if name in row.answers:
+        return row.answers[name]
+    some = [row.answers[one].correct for one in name.split("+") if one in row.answers]
+    return LabelledAnswer(math.fsum(some) / len(some)) if some else None
 
 
 def without_choices(prompt: str) -> str | None:

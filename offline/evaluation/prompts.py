@@ -45,7 +45,10 @@ class PromptOptions:
     plot: Path | None
 
     def read(self) -> tuple[LabelledPrompts, LabelledPrompts]:
-        """Return the prompts to test, and those of `fit`. Raises DataError, also for a file that is in both."""
+        """Return the prompts to test, and those of `fit` that are not among them.
+
+        Raises DataError, also for a file that is in both.
+        """
         data = read_labelled(self.data, self.small, self.large)
         others = read_labelled(self.fit or (), self.small, self.large)
         tested = {source["sha256"] for source in data.sources}
@@ -54,13 +57,15 @@ class PromptOptions:
                 raise DataError(
                     f"{source['file']} is in --fit and in --data: training data cannot be used for the test"
                 )
-        return data, others
+        prompts = {example.prompt for example in data.examples}
+        apart = [example for example in others.examples if example.prompt not in prompts]
+        return data, LabelledPrompts(apart, others.sources)
 
     def fold(self, examples: Sequence[Example]) -> parts.Folds:
         """Return the fold of each example: of whole groups with `group_out`."""
         if self.group_out:
             return parts.by_group(examples, self.seed)
-        return parts.by_prompt(len(examples), self.folds, self.seed)
+        return parts.by_prompt([example.prompt for example in examples], self.folds, self.seed)
 
     def require_libraries(self, hint: str = "", *, fits: bool = True) -> None:
         """Raise LibraryMissing if a needed library is not installed, before minutes of work."""
@@ -122,7 +127,11 @@ def report_on(
         **facts,
         "notes": notes,
     }
+    values |= _worst(tables.get("datasets", {}))
     lines = _lines(whole)
+    if "worst" in values:
+        worst = values["worst"]
+        lines += [f"worst data set: {worst['dataset']}, APGR of ours {worst['apgr']['value']:.3f}", ""]
     for heading, rows in tables.items():
         lines += [_in_parts(_HEADINGS[heading], rows), ""]
     return Report(values, lines, notes, title)
@@ -131,6 +140,15 @@ def report_on(
 def _only(draw: Draw, chosen: NDArray[np.bool_]) -> Draw:
     here = np.flatnonzero(chosen[draw.rows])
     return Draw(draw.rows[here], tuple(method.take(here) for method in draw.methods), draw.cascade)
+
+
+def _worst(rows: Mapping[str, tuple[int, Figures]]) -> dict[str, Any]:
+    """Return the data set with the lowest APGR of ours; nothing for fewer than two."""
+    each = {name: part["apgr"]["ours"] for name, (_, part) in rows.items() if "ours" in part.get("apgr", {})}
+    if len(each) < 2:
+        return {}
+    name = min(each, key=lambda one: each[one].value)
+    return {"worst": {"dataset": name, "apgr": interval_json(each[name])}}
 
 
 def interval_json(interval: Interval) -> dict[str, float]:

@@ -74,7 +74,7 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     scores = list(served.assess([example.prompt for example in data.examples], on_progress))
     probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in scores])
     domain = share(np.array([float(difficulty.in_domain) for difficulty in scores]), options.seed)
-    fold = parts.by_prompt(len(scores), options.folds, options.seed)
+    fold = parts.by_prompt([example.prompt for example in data.examples], options.folds, options.seed)
     table = by_table(data.examples, Outcomes.of(data.examples), fold)
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": artefact, "version": served.model.version}}

@@ -38,11 +38,19 @@ def folds_of(count: int, folds: int, seed: int) -> Folds:
     return np.random.default_rng(seed).permutation(numbers)
 
 
-def by_prompt(count: int, folds: int, seed: int) -> Folds:
-    """Return folds of single prompts. Raises DataError when there are fewer prompts than folds."""
-    if count < folds:
-        raise DataError(f"{count} prompts cannot be held out in {folds} folds; give more prompts, or a smaller --folds")
-    return folds_of(count, folds, seed)
+def by_prompt(prompts: Sequence[str], folds: int, seed: int) -> Folds:
+    """Return folds of prompts, equal ones together. Raises DataError when there are fewer prompts than folds."""
+    if len(set(prompts)) < folds:
+        raise DataError(
+            f"{len(set(prompts))} prompts cannot be held out in {folds} folds; give more prompts, or a smaller --folds"
+        )
+    return by_text(prompts, folds, seed)
+
+
+def by_text(prompts: Sequence[str], folds: int, seed: int) -> Folds:
+    """Return the folds of `folds_of`, equal prompts (which data sets may share) together."""
+    index = numbered(prompts)
+    return folds_of(int(index.max()) + 1, folds, seed)[index]
 
 
 def by_group(examples: Sequence[Example], seed: int) -> Folds:

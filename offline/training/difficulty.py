@@ -22,7 +22,7 @@ from offline.datasets import DataError, Example
 from offline.libraries import one_thread
 from offline.measures.curves import Floats
 from offline.measures.metrics import measure
-from offline.measures.parts import folds_of
+from offline.measures.parts import by_text
 from offline.progress import OnProgress
 from offline.report import table
 from offline.training.difficulty_heads import Heads, fit, fit_general
@@ -86,7 +86,7 @@ def cross_validate(
 def _trained(
     table: TrainingTable, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
-    fold = folds_of(table.prompts, recipe.folds, recipe.seed)
+    fold = by_text([example.prompt for example in examples], recipe.folds, recipe.seed)
     probabilities = _out_of_fold(table, fold, recipe, on_progress)
     metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, probabilities, fold)}
     every = np.ones(table.prompts, bool)

@@ -22,6 +22,11 @@ def example(small: float, large: float, group: str = "g", cost: tuple[float, flo
     )
 
 
+def distinct(count: int) -> list[str]:
+    """Prompts that all differ."""
+    return list(map(str, range(count)))
+
+
 def some_examples(count: int = 400) -> list[Example]:
     generator = np.random.default_rng(0)
     return [
@@ -170,7 +175,7 @@ def test_a_table_of_groups_knows_only_the_other_folds() -> None:
     assert table[:, 0].tolist() == [0.5, 0, 0.5, 0]
     assert table[:, 1].tolist() == [0, 0.5, 0, 0.5]
     alone = [example(one.small, one.large, "only") for one in some_examples()]
-    scores = by_table(alone, Outcomes.of(alone), parts.by_prompt(400, 5, 0))[:, 0]
+    scores = by_table(alone, Outcomes.of(alone), parts.by_prompt(distinct(400), 5, 0))[:, 0]
     assert figures_of(alone, scores)["apgr"]["m0"].value == pytest.approx(0.5, abs=1e-12)
 
 
@@ -199,13 +204,13 @@ def test_groups_are_held_out_whole() -> None:
 
 def test_few_labels_are_few_and_never_the_tested_ones() -> None:
     """Every prompt is tested once, each time by a fit to as many others as were asked for."""
-    rounds = parts.with_few_labels(parts.by_prompt(100, 5, 0), 30, 0)
+    rounds = parts.with_few_labels(parts.by_prompt(distinct(100), 5, 0), 30, 0)
     assert sorted(row for one in rounds for row in one.rows[one.held].tolist()) == list(range(100))
     for one in rounds:
         assert (~one.held).sum() == 30
         assert len(set(one.rows.tolist())) == 50
     with pytest.raises(DataError, match="only 80 prompts"):
-        parts.with_few_labels(parts.by_prompt(100, 5, 0), 80, 0)
+        parts.with_few_labels(parts.by_prompt(distinct(100), 5, 0), 80, 0)
 
 
 def test_calibration_is_tested_on_all_the_rest() -> None:
@@ -217,10 +222,17 @@ def test_calibration_is_tested_on_all_the_rest() -> None:
         parts.calibrations(100, 100, 3, 0)
 
 
+def test_equal_prompts_are_held_out_together() -> None:
+    """Data sets may share prompts: a fit must not have seen the tested one under another name."""
+    fold = parts.by_prompt([*distinct(50), *distinct(50)], 5, 0)
+    assert np.array_equal(fold[:50], fold[50:])
+    assert np.bincount(fold).tolist() == [20] * 5
+
+
 def test_more_folds_than_prompts_are_refused() -> None:
     """In one line that says what to do."""
     with pytest.raises(DataError, match="a smaller --folds"):
-        parts.by_prompt(3, 5, 0)
+        parts.by_prompt(distinct(3), 5, 0)
 
 
 def test_pairs_that_score_alike_stay_together() -> None:

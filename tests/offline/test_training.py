@@ -223,6 +223,18 @@ def test_the_pair_is_the_first_named_or_the_worst_and_the_best() -> None:
         choose_pair(rows, [], ["gpt"])
 
 
+def test_a_class_of_models_is_as_right_as_they_are_on_average(tmp_path: Path) -> None:
+    """Those that did not answer a prompt do not count there; a class that a file lacks a model of is not taken."""
+    path = tmp_path / "rows.jsonl"
+    row = (
+        '{"id": 1, "dataset": "d", "group": "g", "prompt": "p", "models": {"a": {"correct": 1}, "c": {"correct": 1}%s}}'
+    )
+    path.write_text("\n".join([row % ', "b": {"correct": 0}', row % ""]))
+    rows = read_rows(path)
+    assert choose_pair(rows, ["a+x", "a+b"], ["c"]) == ("a+b", "c")
+    assert [one.small for one in label(rows, "a+b", "c")] == [0.5, 1.0]
+
+
 def test_apgr_of_a_perfect_a_random_and_a_reversed_order() -> None:
     """The earlier the gains, the higher; chance gives a half; where nothing can be gained it is undefined."""
     small, large = np.array([1.0, 1, 0, 0]), np.array([1.0, 1, 1, 1])

@@ -312,7 +312,8 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
             nargs="+",
             default=[],
             metavar="NAME",
-            help=f"the {role} model; of several names, the first that a file has (default: the file's {default})",
+            help=f"the {role} model, or several as one, `A+B`, as right as they are on average; of several names, the "
+            f"first that a file has (default: the file's {default})",
         )
     add_seed_flag(parser, " of folds, draws and resamples")
     add_state_flag(parser)

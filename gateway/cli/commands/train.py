@@ -59,10 +59,10 @@ _EXAMPLES = """examples:
                               for a small model that is right on 30% of such prompts
 
 A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}, as `tierline
-collect` writes them. Each data set is treated as a kind of task and gets heads of its own. To use the result, set
-`classifier:` in the config to the folder. The command prints APGR by cross-validation, which `tierline eval route`
-explains and gives with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request
-does not have."""
+collect` writes them. A NAME may be a class of models, `A+B`: it is as right as they are on average. Each data set is
+treated as a kind of task and gets heads of its own. To use the result, set `classifier:` in the config to the folder.
+The command prints APGR by cross-validation, which `tierline eval route` explains and gives with intervals: 0.5 is
+random routing; `groups` routes by the data's own groups, which a real request does not have."""
 
 _CONFIDENCE = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
