@@ -23,7 +23,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
     folder = tmp_path_factory.mktemp("conversations")
     settings = {"cross_encoder": str(write_cross_encoder(folder / "model"))}
-    rules = "semantic: {ttl: 1h, audit: 0%, cross_encoder: {min_score: 0.5, ask_from: 0, within: 20s}}"
+    rules = "semantic: {ttl: 1h, audit: 0%, cross_encoder: {min_score: 0.9, ask_from: 0, within: 20s}}"
     policies = {"chat": CHAT.replace("cache:\n", f"cache:\n  {rules}\n")}
     with (
         Upstream() as upstream,
