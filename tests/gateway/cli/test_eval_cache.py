@@ -204,9 +204,9 @@ def test_a_cross_encoder_decides_what_the_verifier_leaves_open(
     folder = write_cross_encoder(tmp_path / "model")
     model = ("--cross-encoder", folder)
     rows = [
-        {"a": "what is the capital of italy?", "b": "what is the capital of italy", "same_answer": True},
-        {"a": "what is the capital of italy?", "b": "which city is the capital of italy?", "same_answer": True},
-        {"a": "what is the capital of italy?", "b": "what is the capital of france", "same_answer": False},
+        {"a": "what is the capital of Italy?", "b": "what is the capital of Italy", "same_answer": True},
+        {"a": "what is the capital of Italy?", "b": "which city is the capital of Italy?", "same_answer": True},
+        {"a": "what is the capital of Italy?", "b": "what is the capital of France", "same_answer": False},
     ]
     pairs = written(tmp_path / "pairs.jsonl", *rows)
 
