@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
+_OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similarity"})
+"""Reasons against a stored answer that hold for one request only."""
 
 _MAX_CHORES = 1_000
 _TIDY_S = 3_600.0
@@ -187,22 +189,35 @@ class ResponseCache:
             return found
         if semantic is None or keys is None or keys.question is None:
             return Lookup("bypass")
-        best = await self._candidates.check(found, keys.question, semantic, left_s)
-        certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
-        refused = self._candidates.refused(plan, semantic, best, certain=certain)
-        near, verdict = best.near, best.verdict
-        if near is None or refused:
-            return missed(refused, best)
-        if near.similarity < plan.demands.min_similarity:
-            return missed("min-similarity", best)
-        entry = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
-        if isinstance(entry, CacheEntry) and entry.question != near.question:
-            entry = Lookup("miss", reason="index_disagrees")
-        if isinstance(entry, Lookup):
+        passed: Lookup | None = None
+        while True:
+            best = await self._candidates.check(found, keys.question, semantic, left_s)
+            certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
+            refused = self._candidates.refused(plan, semantic, best, certain=certain, again=passed is not None)
+            near, verdict = best.near, best.verdict
+            if near is None or refused:
+                return passed or missed(refused, best)
+            if near.similarity < plan.demands.min_similarity:
+                entry: CacheEntry | Lookup = Lookup("miss", reason="min-similarity")
+            else:
+                entry = await self._entries.under(plan, near.key, semantic.ttl, allowed_tiers)
+            if isinstance(entry, CacheEntry) and entry.question != near.question:
+                entry = Lookup("miss", reason="index_disagrees")
+            if isinstance(entry, CacheEntry):
+                break
             if entry.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
-            return beside(best, entry)
+            passed = passed or beside(best, entry)
+            # An answer that only this request may not have hides those of the neighbours behind it.
+            behind = (
+                self._candidates.behind(found, near, keys.question, semantic)
+                if entry.reason in _OF_THE_REQUEST
+                else None
+            )
+            if behind is None:
+                return passed
+            found, left_s = behind, left_s - best.checked.waited_s
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
             self._back_fill(plan, near, verdict.score, entry, semantic.ttl)

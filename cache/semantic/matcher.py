@@ -37,7 +37,7 @@ _NEIGHBOURS: Final = 5
 _NOT_ASKED: Final = Checked()
 
 
-class Candidate(NamedTuple):
+class BestNeighbour(NamedTuple):
     """The best neighbour and the verdict on it. `checked` says what the cross-encoder took, where it was asked."""
 
     near: Neighbour | None
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 class Candidates(NamedTuple):
     """The result of a search: the best candidate without a model, and the neighbours that a model has to score."""
 
-    best: Candidate
+    best: BestNeighbour
     chosen: Shortlist | None = None
     near: Sequence[Neighbour] = ()
 
@@ -80,18 +80,18 @@ class SemanticMatcher:
         """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
-            return Candidates(Candidate(None, Verdict(-math.inf, "no_neighbour")))
+            return Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
         near = await self._index.nearest(keys.partition, vector, _NEIGHBOURS, semantic.min_similarity)
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
         chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in own], most)
         if chosen is not None:
-            return Candidates(Candidate(own[chosen.place], chosen.verdict), chosen, own)
+            return Candidates(BestNeighbour(own[chosen.place], chosen.verdict), chosen, own)
         refused = "guard: scope" if near else "no_neighbour"
-        return Candidates(Candidate(near[0] if near else None, Verdict(-math.inf, refused)))
+        return Candidates(BestNeighbour(near[0] if near else None, Verdict(-math.inf, refused)))
 
-    async def check(self, found: Candidates, question: str, semantic: SemanticCache, left_s: float) -> Candidate:
+    async def check(self, found: Candidates, question: str, semantic: SemanticCache, left_s: float) -> BestNeighbour:
         """Return the best candidate after the cross-encoder, which is asked only where the search leaves it open.
 
         `left_s` is the request's time left in seconds.
@@ -103,9 +103,16 @@ class SemanticMatcher:
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
-            return Candidate(found.best.near, verdict, checked)
+            return BestNeighbour(found.best.near, verdict, checked)
         best = settled(chosen, checked.scores)
-        return Candidate(found.near[best.place], best.verdict, checked)
+        return BestNeighbour(found.near[best.place], best.verdict, checked)
+
+    def behind(self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache) -> Candidates | None:
+        """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
+        near = [one for one in found.near if one is not passed]
+        most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
+        chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in near], most)
+        return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)
 
     def _decide(self, semantic: SemanticCache) -> Decide:
         screening = self._queue_of(semantic) is not None
@@ -129,14 +136,20 @@ class SemanticMatcher:
             return None
         return self._audits.surface(name, semantic, self._strict(semantic))
 
-    def refused(self, plan: CachePlan, semantic: SemanticCache, best: Candidate, *, certain: bool) -> str:
-        """Return why this candidate is not served, or ''. A `certain` request is not sampled for comparison."""
+    def refused(
+        self, plan: CachePlan, semantic: SemanticCache, best: BestNeighbour, *, certain: bool, again: bool
+    ) -> str:
+        """Return why this candidate is not served, or ''. A `certain` request is not sampled for comparison.
+
+        `again`: the request was counted with a candidate before this one.
+        """
         surface, owner = self.learned(plan.surface, semantic), "" if plan.scope is None else plan.scope.owner
         near, verdict = best.near, best.verdict
         if surface is None:
             threshold = self._strict(semantic)
         else:
-            surface.count(owner)
+            if not again:
+                surface.count(owner)
             threshold = surface.control.threshold_for(owner)
         if verdict.refused or near is None:
             return verdict.refused
@@ -150,12 +163,12 @@ class SemanticMatcher:
         return "" if compared is None else "audit"
 
 
-def missed(reason: str, best: Candidate) -> Lookup:
+def missed(reason: str, best: BestNeighbour) -> Lookup:
     """Return a miss for that reason, with the nearest neighbour if there is one."""
     return beside(best, Lookup("miss", reason=reason))
 
 
-def beside(best: Candidate, lookup: Lookup) -> Lookup:
+def beside(best: BestNeighbour, lookup: Lookup) -> Lookup:
     """Add the candidate to the result of a lookup; its score only if there was no veto."""
     near, verdict, checked = best
     if near is None:

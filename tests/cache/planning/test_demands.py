@@ -104,9 +104,26 @@ async def test_one_who_passed_over_the_exact_entry_back_fills_nothing(cache: Res
     assert (await cache.exact(plan, {"local"})).reason == "tier"
     found = await cache.semantic(plan, vector(0.05), {"local"})
     assert found.hit is not None and b"Roma." in found.hit.entry.body
+    assert (await cache.semantic(plan, vector(0.05), {"other"})).reason == "tier"
     await cache.aclose()
     kept = (await cache.exact(plan)).hit
     assert kept is not None and b"Rome." in kept.entry.body
+
+
+async def test_a_nearer_question_in_other_words_serves_who_asks_for_more_than_the_equal_one_has(
+    cache: ResponseCache, clock: Clock
+) -> None:
+    """An equal text is chosen first; where this request may not have its answer, the neighbours behind it are tried."""
+    await cache.write(cache.plan(body(SAME), policy(), "t", Facts()), answer("Rome."), vector(0.2))
+    clock.now += HOUR
+    await cache.write(cache.plan(body(ITALY), policy(), "t", Facts()), answer("Roma."), vector())
+    for demands in (Demands(max_age_s=HOUR / 2), Demands(min_fresh_s=5.5 * HOUR), Demands(min_similarity=0.998)):
+        plan = cache.plan(body(SAME), policy(), "t", Facts(), demands=demands)
+        found = await cache.semantic(plan, vector(0.05))
+        assert found.hit is not None and b"Roma." in found.hit.entry.body, demands
+    unmet = cache.plan(body(SAME), policy(), "t", Facts(), demands=Demands(min_fresh_s=7 * HOUR))
+    found = await cache.semantic(unmet, vector(0.05))
+    assert (found.reason, found.question) == ("min-fresh", SAME)
 
 
 @pytest.mark.parametrize(
