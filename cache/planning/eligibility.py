@@ -165,7 +165,7 @@ def every_reason(question: str) -> list[str]:
     return [f"{reason}: {rule}" if rule else reason for reason, rule, holds in _RULES if holds(words)]
 
 
-class _Words(NamedTuple):
+class _QuestionWords(NamedTuple):
     """A question, its words in lower case, their set, the pairs of neighbours, and the number of its own words."""
 
     text: str
@@ -175,17 +175,17 @@ class _Words(NamedTuple):
     own: int
 
 
-def _words_of(question: str) -> _Words:
+def _words_of(question: str) -> _QuestionWords:
     words = _WORD.findall(question.lower())
     seen = frozenset(words)
-    return _Words(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT))
+    return _QuestionWords(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT))
 
 
-def _leans(question: _Words) -> bool:
+def _leans(question: _QuestionWords) -> bool:
     return question.own == 0 or _LEANS.match(question.text) is not None
 
 
-def _continues(question: _Words) -> bool:
+def _continues(question: _QuestionWords) -> bool:
     """Return whether it begins as a follow-up does, and is no whole question behind that: `and in Spain?`."""
     opener = _OPENER.match(question.text)
     if opener is None:
@@ -201,7 +201,7 @@ def _asks(text: str) -> bool:
     return first is not None and first[0].lower() in _ASKING
 
 
-def _points_back(question: _Words) -> bool:
+def _points_back(question: _QuestionWords) -> bool:
     return question.own < _STANDS_ALONE and not question.seen.isdisjoint(_POINTING_BACK)
 
 
@@ -269,15 +269,15 @@ _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 # exact cache. What is only quoted is compared with the other question's words (`cache.semantic.pair_features`).
 
 
-def _of_language(question: _Words) -> bool:
+def _of_language(question: _QuestionWords) -> bool:
     return not question.seen.isdisjoint(_OF_TEXT) or not _PAIRS.isdisjoint(question.pairs)
 
 
-def _has_signs(question: _Words) -> bool:
+def _has_signs(question: _QuestionWords) -> bool:
     return _SIGNS.search(question.text) is not None
 
 
-def _introduces(question: _Words) -> bool:
+def _introduces(question: _QuestionWords) -> bool:
     """Return whether a colon introduces a text (`French: good morning`), not the question: `quick one: where is`."""
     colon = _COLON.search(question.text)
     if colon is None:
@@ -286,7 +286,7 @@ def _introduces(question: _Words) -> bool:
     return not _asks(question.text[colon.end() :]) or not _TASKS.isdisjoint(before)
 
 
-def _is_task(question: _Words) -> bool:
+def _is_task(question: _QuestionWords) -> bool:
     words = question.words
     # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
     if tuple(words[:2]) in _ASKS_LEAVE:
@@ -300,7 +300,7 @@ def _describes(begin: Sequence[str]) -> bool:
     return len(begin) > 1 and begin[0] not in _ON_ITS_WORDS and begin[1] in _DESCRIBING
 
 
-_RULES: Final[tuple[tuple[str, str, Callable[[_Words], bool]], ...]] = (
+_RULES: Final[tuple[tuple[str, str, Callable[[_QuestionWords], bool]], ...]] = (
     (_FOLLOW_UP, "leans", _leans),
     (_FOLLOW_UP, "continues", _continues),
     (_FOLLOW_UP, "points back", _points_back),

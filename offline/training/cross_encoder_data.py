@@ -15,7 +15,7 @@ from random import Random
 
 from offline.training.pairs import clusters_of
 from offline.training.perturb import QuestionPair, perturbed
-from offline.training.question_families import Family, family_pairs
+from offline.training.question_families import QuestionFamily, family_pairs
 from offline.training.rewording import OTHER, SAME, as_typed
 
 RULES = "rules"
@@ -38,7 +38,7 @@ class PairSource:
 
     labelled: Sequence[QuestionPair]
     questions: Sequence[str]
-    families: Sequence[Family]
+    families: Sequence[QuestionFamily]
 
     def epoch(self, count: int, seed: int) -> list[QuestionPair]:
         """Return `count` pairs in random order. Another seed gives other ones; labelled pairs recur."""
@@ -90,7 +90,7 @@ def _either_way(pair: QuestionPair, rng: Random) -> QuestionPair:
     return QuestionPair(texts[0], texts[1], pair.same_answer, pair.dataset, pair.group)
 
 
-def parted(pairs: Sequence[QuestionPair], families: Sequence[Family]) -> tuple[PairSource, list[QuestionPair]]:
+def parted(pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily]) -> tuple[PairSource, list[QuestionPair]]:
     """Return what to train on, and pairs of the parts left out to check against."""
     fitted, checked = _parted_pairs([pair for pair in pairs if max(len(pair.a), len(pair.b)) <= _LONGEST])
     aside = [family for family in families if _left_out(family.name)]

@@ -53,7 +53,7 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class QuestionFamily:
     """Intents that are near each other, and the values of the slots that they name. `name` begins with the file's."""
 
     name: str
@@ -68,12 +68,12 @@ class FamilyPair(QuestionPair):
     family: str
 
 
-def read_families(folder: Path) -> list[Family]:
+def read_families(folder: Path) -> list[QuestionFamily]:
     """Return the families in all `*.toml` files of a folder. A slot's values are those of its own file.
 
     Raises DataError that gives the file and the reason.
     """
-    families: dict[str, Family] = {}
+    families: dict[str, QuestionFamily] = {}
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise DataError(f"{folder}: it contains no *.toml file")
@@ -95,7 +95,7 @@ def read_families(folder: Path) -> list[Family]:
     return list(families.values())
 
 
-def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ...]]) -> Family:
+def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ...]]) -> QuestionFamily:
     name = f"{file}: {row['name']}"
     intents = tuple(
         Intent(str(one["name"]), tuple(dict.fromkeys(map(str, one["ask"]))), bool(one.get("symmetric", False)))
@@ -107,10 +107,10 @@ def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ..
             for slot in used:
                 if len(slots.get(slot, ())) < max(2, used.count(slot)):
                     raise ValueError(f"family {name!r}, intent {intent.name!r}: too few values of the slot {slot!r}")
-    return Family(name, intents, slots)
+    return QuestionFamily(name, intents, slots)
 
 
-def family_pairs(families: Sequence[Family], count: int, rng: Random) -> Iterator[FamilyPair]:
+def family_pairs(families: Sequence[QuestionFamily], count: int, rng: Random) -> Iterator[FamilyPair]:
     """Yield about `count` pairs, in fixed shares of the kinds; of each kind, spread evenly over the intents."""
     intents = [(family, intent) for family in families for intent in family.intents if intent.asks]
     if not intents:
@@ -125,7 +125,9 @@ def family_pairs(families: Sequence[Family], count: int, rng: Random) -> Iterato
                 break
 
 
-def _pair(kind: str, family: Family, intent: Intent, families: Sequence[Family], rng: Random) -> FamilyPair | None:
+def _pair(
+    kind: str, family: QuestionFamily, intent: Intent, families: Sequence[QuestionFamily], rng: Random
+) -> FamilyPair | None:
     """Return a pair of this kind, None if the intent has none."""
     ask = rng.choice(intent.asks)
     values = _drawn(ask, family, rng)
@@ -162,7 +164,7 @@ def _filled(ask: str, values: Mapping[str, str]) -> str:
     return _SLOT.sub(lambda match: values[match[1]], ask)
 
 
-def _drawn(ask: str, family: Family, rng: Random) -> dict[str, str]:
+def _drawn(ask: str, family: QuestionFamily, rng: Random) -> dict[str, str]:
     """Return values for the slots of a wording; numbered slots of one name get different ones."""
     values: dict[str, str] = {}
     for slot in dict.fromkeys(_SLOT.findall(ask)):
@@ -172,7 +174,7 @@ def _drawn(ask: str, family: Family, rng: Random) -> dict[str, str]:
     return values
 
 
-def _revalued(values: Mapping[str, str], family: Family, rng: Random) -> dict[str, str] | None:
+def _revalued(values: Mapping[str, str], family: QuestionFamily, rng: Random) -> dict[str, str] | None:
     """Return the values with one replaced by another that none of the slots of its name has."""
     if not values:
         return None
@@ -181,7 +183,7 @@ def _revalued(values: Mapping[str, str], family: Family, rng: Random) -> dict[st
     return {**values, slot: rng.choice(choices)} if choices else None
 
 
-def _turned(values: Mapping[str, str], family: Family, rng: Random) -> dict[str, str] | None:
+def _turned(values: Mapping[str, str], family: QuestionFamily, rng: Random) -> dict[str, str] | None:
     """Return the values with two numbered slots of one name swapped."""
     names = [_NUMBERED.sub("", slot) for slot in values]
     twice = [slot for slot, name in zip(values, names, strict=True) if names.count(name) > 1]

@@ -19,7 +19,7 @@ from offline.training.cross_encoder import finish, least_threshold, save
 from offline.training.cross_encoder_data import counted, parted
 from offline.training.pairs import clusters_of
 from offline.training.perturb import QuestionPair
-from offline.training.question_families import Family, Intent
+from offline.training.question_families import Intent, QuestionFamily
 from tests.support.extras import needs
 
 DOING = ("clean", "repair", "paint", "wash", "store", "choose", "sell", "borrow", "lift", "pack")
@@ -37,10 +37,13 @@ def labelled(dataset: str = "own") -> list[QuestionPair]:
     return pairs
 
 
-def families(count: int) -> list[Family]:
+def families(count: int) -> list[QuestionFamily]:
     asks = ("How do I cancel {it}?", "I want to end {it}, how?"), ("Can I pause {it}?", "put {it} on hold for a while")
     intents = tuple(Intent(name, ask, False) for name, ask in zip(("cancel", "pause"), asks, strict=True))
-    return [Family(f"family {number}", intents, {"it": ("my plan", "the order", "a trip")}) for number in range(count)]
+    return [
+        QuestionFamily(f"family {number}", intents, {"it": ("my plan", "the order", "a trip")})
+        for number in range(count)
+    ]
 
 
 def test_what_is_left_out_is_never_trained_on() -> None:
