@@ -24,12 +24,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from policies.errors import did_you_mean
 
 OTHERWISE = "otherwise"
-KINDS: Final = ("choices", "maths", "chat", "code", "tools")
+Kind = Literal["choices", "maths", "chat", "code", "tools"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 """Kinds of requests that the difficulty classifier tells apart: questions with choices, maths, chat, code, tools."""
 WORDS: Final = {"kind": KINDS}
 """Values that are a word, with the words they may be."""

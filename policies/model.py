@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
-from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Range, Ranges
+from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges
 from policies.rollout import Rollout
 from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
@@ -63,7 +63,6 @@ def _deciles(deciles: tuple[float, ...]) -> tuple[float, ...]:
 
 
 RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
-Kind = Literal["choices", "maths", "chat", "code", "tools"]
 Deciles = Annotated[tuple[Share, ...], AfterValidator(_deciles)]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
