@@ -59,6 +59,8 @@ class PromptOptions:
                 )
         prompts = {example.prompt for example in data.examples}
         apart = [example for example in others.examples if example.prompt not in prompts]
+        if others.examples and not apart:
+            raise DataError("every prompt of --fit is in --data too, so nothing is left to fit on; name other files")
         return data, LabelledPrompts(apart, others.sources)
 
     def fold(self, examples: Sequence[Example]) -> parts.Folds:

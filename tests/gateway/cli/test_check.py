@@ -58,7 +58,7 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told at the rule's line, with what the value can be, though the policy would load."""
-    edit(policies / "chat.yaml", "local: kind == chat", "local: p_adequate >= 2")
+    edit(policies / "chat.yaml", "local: p_adequate >= 0.7", "local: p_adequate >= 2")
     line = line_of(policies / "chat.yaml", "p_adequate >= 2")
     assert main(["check", "--policies", str(policies)]) == 1
     out = capsys.readouterr().out

@@ -162,10 +162,20 @@ def test_calibration_takes_few_labels_and_tests_on_the_rest(evaluate: Run, answe
 def test_a_cascade_may_be_fitted_on_other_files(evaluate: Run, answers: Path, tmp_path: Path) -> None:
     """With no label of the data's own."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
-    other = written(tmp_path / "other.jsonl", labelled(150))
-    report = evaluate("cascade", "--data", answers, "--fit", other)
+    rows = [{**row, "prompt": f"Another one: {row['prompt']}"} for row in labelled(150)]
+    report = evaluate("cascade", "--data", answers, "--fit", written(tmp_path / "other.jsonl", rows))
     assert report["fit"][0]["rows"] == 150
     assert report["n"] == 240
+
+
+def test_files_to_fit_on_that_hold_only_prompts_of_the_data_are_refused(
+    answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal prompts are left out of the fit, since their labels would give the answer away."""
+    pytest.importorskip("sklearn", reason="the train extra is not installed")
+    other = written(tmp_path / "other.jsonl", labelled(150))
+    error = refusal(capsys, "cascade", "--data", answers, "--fit", other)
+    assert "every prompt of --fit is in --data too" in " ".join(error.split())
 
 
 def test_first_tokens_are_judged_like_whole_answers(evaluate: Run, tmp_path: Path) -> None:

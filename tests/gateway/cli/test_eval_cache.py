@@ -90,7 +90,7 @@ def test_another_history_is_never_served(evaluate: Run) -> None:
     """The same last message after another conversation or system prompt is a hit for a cosine, and never for us."""
     report = evaluate("--pairs", SAMPLE, "--group", "conversation", "--threshold", "-1")
     assert report["all"]["wrong"]["value"] == 0
-    assert report["baselines"]["cosine_0.95"]["wrong"]["value"] == 1
+    assert report["baselines"]["cosine_0.95"]["wrong"]["value"] > 0
 
 
 def test_what_asks_the_same_is_served(evaluate: Run) -> None:
