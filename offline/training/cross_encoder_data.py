@@ -24,8 +24,8 @@ _LEFT_OUT = 8  # one part of this many
 _MANY_GROUPS = 20
 """A data set of at least this many groups is parted by group, one of fewer by cluster."""
 _PER_DATASET = 12_000
-_FROM_FAMILIES = 0.5  # share of an epoch's pairs
-_BY_RULES = 0.25
+_FROM_FAMILIES = 0.6  # share of an epoch's pairs
+_BY_RULES = 0.2
 _QUESTIONS = 8_000  # of each data set, for the rules
 _AS_TYPED = 0.2  # share of the labelled pairs of which one question gets typos, fillers and the like
 _CHECKED = 2_000  # pairs of a data set that are checked against, at most

@@ -1,7 +1,8 @@
 """Generate labelled pairs of questions from families of intents: `families/*.toml`, written for this project.
 
+    weight = 2                              how much more often pairs are drawn from this file's families; 1 by default
     [slots]                                 values that a wording may name; another value makes another question
-    city = ["Paris", "Lyon", "Rome"]
+    city = ["Paris", "Lyon", "New York | NYC"]   two names of one value
     [[family]]
     name = "train times"
     [[family.intent]]                       wordings of one intent ask for the same
@@ -19,27 +20,32 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from offline.datasets import DataError
 from offline.training.perturb import QuestionPair
-from offline.training.rewording import OTHER, SAME, as_typed
+from offline.training.rewording import OTHER, SAME, as_typed, sloppy
 
 FAMILIES = "families"
 """Name of the generated data set; the groups are KIND, and a pair's family stands in `FamilyPair`."""
 SHIPPED = Path(__file__).with_name("families")
 """The folder of the families in this tree."""
 _SLOT = re.compile(r"\{(\w+)\}")
+_WORD = re.compile(r"\w+")
+_NAMES = " | "
+"""Stands between two names of one value."""
 _NUMBERED = re.compile(r"_\d+$")
-_AS_TYPED = 0.4  # share of the questions with typos, fillers and the like
+_AS_TYPED = 0.3  # share of the questions with typos, fillers and the like
 
 _KINDS = (
-    ("wording", 0.33), ("typed", 0.08), ("reworded", 0.06), ("swapped", 0.08), ("intent", 0.22), ("value", 0.12),
-    ("changed", 0.10), ("elsewhere", 0.01),
+    ("wording", 0.24), ("distant", 0.10), ("directed", 0.03), ("typed", 0.09), ("reworded", 0.07), ("swapped", 0.05),
+    ("intent", 0.22), ("value", 0.09), ("changed", 0.07), ("elsewhere", 0.04),
 )  # fmt: skip
-"""Share of each kind of pair: the first three, and `swapped` of a symmetric intent, want the same answer."""
+"""Share of each kind of pair: the first five, and `swapped` of a symmetric intent, want the same answer."""
+_REWORDED_TWICE = 0.4  # share of the pairs by rule of which the rule is applied to another wording
 _TRIES = 200  # intents that are tried for a kind of pair
 
 
@@ -59,6 +65,7 @@ class QuestionFamily:
     name: str
     intents: tuple[Intent, ...]
     slots: Mapping[str, tuple[str, ...]]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ def read_families(folder: Path) -> list[QuestionFamily]:
                 str(name): tuple(dict.fromkeys(map(str, values))) for name, values in read.get("slots", {}).items()
             }
             for row in read["family"]:
-                family = _family(row, path.stem, slots)
+                family = _family(row, path.stem, slots, float(read.get("weight", 1.0)))
                 if family.name in families:
                     raise ValueError(f"the family {family.name!r} occurs twice")
                 families[family.name] = family
@@ -95,7 +102,7 @@ def read_families(folder: Path) -> list[QuestionFamily]:
     return list(families.values())
 
 
-def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ...]]) -> QuestionFamily:
+def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ...]], weight: float) -> QuestionFamily:
     name = f"{file}: {row['name']}"
     intents = tuple(
         Intent(str(one["name"]), tuple(dict.fromkeys(map(str, one["ask"]))), bool(one.get("symmetric", False)))
@@ -107,18 +114,19 @@ def _family(row: Mapping[str, Any], file: str, slots: Mapping[str, tuple[str, ..
             for slot in used:
                 if len(slots.get(slot, ())) < max(2, used.count(slot)):
                     raise ValueError(f"family {name!r}, intent {intent.name!r}: too few values of the slot {slot!r}")
-    return QuestionFamily(name, intents, slots)
+    return QuestionFamily(name, intents, slots, weight)
 
 
 def family_pairs(families: Sequence[QuestionFamily], count: int, rng: Random) -> Iterator[FamilyPair]:
-    """Yield about `count` pairs, in fixed shares of the kinds; of each kind, spread evenly over the intents."""
+    """Yield about `count` pairs, in fixed shares of the kinds; each is spread over the intents by weight."""
     intents = [(family, intent) for family in families for intent in family.intents if intent.asks]
     if not intents:
         return
+    weights = list(accumulate(family.weight for family, _ in intents))
     names, shares = zip(*_KINDS, strict=True)
     for _ in range(count):
         kind = rng.choices(names, shares)[0]
-        for family, intent in rng.choices(intents, k=_TRIES):
+        for family, intent in rng.choices(intents, cum_weights=weights, k=_TRIES):
             pair = _pair(kind, family, intent, families, rng)
             if pair is not None:
                 yield pair
@@ -132,21 +140,28 @@ def _pair(
     ask = rng.choice(intent.asks)
     values = _drawn(ask, family, rng)
     others = [other for other in intent.asks if other != ask and _slots(other) == _slots(ask)]
-    if kind == "wording":
-        other = _filled(rng.choice(others), values) if others else ""
+    if kind == "directed" and not _pairs_of_slots(values):
+        return None
+    if kind in ("wording", "directed"):
+        # The same wording with another name of a value is another wording.
+        others = [*others, ask] if any(_NAMES in value for value in values.values()) else others
+        other = _filled(rng.choice(others), values, rng) if others else ""
+    elif kind == "distant":
+        farthest = sorted(others, key=lambda one: (_overlap(one, ask), one))[:2]
+        other = _filled(rng.choice(farthest), values, rng) if farthest else ""
     elif kind in _BY_RULE:
-        base = _filled(rng.choice([ask, *others]), values)
+        base = _filled(rng.choice([ask, *others] if rng.random() < _REWORDED_TWICE else [ask]), values, rng)
         other = rng.choice(_BY_RULE[kind])(base, rng)
     elif kind in _BY_VALUE:
         changed = _BY_VALUE[kind](values, family, rng)
-        other = _filled(rng.choice([ask, *others]), changed) if changed else ""
+        other = _filled(rng.choice([ask, *others]), changed, rng) if changed else ""
     else:
         # A stranger has no wish in common, but some of the values.
         place = family if kind == "intent" else rng.choice(families)
         near = [one for one in place.intents if one.asks and (one.name != intent.name or place.name != family.name)]
         chosen = rng.choice(rng.choice(near).asks) if near and (kind == "intent") == (place is family) else ""
-        other = _filled(chosen, {**_drawn(chosen, place, rng), **values})
-    one = _filled(ask, values)
+        other = _filled(chosen, {**_drawn(chosen, place, rng), **values}, rng)
+    one = _filled(ask, values, rng)
     if not other or other.lower() == one.lower():
         return None
     same = kind in _ALIKE or (kind == "swapped" and intent.symmetric)
@@ -160,8 +175,15 @@ def _slots(ask: str) -> frozenset[str]:
     return frozenset(_SLOT.findall(ask))
 
 
-def _filled(ask: str, values: Mapping[str, str]) -> str:
-    return _SLOT.sub(lambda match: values[match[1]], ask)
+def _overlap(one: str, other: str) -> float:
+    """Return the share of the words of both that both have."""
+    words, others = (set(_WORD.findall(text.lower())) for text in (one, other))
+    return len(words & others) / max(1, len(words | others))
+
+
+def _filled(ask: str, values: Mapping[str, str], rng: Random) -> str:
+    """Return the wording with its values, each under one of its names."""
+    return _SLOT.sub(lambda match: rng.choice(values[match[1]].split(_NAMES)), ask)
 
 
 def _drawn(ask: str, family: QuestionFamily, rng: Random) -> dict[str, str]:
@@ -183,10 +205,15 @@ def _revalued(values: Mapping[str, str], family: QuestionFamily, rng: Random) ->
     return {**values, slot: rng.choice(choices)} if choices else None
 
 
+def _pairs_of_slots(values: Mapping[str, str]) -> list[str]:
+    """Return the slots of which another slot has the same name."""
+    names = [_NUMBERED.sub("", slot) for slot in values]
+    return [slot for slot, name in zip(values, names, strict=True) if names.count(name) > 1]
+
+
 def _turned(values: Mapping[str, str], family: QuestionFamily, rng: Random) -> dict[str, str] | None:
     """Return the values with two numbered slots of one name swapped."""
-    names = [_NUMBERED.sub("", slot) for slot in values]
-    twice = [slot for slot, name in zip(values, names, strict=True) if names.count(name) > 1]
+    twice = _pairs_of_slots(values)
     if not twice:
         return None
     one = rng.choice(twice)
@@ -194,6 +221,6 @@ def _turned(values: Mapping[str, str], family: QuestionFamily, rng: Random) -> d
     return {**values, one: values[other], other: values[one]}
 
 
-_ALIKE = frozenset({"wording", "typed", "reworded"})
-_BY_RULE = {"typed": (as_typed,), "reworded": tuple(SAME.values()), "changed": tuple(OTHER.values())}
+_ALIKE = frozenset({"wording", "distant", "directed", "typed", "reworded"})
+_BY_RULE = {"typed": (as_typed, sloppy), "reworded": tuple(SAME.values()), "changed": tuple(OTHER.values())}
 _BY_VALUE = {"swapped": _turned, "value": _revalued}

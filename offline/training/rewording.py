@@ -28,6 +28,16 @@ _ORDER: Final = re.compile(
 _DIRECTION: Final = re.compile(
     r"\bfrom (?P<one>[^\s,.?!]+(?: [A-Z][^\s,.?!]+)*) (?P<link>to|into) (?P<two>[^\s,.?!]+(?: [A-Z][^\s,.?!]+)*)"
 )
+_CONVERT: Final = re.compile(
+    r"\b(?:convert|change|turn|transform|translate|switch) "
+    r"(?P<one>(?:(?:a|an|my|the|some) )?(?P<one_bare>[\w.#+-]+(?: (?:file|files|document))?)) (?:to|into) "
+    r"(?P<two>(?:(?:a|an|the) )?(?P<two_bare>[\w.#+-]*[\w#+]))",
+    re.IGNORECASE,
+)
+_LAST_PHRASE: Final = re.compile(
+    r"^(?P<asked>\S+(?: \S+){3,}) (?P<phrase>(?:in|on|at|during|after|before|without) (?:\S+ ){0,3}[^\s?.!]+)"
+    r"(?P<mark>[?.!]?)$"
+)
 _EITHER: Final = re.compile(
     r"\b(?P<lead>between|compare|comparing|both|either)\s+(?P<one>\w[\w-]*)\s+(?P<link>and|or|with|to)\s+(?P<two>\w[\w-]*)\b",
     re.IGNORECASE,
@@ -37,16 +47,17 @@ _NEIGHBOURS: Final = {
     key: row[max(0, at - 1) : at] + row[at + 1 : at + 2] for row in _KEYBOARD for at, key in enumerate(row)
 }
 """Maps a letter to those beside it on a keyboard."""
+_LOST_SPACE: Final = 0.08  # share of the typos that lose the space after a word
+_FIRST_LETTER: Final = 0.1  # share of the typos that may be in the first letter of a word
 
 Rule = Callable[[str, Random], str]
 
 
-def _both_ways(pairs: Sequence[Sequence[str]]) -> Mapping[str, tuple[str, ...]]:
+def _both_ways(pairs: Sequence[Sequence[str]], one_way: Sequence[Sequence[str]] = ()) -> Mapping[str, tuple[str, ...]]:
     """Map the lower-case form of each word or phrase to those that may stand in its place."""
     found: dict[str, list[str]] = {}
-    for one, other in pairs:
+    for one, other in [*pairs, *(pair[::-1] for pair in pairs), *one_way]:
         found.setdefault(one.lower(), []).append(other)
-        found.setdefault(other.lower(), []).append(one)
     return {name: tuple(others) for name, others in found.items()}
 
 
@@ -55,7 +66,9 @@ def _pattern(phrases: Mapping[str, object]) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
 
 
-_SAME: Final = _both_ways(_TABLES["same_word"]["pairs"])
+_SAME: Final = _both_ways(_TABLES["same_word"]["pairs"], _TABLES["synonyms"]["pairs"])
+_OPENINGS: Final = {one: tuple(group) for group in _TABLES["openings"]["lists"] for one in group}
+_OPENING: Final = _pattern(_OPENINGS)
 _OTHER: Final = _both_ways(_TABLES["other_word"]["pairs"])
 _VALUES: Final = {value.lower(): tuple(values) for values in _TABLES["values"]["lists"] for value in values}
 _SAME_PATTERN: Final = _pattern(_SAME)
@@ -74,28 +87,52 @@ def greeted(text: str, rng: Random) -> str:
 
 
 def mistyped(text: str, rng: Random) -> str:
-    """Mistype one or two of the longer words: a letter lost, doubled, swapped with the next or hit beside its key."""
-    words = [match for match in _WORD.finditer(text) if len(match[0]) > 3]
-    for match in sorted(rng.sample(words, min(len(words), rng.choice((1, 1, 2)))), key=lambda one: -one.start()):
-        text = text[: match.start()] + _typo(match[0], rng) + text[match.end() :]
+    """Mistype one to three of the words of three letters or more, and now and then lose a space between two words."""
+    # A mistyped abbreviation can mean another thing.
+    words = [match for match in _WORD.finditer(text) if len(match[0]) > 2 and not match[0].isupper()]
+    # Longer words are mistyped more often.
+    chosen = {
+        rng.choices(words, [len(one[0]) for one in words])[0] for _ in range(rng.choice((1, 1, 2, 2, 3))) if words
+    }
+    for match in sorted(chosen, key=lambda one: -one.start()):
+        end = match.end()
+        if rng.random() < _LOST_SPACE and re.match(r" [a-z]", text[end:]):
+            text = text[:end] + text[end + 1 :]
+        else:
+            text = text[: match.start()] + _typo(match[0], rng) + text[end:]
     return text if words else ""
 
 
 def _typo(word: str, rng: Random) -> str:
-    at = rng.randrange(1, len(word) - 1)
-    kind = rng.randrange(4)
-    if kind == 0:
+    """Return the word with a letter lost, doubled, swapped with the next, or a key beside it hit instead or too."""
+    kind = rng.choice(("lost", "lost", "doubled", "swapped", "swapped", "beside", "beside", "both"))
+    last = len(word) - 1
+    # The first letter is mostly right.
+    at = rng.randrange(0 if rng.random() < _FIRST_LETTER else 1, last if kind == "swapped" else last + 1)
+    if kind == "lost":
+        doubled = [place for place in range(1, last + 1) if word[place] == word[place - 1]]
+        at = rng.choice(doubled) if doubled else at
         return word[:at] + word[at + 1 :]
-    if kind == 1:
+    if kind == "doubled":
         return word[:at] + word[at] + word[at:]
-    if kind == 2:
+    if kind == "swapped":
         return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    return word[:at] + rng.choice(_NEIGHBOURS[word[at].lower()]) + word[at + 1 :]
+    beside = rng.choice(_NEIGHBOURS[word[at].lower()])
+    return word[:at] + beside + word[at + (kind == "beside") :]
+
+
+def sloppy(text: str, rng: Random) -> str:
+    """Mistype some words and leave out capital letters and marks."""
+    typed = mistyped(text, rng)
+    return plain(typed, rng) if typed and rng.random() < 0.7 else typed
 
 
 def respelled(text: str, rng: Random) -> str:
-    """Replace a word or phrase by a shorter, longer or other form of the same."""
-    return _replaced(text, rng, _SAME_PATTERN, _SAME)
+    """Replace up to three words or phrases by shorter, longer or other forms of the same."""
+    other = text
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        other = _replaced(other, rng, _SAME_PATTERN, _SAME) or other
+    return "" if other == text else other
 
 
 def plain(text: str, rng: Random) -> str:
@@ -126,13 +163,42 @@ def how_else(text: str, rng: Random) -> str:
     return str(rng.choice(_TABLES["how"])).format(match[1]) if match else ""
 
 
+def opened(text: str, rng: Random) -> str:
+    """Begin the question in other words of the same meaning."""
+    match = _OPENING.match(text)
+    if not match:
+        return ""
+    other = rng.choice([one for one in _OPENINGS[match[0].lower()] if one != match[0].lower()])
+    other = other if text.islower() else re.sub(r"\bi\b", "I", other)
+    return (other[0].upper() + other[1:] if match[0][0].isupper() else other) + text[match.end() :]
+
+
+def moved(text: str, rng: Random) -> str:
+    """Begin with the place, time or condition that the question ends with."""
+    match = _LAST_PHRASE.match(text)
+    if not match:
+        return ""
+    phrase = match["phrase"][0].upper() + match["phrase"][1:] if text[0].isupper() else match["phrase"]
+    return f"{phrase}{',' if rng.random() < 0.7 else ''} {_lower_first(match['asked'])}{match['mark']}"
+
+
+def same_direction(text: str, rng: Random) -> str:
+    """Say in other words, or the other way about, what becomes what or where something goes from and to."""
+    if match := _CONVERT.search(text):
+        names = {name: match[name] for name in ("one", "two", "one_bare", "two_bare")}
+        return text[: match.start()] + str(rng.choice(_TABLES["convert"])).format(**names) + text[match.end() :]
+    if match := _DIRECTION.search(text):
+        return f"{text[: match.start()]}to {match['two']} from {match['one']}{text[match.end() :]}"
+    return ""
+
+
 def either_order(text: str, rng: Random) -> str:
     """Swap two things whose order means nothing: between A and B."""
     match = _EITHER.search(text)
     return _swapped(text, match) if match else ""
 
 
-_TYPED: Final = ((greeted, 0.3), (respelled, 0.25), (filled, 0.1), (mistyped, 0.3), (plain, 0.4))
+_TYPED: Final = ((greeted, 0.2), (respelled, 0.3), (filled, 0.08), (mistyped, 0.35), (plain, 0.4))
 
 
 def as_typed(text: str, rng: Random) -> str:
@@ -197,6 +263,7 @@ def turned(text: str, rng: Random) -> str:
 SAME: Final[Mapping[str, Rule]] = {
     "greeted": greeted, "mistyped": mistyped, "respelled": respelled, "plain": plain, "filled": filled,
     "indirect": indirect, "how else": how_else, "either order": either_order, "as typed": as_typed,
+    "sloppy": sloppy, "opened": opened, "moved": moved, "same direction": same_direction,
 }  # fmt: skip
 """Rules that keep what a question asks, by name."""
 OTHER: Final[Mapping[str, Rule]] = {

@@ -14,6 +14,7 @@ FAMILIES = """
 [slots]
 city = ["Paris", "Lyon", "Rome"]
 service = ["Netflix", "Spotify"]
+body = ["World Bank | WB", "Red Cross | RC"]
 [[family]]
 name = "trains"
 [[family.intent]]
@@ -24,6 +25,14 @@ name = "distance"
 symmetric = true
 ask = ["How far is {city_1} from {city_2}?", "distance between {city_1} and {city_2}"]
 [[family]]
+name = "bodies"
+[[family.intent]]
+name = "seat"
+ask = ["Where does the {body} have its main office?"]
+[[family.intent]]
+name = "head"
+ask = ["Who is at the head of the {body}?", "{body} president"]
+[[family]]
 name = "plan"
 [[family.intent]]
 name = "cancel"
@@ -32,6 +41,9 @@ ask = ["How do I cancel {service}?", "I want to stop paying for {service}, what 
 name = "pause"
 ask = ["Can I pause {service} for a while?", "How do I put {service} on hold?"]
 """
+
+
+ALIKE = ("wording", "distant", "directed", "typed", "reworded")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +68,7 @@ def cities(text: str) -> list[str]:
 
 def test_wordings_of_one_intent_are_the_same_and_two_intents_are_not(pairs: list[FamilyPair]) -> None:
     """The label follows from how the pair was made, whatever was added to the texts."""
-    assert all(pair.same_answer for kind in ("wording", "typed", "reworded") for pair in of_kind(pairs, kind))
+    assert all(pair.same_answer for kind in ALIKE for pair in of_kind(pairs, kind))
     assert not any(
         pair.same_answer
         for kind in ("intent", "value", "changed", "elsewhere", "swapped")
@@ -75,6 +87,43 @@ def test_a_swap_keeps_the_question_only_where_the_intent_says_so(pairs: list[Fam
         readable = [(one, other) for one, other in both if len(one) == len(other) == 2]
         assert readable
         assert all(one == other[::-1] for one, other in readable)
+
+
+def test_the_direction_is_kept_in_other_words(pairs: list[FamilyPair]) -> None:
+    """Besides swapped pairs there are some with the same two cities in the same roles."""
+    both = [(cities(pair.a), cities(pair.b)) for pair in of_kind(pairs, "directed") if "from" in pair.a + pair.b]
+    readable = [(one, other) for one, other in both if len(one) == len(other) == 2]
+    assert readable
+    assert all(one == other for one, other in readable)
+
+
+def test_two_names_of_one_value_ask_for_the_same(pairs: list[FamilyPair]) -> None:
+    """An abbreviation is no other value, and what stands between two names is never seen."""
+    texts = [(pair.a.casefold(), pair.b.casefold(), pair.same_answer) for pair in pairs]
+    valued = [{text.casefold()[: text.find(" its")] for text in (pair.a, pair.b)} for pair in of_kind(pairs, "value")]
+    assert not any("|" in text for one, other, _ in texts for text in (one, other))
+    full, short, other = "where does the world bank have", "where does the wb have", "where does the red cross have"
+    begins = {(frozenset(text[: text.find(" its")] for text in pair[:2]), pair[2]) for pair in texts}
+    assert (frozenset({full, short}), True) in begins
+    assert {full, short} not in valued
+    assert (frozenset({full, other}), False) in begins
+
+
+def test_a_distant_wording_is_one_of_those_with_the_fewest_words_in_common(tmp_path: Path) -> None:
+    """Of the other wordings the two farthest are drawn from."""
+    asks = ["how do I get to work on my own", "how do I get to work alone", "riding by myself", "solo trips, please"]
+    rows = "".join(f'[[family.intent]]\nname = "{n}"\nask = {asks if n == "a" else []}\n' for n in "ab")
+    (tmp_path / "mine.toml").write_text(f'[[family]]\nname = "f"\n{rows}')
+    made = of_kind(list(family_pairs(read_families(tmp_path), 500, Random(1))), "distant")
+    assert not any("own" in text[0] and "alone" in text[1] for pair in made for text in ((pair.a, pair.b),))
+
+
+def test_a_file_of_more_weight_gives_more_pairs(tmp_path: Path) -> None:
+    """Of two like files the one of weight 3 gives three quarters of the pairs."""
+    (tmp_path / "light.toml").write_text(FAMILIES)
+    (tmp_path / "heavy.toml").write_text(f"weight = 3\n{FAMILIES}")
+    families = [pair.family for pair in family_pairs(read_families(tmp_path), 2000, Random(1))]
+    assert 0.70 < sum(name.startswith("heavy") for name in families) / len(families) < 0.80
 
 
 def test_two_slots_of_one_name_get_two_values(pairs: list[FamilyPair]) -> None:

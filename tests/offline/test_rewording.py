@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
@@ -32,6 +33,14 @@ def made(rules: str, text: str) -> set[str]:
         ("turned", "from New York to Los Angeles by bus", "from Los Angeles to New York by bus"),
         ("narrowed", "How do I learn chess?", "How do I learn chess for beginners?"),
         ("renumbered", "Add 7 cups", "Add 8 cups"),
+        ("respelled", "What is the salary of a physician?", "What is the pay of a physician?"),
+        ("opened", "Do I have to pay?", "Am I required to pay?"),
+        ("opened", "do i have to pay", "am i required to pay"),
+        ("opened", "Benefits of tea", "What's good about tea"),
+        ("moved", "How do I read a file in Python?", "In Python, how do I read a file?"),
+        ("same direction", "How do I convert a list to a tuple?", "How do I make a tuple out of a list?"),
+        ("same direction", "Is there a bus from Paris to New York?", "Is there a bus to New York from Paris?"),
+        ("sloppy", "Does it hurt?", "does it hrut"),
     ],
 )
 def test_a_rule_makes_its_example(rule: str, text: str, expected: str) -> None:
@@ -43,7 +52,9 @@ def test_a_rule_makes_its_example(rule: str, text: str, expected: str) -> None:
     ("rule", "text"),
     [
         ("how else", ANY), ("either order", ANY), ("renumbered", ANY), ("turned", ANY), ("revalued", "Why?"),
-        ("indirect", "Bake bread."), ("filled", "Why so?"), ("mistyped", "Why me?"), ("turned", "from Rome to Rome"),
+        ("indirect", "Bake bread."), ("filled", "Why so?"), ("mistyped", "Is NASA OK?"), ("opened", "Bake bread."),
+        ("moved", "Who lives in Rome?"), ("same direction", ANY), ("sloppy", "Is it?"),
+        ("turned", "from Rome to Rome"),
     ],
 )  # fmt: skip
 def test_a_rule_leaves_alone_what_it_does_not_fit(rule: str, text: str) -> None:
@@ -52,11 +63,18 @@ def test_a_rule_leaves_alone_what_it_does_not_fit(rule: str, text: str) -> None:
 
 
 def test_typos_stay_near_the_word() -> None:
-    """A mistyped question has at most two letters more or fewer, and its short words as they were."""
+    """A mistyped question has at most three letters more or fewer, and its short words as they were."""
     for text in made("mistyped", ANY):
-        assert text != ""
-        assert abs(len(text) - len(ANY)) <= 2
-        assert {"is", "the", "of", "a"} <= set(text.split())
+        assert text not in ("", ANY)
+        assert abs(len(text) - len(ANY)) <= 3
+        assert re.search(r"is .*of a", text)
+
+
+def test_rules_that_keep_the_question_do_not_swap_a_direction() -> None:
+    """Where something goes from and what becomes what stay as they were, in whatever order they are named."""
+    for text in made("same direction", "Convert a PDF to HTML."):
+        assert re.search(r"(?:to|into) HTML|HTML (?:out of|from) a PDF", text), text
+    assert made("same direction", "a train from Paris to Rome") == {"a train to Rome from Paris"}
 
 
 def test_the_same_rules_keep_numbers_and_names() -> None:
