@@ -35,6 +35,8 @@ SHIPPED = Path(__file__).with_name("families")
 """The folder of the families in this tree."""
 _SLOT = re.compile(r"\{(\w+)\}")
 _WORD = re.compile(r"\w+")
+_SENTENCES = re.compile(r"[.?!;] +\S")
+_SHORT = 12  # words
 _NAMES = " | "
 """Stands between two names of one value."""
 _NUMBERED = re.compile(r"_\d+$")
@@ -151,6 +153,9 @@ def _pair(
         other = _filled(rng.choice(farthest), values, rng) if farthest else ""
     elif kind in _BY_RULE:
         base = _filled(rng.choice([ask, *others] if rng.random() < _REWORDED_TWICE else [ask]), values, rng)
+        # In a longer text a small change may be in the story around the question.
+        if kind == "changed" and (_SENTENCES.search(base) or len(base.split()) > _SHORT):
+            return None
         other = rng.choice(_BY_RULE[kind])(base, rng)
     elif kind in _BY_VALUE:
         changed = _BY_VALUE[kind](values, family, rng)

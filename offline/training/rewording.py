@@ -224,8 +224,8 @@ def negated(text: str, rng: Random) -> str:
 
 
 def renumbered(text: str, rng: Random) -> str:
-    """Change a number."""
-    numbers = list(_NUMBER.finditer(text))
+    """Change a number, but no 2 or 4 that may stand for "to" or "for"."""
+    numbers = [match for match in _NUMBER.finditer(text) if match[0] not in ("2", "4") or not text.islower()]
     if not numbers:
         return ""
     match = rng.choice(numbers)

@@ -126,6 +126,17 @@ def test_a_file_of_more_weight_gives_more_pairs(tmp_path: Path) -> None:
     assert 0.70 < sum(name.startswith("heavy") for name in families) / len(families) < 0.80
 
 
+def test_a_small_change_is_made_in_short_questions_only(tmp_path: Path) -> None:
+    """In a story around a question another number changes nothing."""
+    story, short = "It rained for 30 days. How do I dry a wall?", "How do I dry 30 walls?"
+    (tmp_path / "mine.toml").write_text(
+        f'[[family]]\nname = "f"\n[[family.intent]]\nname = "a"\nask = ["{story}"]\n'
+        f'[[family.intent]]\nname = "b"\nask = ["{short}"]\n'
+    )
+    changed = of_kind(list(family_pairs(read_families(tmp_path), 1000, Random(1))), "changed")
+    assert not any("rained" in pair.a.casefold() for pair in changed)
+
+
 def test_two_slots_of_one_name_get_two_values(pairs: list[FamilyPair]) -> None:
     """No train goes from a city to itself."""
     fares = [cities(text) for pair in pairs for text in (pair.a, pair.b) if "train fare" in text.lower()]

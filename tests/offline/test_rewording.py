@@ -51,7 +51,8 @@ def test_a_rule_makes_its_example(rule: str, text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("how else", ANY), ("either order", ANY), ("renumbered", ANY), ("turned", ANY), ("revalued", "Why?"),
+        ("how else", ANY), ("either order", ANY), ("renumbered", ANY), ("turned", ANY),
+        ("revalued", "Why?"), ("renumbered", "how 2 get taller"),
         ("indirect", "Bake bread."), ("filled", "Why so?"), ("mistyped", "Is NASA OK?"), ("opened", "Bake bread."),
         ("moved", "Who lives in Rome?"), ("same direction", ANY), ("sloppy", "Is it?"),
         ("turned", "from Rome to Rome"),
