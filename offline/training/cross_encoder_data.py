@@ -100,7 +100,8 @@ def parted(pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily]) ->
     questions: list[str] = []
     for dataset in sorted({pair.dataset for pair in fitted}):
         own = {text for pair in fitted if pair.dataset == dataset for text in (pair.a, pair.b) if 15 < len(text) < 120}
-        texts = sorted(own - seen)
+        # The rules reword English.
+        texts = sorted(text for text in own - seen if text.isascii())
         questions += rng.sample(texts, min(len(texts), _QUESTIONS))
     by_dataset: dict[str, list[QuestionPair]] = defaultdict(list)
     for pair in checked:
