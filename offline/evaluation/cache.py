@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -94,15 +95,16 @@ def evaluate_cache(
     if options.threshold is not None and not math.isfinite(options.threshold):
         raise DataError("--threshold must be a finite number")
     cache = _cache(options)
-    pairs = read_group(options.pairs or options.stream or Path(), options.group, conversation)
-    pairs = sampled(pairs, options.limit, options.seed)
+    every = read_group(options.pairs or options.stream or Path(), options.group, conversation)
+    pairs = sampled(every, options.limit, options.seed)
     embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
     requests = _Requests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
     asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
     if options.gates:
         return _gates(options, cache, pairs, embedder)
-    run = _pairs if options.pairs else _stream
-    return run(options, cache, pairs, asked, embedder, on_progress)
+    if options.pairs:
+        return _pairs(options, cache, pairs, asked, embedder, on_progress)
+    return _stream(options, cache, every, pairs, asked, embedder, on_progress)
 
 
 def read_group(
@@ -301,16 +303,17 @@ def _thresholds(options: CacheOptions, cache: _Cache, scores: Floats, same: Flag
 def _stream(
     options: CacheOptions,
     cache: _Cache,
+    known: Sequence[LabelledPair],
     pairs: Sequence[LabelledPair],
     asked: Sequence[tuple[Asked, Asked]],
     embedder: Remembered,
     on_progress: OnProgress,
 ) -> Report:
-    """Measure the pairs' requests in random order."""
+    """Measure the requests of `pairs` in random order, with the labels of all pairs `known`."""
     both = [one for pair in asked for one in pair]
     requests = [both[i] for i in np.random.default_rng(options.seed).permutation(len(both))]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(one.key for one in requests))}
-    labels = [(numbers[a.key], numbers[b.key], pair.same_answer) for pair, (a, b) in zip(pairs, asked, strict=True)]
+    truth = _truth(known, pairs, [(numbers[a.key], numbers[b.key]) for a, b in asked])
     texts = list(dict.fromkeys(one.text for one in requests))
     places = {text: place for place, text in enumerate(texts)}
     least = min(*BASELINES, cache.semantic.min_similarity)
@@ -320,7 +323,7 @@ def _stream(
         [numbers[one.key] for one in requests],
         [places[one.text] for one in requests],
         neighbours,
-        Truth(len(numbers), labels),
+        truth,
     )
     control = None if options.max_error is None else RiskControl(options.max_error, cache.threshold)
     gate = StreamGate(cache.threshold, control, options.seed)
@@ -339,6 +342,28 @@ def _stream(
         "baselines": {name: _values(one) for name, one in baselines.items()},
     }
     return Report(values, [shown, ""], facts)
+
+
+def _truth(known: Sequence[LabelledPair], pairs: Sequence[LabelledPair], numbered: Sequence[tuple[int, int]]) -> Truth:
+    """Return what the labels of the pairs `known` say of the requests of `pairs`, which are `numbered`.
+
+    Two requests of a sample are often joined by pairs outside it, so those count too.
+    """
+    numbers: dict[str, int] = {}
+    for pair, (one, other) in zip(pairs, numbered, strict=True):
+        numbers[_name_of(pair.a)], numbers[_name_of(pair.b)] = one, other
+    count = 1 + max(max(pair) for pair in numbered)
+    labels = []
+    for pair in known:
+        for side in (_name_of(pair.a), _name_of(pair.b)):
+            if side not in numbers:
+                numbers[side], count = count, count + 1
+        labels.append((numbers[_name_of(pair.a)], numbers[_name_of(pair.b)], pair.same_answer))
+    return Truth(count, labels)
+
+
+def _name_of(messages: Messages) -> str:
+    return messages if isinstance(messages, str) else json.dumps(messages)
 
 
 def _threshold_in_words(cache: _Cache, control: RiskControl | None) -> str:

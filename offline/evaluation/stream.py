@@ -123,6 +123,8 @@ class Truth:
             self._told[min(one, other), max(one, other)] = same
             if same:
                 self._parent[self._root(one)] = self._root(other)
+        apart = (map(self._root, pair) for pair, same in self._told.items() if not same)
+        self._apart = {(min(one, other), max(one, other)) for one, other in apart}
 
     def same(self, one: int, other: int) -> bool:
         """Return whether both want the same answer. A pair's own label takes precedence."""
@@ -130,8 +132,11 @@ class Truth:
         return self._root(one) == self._root(other) if label is None else label
 
     def told(self, one: int, other: int) -> bool:
-        """Return whether this pair itself has a label."""
-        return (min(one, other), max(one, other)) in self._told
+        """Return whether this pair has a label, direct or by transitivity."""
+        if (min(one, other), max(one, other)) in self._told:
+            return True
+        a, b = self._root(one), self._root(other)
+        return a == b or (min(a, b), max(a, b)) in self._apart
 
     def _root(self, number: int) -> int:
         parent = self._parent

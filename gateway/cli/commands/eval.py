@@ -121,7 +121,7 @@ _CACHE = """examples:
 A row is a line of JSON: {"a", "b", "same_answer", "group"?}; a and b are each a question or a list of messages.
 --pairs: `a` has been answered and stored; then `b` is asked. --stream: the questions of all pairs are asked in random
 order, those of several pairs several times, while the cache fills up; a hit on another question is wrong unless a
-label, or a chain of labels, says that both have the same answer.
+label, or a chain of labels, of the file (with --limit, of all of it) says that both have the same answer.
   served        of the pairs with same_answer true, the share that the cache answers
   wrong         of the pairs with same_answer false, the share that the cache answers
   precision     of the answers that the cache gives, the share that is right

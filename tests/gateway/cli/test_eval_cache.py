@@ -137,6 +137,18 @@ def test_a_question_that_comes_again_is_a_repeat_and_never_wrong(evaluate: Run, 
     assert report["error"]["value"] == 0
 
 
+def test_labels_outside_the_sample_count_in_a_stream(evaluate: Run, tmp_path: Path) -> None:
+    """A hit between questions of two pairs is right where a third pair, which is not asked, joins them."""
+    one, other = "How do I reset my password?", "how do i reset my password, please"
+    asked = [(one, "Who wrote Faust?", False), (other, "Where is Rome?", False)]
+    for third, error in (((one, other, True), 0.0), ((one, other, False), 0.25)):
+        rows = [{"a": a, "b": b, "same_answer": same} for a, b, same in [*asked, third]]
+        report = evaluate("--stream", written(tmp_path / "pairs.jsonl", *rows), "--limit", "2", "--seed", "1")
+        assert report["hit_rate"]["n"] == 4
+        assert report["by_meaning"]["value"] == 0.25
+        assert report["error"]["value"] == error
+
+
 def test_a_gzipped_file_is_read_whatever_its_name(evaluate: Run, tmp_path: Path) -> None:
     """Whether a file is compressed shows in its first bytes."""
     packed = tmp_path / "pairs"
