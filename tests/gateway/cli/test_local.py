@@ -160,7 +160,7 @@ def test_backoff_begins_at_once_doubles_and_has_an_end() -> None:
 
 
 DRIVER = """
-import asyncio, os, sys
+import asyncio, os, signal, sys
 from pathlib import Path
 from gateway.cli.local.child import ChildSpec
 from gateway.cli.local.family import Family
@@ -172,6 +172,8 @@ def spec(name, script, grace):
 def polite(name): return f"trap 'echo {name} >> order; exit 0' TERM; touch {name}.ready; while :; do sleep 0.05; done"
 def deaf(name): return f"trap '' TERM; touch {name}.ready; while :; do sleep 0.05; done"
 async def ready(children): (folder / "up").touch()
+# A test run under nohup hands on that SIGHUP is ignored.
+if "SIGHUP" not in sys.argv[3:]: signal.signal(signal.SIGHUP, signal.SIG_DFL)
 kind = deaf if sys.argv[2] == "deaf" else polite
 family = Family([spec(n, kind(n), 30.0) for n in ("store", "model", "gateway")], lambda line: None, ready)
 sys.exit(asyncio.run(family.run()))
@@ -183,7 +185,7 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[subprocess.Popen[bytes], li
     """Starts a supervisor of three small children in a process of its own; gives it and the children's pids."""
 
     def start(kind: str, *ignored: signal.Signals) -> tuple[subprocess.Popen[bytes], list[int]]:
-        command = [sys.executable, "-c", DRIVER, str(tmp_path), kind]
+        command = [sys.executable, "-c", DRIVER, str(tmp_path), kind, *(number.name for number in ignored)]
         process = subprocess.Popen(ignoring(ignored, command))
         until((tmp_path / "up").exists)
         return process, [int((tmp_path / f"{name}.pid").read_text()) for name in ("store", "model", "gateway")]
