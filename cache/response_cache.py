@@ -34,7 +34,8 @@ from cache.read import EntryReader, Pending, Read, unanswered
 from cache.risk.control import Complaint
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
-from cache.semantic.cross_encoder import CrossEncoderQueue, TextPairScorer
+from cache.semantic.cross_encoder import TextPairScorer
+from cache.semantic.cross_encoder_queue import CrossEncoderQueue
 from cache.semantic.matcher import Candidates, SemanticMatcher, beside, missed
 from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable

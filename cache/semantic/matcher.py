@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.entry import Lookup, id_of
-from cache.semantic.cross_encoder import Checked, CrossEncoderQueue
+from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
 from cache.semantic.decision import (
     Decide,
     PairScorer,

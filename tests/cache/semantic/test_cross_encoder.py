@@ -1,75 +1,24 @@
-"""The cross-encoder: which folders can be served, what pairs score, and how requests wait for it and for each other."""
+"""The cross-encoder: which folders can be served, and what pairs score."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import math
-import secrets
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-import pytest_asyncio
 
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
-from cache.entry import Lookup
-from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
-from cache.semantic.cross_encoder import (
-    Checked,
-    CrossEncoder,
-    CrossEncoderError,
-    CrossEncoderQueue,
-    Pair,
-    TextPairScorer,
-)
-from cache.store.redis_store import RedisStore
-from policies.model import Policy
-from tests.cache.samples import Facts, answer, body, policy
+from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from tests.support.cross_encoder import write_cross_encoder
 
 ITALY, FRANCE, OTHER_WORDS = "what is the capital of italy", "what is the capital of france", "rome now please"
-VECTOR = np.array([1, 0, 0, 0], np.float32)
-PATIENT_S = 30.0
 
 
 def score(model: CrossEncoder, stored: str, asked: str) -> float:
     return model.scores([(stored, asked)])[0]
-
-
-class Says:
-    """A cross-encoder that says the same of every pair, or raises it, and remembers its calls."""
-
-    strict: float | None = 0.9
-
-    def __init__(self, said: float | Exception) -> None:
-        self.said = said
-        self.calls: list[list[Pair]] = []
-
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
-        self.calls.append(list(pairs))
-        if isinstance(self.said, Exception):
-            raise self.said
-        return [self.said] * len(pairs)
-
-
-class Stuck(Says):
-    """A cross-encoder that says nothing until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__(1.0)
-        self.let_go = threading.Event()
-
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
-        made = super().scores(pairs)
-        self.let_go.wait(60)
-        return made
 
 
 @pytest.mark.parametrize("nested", [True, False])
@@ -188,181 +137,3 @@ def test_a_data_sheet_states_the_threshold_of_its_graph(tmp_path: Path) -> None:
     sheet.write_text(json.dumps({"strict": 0.75, "sha256": "0" * 64}))
     with pytest.raises(CrossEncoderError, match=r"sheet\.json: its sha256 is not that of the graph beside it"):
         CrossEncoder.load(folder)
-
-
-@pytest_asyncio.fixture
-async def queue_of() -> AsyncIterator[Callable[..., CrossEncoderQueue]]:
-    made: list[CrossEncoderQueue] = []
-
-    def make(scorer: TextPairScorer, **limits: int) -> CrossEncoderQueue:
-        made.append(CrossEncoderQueue(scorer, **limits))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
-Make = Callable[..., CrossEncoderQueue]
-
-
-async def under_way(scorer: Says, calls: int = 1) -> None:
-    """Returns when the model has been called so often."""
-    deadline = time.monotonic() + 20
-    while len(scorer.calls) < calls:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
-
-
-def asks(queue: CrossEncoderQueue, *pairs: Pair, limit_s: float = PATIENT_S) -> asyncio.Task[Checked]:
-    return asyncio.create_task(queue.check(pairs, limit_s))
-
-
-async def test_what_waits_at_the_same_moment_is_scored_in_one_call(queue_of: Make) -> None:
-    """Up to the limit, in the order of arrival, and the same pair once."""
-    stuck = Stuck()
-    queue = queue_of(stuck, most_at_once=3)
-    first = asks(queue, ("a", "b"))
-    await under_way(stuck)
-    rest = [asks(queue, ("c", "d"), ("e", "f")), asks(queue, ("c", "d")), asks(queue, ("g", "h"))]
-    await asyncio.sleep(0)
-    stuck.let_go.set()
-    batches = [(await one).batch for one in (first, *rest)]
-    assert stuck.calls == [[("a", "b")], [("c", "d"), ("e", "f")], [("g", "h")]]
-    assert batches == [1, 2, 2, 1]
-    assert (await rest[0]).scores == (1.0, 1.0)
-
-
-async def test_a_pair_that_comes_again_costs_no_call(queue_of: Make) -> None:
-    """Its score is remembered, also beside a pair that is new."""
-    scorer = Says(0.7)
-    queue = queue_of(scorer)
-    assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.7,)
-    again = await queue.check([("a", "b")], 0.0)
-    assert (again.scores, again.batch, again.waited_s) == ((0.7,), 0, 0.0)
-    assert (await queue.check([("c", "d"), ("a", "b")], PATIENT_S)).scores == (0.7, 0.7)
-    assert scorer.calls == [[("a", "b")], [("c", "d")]]
-
-
-async def test_a_client_that_leaves_gives_up_its_place(queue_of: Make) -> None:
-    """Its pairs are never scored."""
-    stuck = Stuck()
-    queue = queue_of(stuck)
-    first = asks(queue, ("a", "b"))
-    await under_way(stuck)
-    left, stays = asks(queue, ("c", "d")), asks(queue, ("e", "f"))
-    await asyncio.sleep(0)
-    left.cancel()
-    stuck.let_go.set()
-    assert (await first).scores == (await stays).scores == (1.0,)
-    assert left.cancelled()
-    assert stuck.calls == [[("a", "b")], [("e", "f")]]
-
-
-async def test_a_full_queue_refuses_at_once(queue_of: Make) -> None:
-    """Those that wait keep their place."""
-    stuck = Stuck()
-    queue = queue_of(stuck, most_waiting=2)
-    waits = [asks(queue, ("a", "b"))]
-    await under_way(stuck)
-    waits.append(asks(queue, ("c", "d")))
-    await asyncio.sleep(0)
-    assert (await queue.check([("e", "f"), ("g", "h")], PATIENT_S)).refused == "cross_encoder_busy"
-    stuck.let_go.set()
-    assert [(await one).scores for one in waits] == [(1.0,), (1.0,)]
-
-
-async def test_a_late_one_refuses_and_nobody_waits_behind_it(queue_of: Make) -> None:
-    """Nor does a request wait that has no time left; once the late one has ended, it is asked again."""
-    stuck = Stuck()
-    queue = queue_of(stuck)
-    assert (await queue.check([("a", "b")], 0.1)).refused == "cross_encoder_late"
-    assert (await queue.check([("c", "d")], 0.1)).refused == "cross_encoder_late"
-    assert len(stuck.calls) == 1
-    waits = asks(queue, ("c", "d"))
-    stuck.let_go.set()
-    assert (await waits).scores == (1.0,)
-    assert (await queue.check([("e", "f")], 0.0)).refused == "cross_encoder_late"
-
-
-async def test_one_that_fails_refuses(queue_of: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged, and the next request is not its victim."""
-    scorer = Says(ValueError("broken inside"))
-    queue = queue_of(scorer)
-    assert (await queue.check([("a", "b")], PATIENT_S)).refused == "cross_encoder_failed"
-    assert "broken inside" in caplog.text
-    scorer.said = 0.5
-    assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.5,)
-
-
-def asking(verify: str = "default", **fields: object) -> Policy:
-    """A policy whose guards and cosine let a pair through to the cross-encoder."""
-    asked = {"within": "30s", **fields}
-    return policy(semantic={"ttl": "6h", "verify": verify, "audit": "0%", "cross_encoder": asked})
-
-
-async def looked_up(
-    store: RedisStore, scorer: TextPairScorer | None, wanted: Policy, left_s: float = math.inf
-) -> Lookup:
-    """The lookup of a question that the guards let through to the cross-encoder."""
-    name = secrets.token_hex(4)
-    cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, audits=Audits(store, name))
-    await cache.start()
-    try:
-        tenant = secrets.token_hex(8)
-        await cache.write(cache.plan(body(f"{ITALY}?"), wanted, tenant, Facts()), answer(), VECTOR)
-        plan = cache.plan(body(f"please, {ITALY}"), wanted, tenant, Facts())
-        return await cache.semantic(plan, VECTOR, left_s=left_s)
-    finally:
-        await cache.aclose()
-
-
-async def test_a_lookup_asks_a_real_one_before_it_serves(store: RedisStore, tmp_path: Path) -> None:
-    """What the guards leave open is served or refused by the model's score, from the policy's threshold on."""
-    model = CrossEncoder.load(write_cross_encoder(tmp_path / "model"))
-    expected = score(model, f"{ITALY}?", f"please, {ITALY}")
-    assert 0.5 < expected < 0.9999
-    hit = await looked_up(store, model, asking(min_score=0.4))
-    assert (hit.outcome, hit.stage, hit.batch) == ("hit", "cross_encoder", 1)
-    assert hit.score == pytest.approx(expected)
-    assert hit.waited_s > 0
-    refused = await looked_up(store, model, asking(min_score=0.9999))
-    assert (refused.outcome, refused.reason, refused.stage) == ("miss", "similarity", "cross_encoder")
-    assert refused.score == pytest.approx(expected)
-
-
-async def test_the_models_own_threshold_holds_where_the_policy_names_none(store: RedisStore) -> None:
-    """It is on the data sheet."""
-    assert (await looked_up(store, Says(0.9), asking())).outcome == "hit"
-    assert (await looked_up(store, Says(0.89), asking())).reason == "similarity"
-    assert (await looked_up(store, Says(0.89), asking(min_score=0.8))).outcome == "hit"
-
-
-async def test_a_lookup_fails_closed(store: RedisStore) -> None:
-    """Without time for the model, or where it fails, there is no hit, and the reason is said."""
-    late = await looked_up(store, Says(1.0), asking(), left_s=0.0)
-    assert (late.reason, late.stage, late.score) == ("cross_encoder_late", "cross_encoder", None)
-    assert (await looked_up(store, Says(ValueError("broken")), asking())).reason == "cross_encoder_failed"
-
-
-async def test_a_policy_can_do_without(store: RedisStore) -> None:
-    """`fast` and `none` leave the decision to what comes before; so does a deployment that has none."""
-    scorer = Says(0.0)
-    for verify in ("fast", "none"):
-        assert (await looked_up(store, scorer, asking(verify))).stage == "guards"
-    assert (await looked_up(store, None, asking())).outcome == "hit"
-    assert not scorer.calls
-
-
-def test_labels_belong_to_the_score_in_force(store: RedisStore) -> None:
-    """Another model or another first stage begin anew; where the threshold starts makes no difference."""
-
-    def stream(version: str, verify: str = "default", **fields: object) -> str:
-        semantic = asking(verify, **fields).cache.semantic
-        assert semantic is not None
-        return Audits(store, "kind", cross_encoder=version).surface("chat", semantic, 0.9).stream
-
-    kinds = [stream("a"), stream("b"), stream(""), stream("a", ask_from=0.5), stream("a", "fast")]
-    assert len(set(kinds)) == 5
-    assert stream("a", min_score=0.5) == kinds[0]
-    assert stream("a", "fast", ask_from=0.5) == kinds[4]
