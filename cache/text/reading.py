@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 _WRAPPING = re.compile(
     r"""^(?:\s*(?:
@@ -70,10 +70,15 @@ def unwrap(text: str) -> str:
         text = text.replace("can't", "can not").replace("won't", "will not")
         text = _CONTRACTIONS.sub(lambda match: _EXPANDED[match[0].lower()], text)
     text = text.replace("cannot", "can not")
-    text = _WRAPPING.sub("", text, count=1)
+    if match := _WRAPPING.match(text):
+        text = text[match.end() :]
     if match := _IF_I_WANT.match(text):
         return f"howto {match[1]}"
-    return _HOW.sub("howto ", _FILLER.sub("", text), count=1)
+    folded = text.casefold()
+    if "some" in folded or "fact" in folded:
+        text = _FILLER.sub("", text)
+    match = _HOW.match(text)
+    return text if match is None else f"howto {text[match.end() :]}"
 
 
 def word_set(words: str) -> frozenset[str]:
@@ -141,7 +146,7 @@ def stem(word: str) -> str:
 _LETTER = r"[^\W\d_]"
 _TOKEN: Final = re.compile(
     rf"""
-    (?<![\w)])-?\d+(?:[.,]\d+)* | \d+ | {_LETTER}+(?:[\d_]\w*)? | _\w*   # -1,000.5; word, x1, a_b; __init__
+    {_LETTER}+(?:[\d_]\w*)? | (?<![\w)])-?\d+(?:[.,]\d+)* | \d+ | _\w*   # word, x1, a_b; -1,000.5; __init__
     | (?<!{_LETTER}{{2}})-(?!{_LETTER}{{2}}) | (?<!\w)- | -(?!\w)        # a minus, not the hyphen of a compound
     | (?<=\d)[!:] | !(?=[\w=(]) | '(?=\()                                # 5!, 3:4, !done, f'(x)
     | [^\w\s.,;:!?'"“”‘’„«»…¿¡、。，？！：；「」\-—]                          # any other symbol that is no punctuation
@@ -171,104 +176,116 @@ class QuestionReading:
     stems: frozenset[str]
 
 
+class _Token(NamedTuple):
+    """What a token adds to the reading, wherever it stands."""
+
+    content: str
+    """Its form in the content; '' for nothing."""
+    also: bool = False
+    """Whether it adds anything else."""
+    kind: Literal["", "number", "negation", "time", "asked", "modal", "name"] = ""
+    value: str = ""
+    """What it is of its kind."""
+    named: Literal["always", "inside", "as letter", "as last letter"] = "always"
+    """Where a name is one. `inside` a sentence, not at its beginning. A letter that is an article (`A`, `a`) where a
+    word follows is a name `as last letter` without one behind it; `A` also inside a sentence (`as letter`).
+    """
+    pole: int | None = None
+    clause: bool = False
+    """Whether a clause begins with it."""
+
+
+@lru_cache(maxsize=16_384)
+def _token(raw: str) -> _Token:
+    """Classify one token; cached, because a few thousand words make up most questions."""
+    if raw[-1].isdecimal() and (raw[0].isdecimal() or raw[0] == "-"):
+        # `1,000` is `1000`, but `1,5` is not `15`, and `1.000` is not `1` everywhere.
+        return _Token(_NUMBER, True, "number", raw.replace(",", "") if _THOUSANDS.fullmatch(raw) else raw)
+    if not raw[-1].isalnum():
+        return _Token(raw)
+    word = raw.lower()
+    if len(raw) > 1 and raw.isupper() and raw not in _HALVES:  # `US` is not `us`, `IT` is not `it`
+        return _Token(stem(word), True, "name", stem(word))
+    if word in EMPTY:
+        return (
+            _Token("", True, "name", word, "as letter" if raw == "A" else "as last letter")
+            if len(word) == 1
+            else _Token("")
+        )
+    if word in FUNCTION:
+        if word in LINKS:
+            return _Token(FUNCTION[word], True, clause=True)
+        return _Token(FUNCTION[word], True, "time", _TENSES[word]) if word in _TENSES else _Token(FUNCTION[word])
+    if word in NUMBERS:
+        return _Token(_NUMBER, True, "number", NUMBERS[word])
+    if word in NEGATIONS:
+        return _Token("" if word == "not" else word, True, "negation", word)
+    if word in _TIMES:
+        return _Token(_TIME, True, "time", word)
+    if word in _ASKED:
+        return _Token("", True, "asked", _ASKED[word], clause=True)
+    if word in _MODALS:
+        return _Token("", True, "modal", _MODALS[word])
+    form, code, pole = stem(word), _CODE.fullmatch(raw) is not None, _POLES.get(word)
+    if code or raw != word:
+        return _Token(form, True, "name", form, "always" if code else "inside", pole)
+    return _Token(form, pole is not None, pole=pole)
+
+
 @lru_cache(maxsize=4_096)
 def read(text: str) -> QuestionReading:
     """Parse one question; cached, because stored questions are compared repeatedly."""
-    draft = _Draft(unwrap(text))
-    for token in _TOKEN.finditer(draft.text):
-        draft.take(token[0], token.start(), token.end())
-    return draft.finished()
+    text = unwrap(text)
+    content, names, poles = list[str](), set[str](), set[int]()
+    negations = list[tuple[int, str]]()
+    found: dict[str, list[str]] = {"number": [], "time": [], "asked": [], "modal": []}
+    clauses = 0
+    for match in _TOKEN.finditer(text):
+        token = _token(match[0])
+        if token.content:
+            content.append(token.content)
+        if not token.also:
+            continue
+        kind = token.kind
+        if kind == "name":
+            if _is_name(token.named, text, match):
+                names.add(token.value)
+                if not token.content:
+                    content.append(token.value)
+        elif kind == "negation":
+            negations.append((clauses, token.value))
+        elif kind:
+            found[kind].append(token.value)
+        if token.clause:
+            clauses += 1
+        if token.pole is not None:
+            poles.add(token.pole)
+    return QuestionReading(
+        numbers=tuple(found["number"]),
+        negations=tuple(negations),
+        poles=frozenset(poles),
+        names=frozenset(names),
+        times=tuple(found["time"]),
+        asked=(frozenset(found["asked"]), frozenset(found["modal"])),
+        content=tuple(content),
+        stems=frozenset(content),
+    )
 
 
-@dataclass(slots=True)
-class _Draft:
-    """Parsed parts of `text` so far."""
+def _is_name(named: str, text: str, token: re.Match[str]) -> bool:
+    """Return whether a token that may be a name is one in its place."""
+    if named == "always":
+        return True
+    if named == "inside":
+        return not _opens_sentence(text, token.start())
+    # `vitamin A`, `option a?`: not followed by a word, it is no article.
+    return (named == "as letter" and not _opens_sentence(text, token.start())) or not _goes_on(text, token.end())
 
-    text: str
-    numbers: list[str] = field(default_factory=list)
-    negations: list[tuple[int, str]] = field(default_factory=list)
-    poles: set[int] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
-    times: list[str] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
-    modals: set[str] = field(default_factory=set)
-    content: list[str] = field(default_factory=list)
-    clauses: int = 0
 
-    def take(self, raw: str, start: int, end: int) -> None:
-        """Classify one token, which lies at text[start:end]."""
-        if raw[-1].isdecimal() and (raw[0].isdecimal() or raw[0] == "-"):
-            # `1,000` is `1000`, but `1,5` is not `15`, and `1.000` is not `1` everywhere.
-            self._number(raw.replace(",", "") if _THOUSANDS.fullmatch(raw) else raw)
-        elif not raw[-1].isalnum():
-            self.content.append(raw)
-        elif len(raw) > 1 and raw.isupper() and raw not in _HALVES:  # `US` is not `us`, `IT` is not `it`
-            self._name(stem(raw.lower()))
-        elif (word := raw.lower()) in EMPTY:
-            # `vitamin A`, `option a?`: not followed by a word, it is no article.
-            if len(word) == 1 and ((raw == "A" and not self._opens_sentence(start)) or not self._goes_on(end)):
-                self._name(word)
-        elif word in FUNCTION:
-            self._function(word)
-        elif word in NUMBERS:
-            self._number(NUMBERS[word])
-        elif word in NEGATIONS:
-            self._negation(word)
-        elif word in _TIMES:
-            self.times.append(word)
-            self.content.append(_TIME)
-        elif word in _ASKED:
-            self.asked.add(_ASKED[word])
-            self.clauses += 1
-        elif word in _MODALS:
-            self.modals.add(_MODALS[word])
-        else:
-            self._meaning(raw, word, start)
+def _opens_sentence(text: str, start: int) -> bool:
+    before = text[:start].rstrip()
+    return not before or before[-1] in ".!?:\n"
 
-    def _function(self, word: str) -> None:
-        self.content.append(FUNCTION[word])
-        if word in LINKS:
-            self.clauses += 1
-        elif word in _TENSES:
-            self.times.append(_TENSES[word])
 
-    def _meaning(self, raw: str, word: str, start: int) -> None:
-        form = stem(word)
-        self.content.append(form)
-        if word in _POLES:
-            self.poles.add(_POLES[word])
-        if _CODE.fullmatch(raw) or (raw != word and not self._opens_sentence(start)):
-            self.names.add(form)
-
-    def _number(self, number: str) -> None:
-        self.numbers.append(number)
-        self.content.append(_NUMBER)
-
-    def _negation(self, word: str) -> None:
-        self.negations.append((self.clauses, word))
-        if word != "not":
-            self.content.append(word)
-
-    def _name(self, stem: str) -> None:
-        self.content.append(stem)
-        self.names.add(stem)
-
-    def _opens_sentence(self, start: int) -> bool:
-        before = self.text[:start].rstrip()
-        return not before or before[-1] in ".!?:\n"
-
-    def _goes_on(self, end: int) -> bool:
-        return self.text[end : end + 1].isspace() and self.text[end + 1 : end + 2].isalnum()
-
-    def finished(self) -> QuestionReading:
-        """Return the parsed question."""
-        return QuestionReading(
-            numbers=tuple(self.numbers),
-            negations=tuple(self.negations),
-            poles=frozenset(self.poles),
-            names=frozenset(self.names),
-            times=tuple(self.times),
-            asked=(frozenset(self.asked), frozenset(self.modals)),
-            content=tuple(self.content),
-            stems=frozenset(self.content),
-        )
+def _goes_on(text: str, end: int) -> bool:
+    return text[end : end + 1].isspace() and text[end + 1 : end + 2].isalnum()
