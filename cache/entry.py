@@ -85,7 +85,8 @@ class Lookup(NamedTuple):
 
     `neighbour` (an entry id), `question` (its text, which must not be put on spans), `similarity` and `score` are those
     of the best candidate; `score` is None where a veto applied. `stage` is what decided on it (`decision.Stage`). Where
-    a cross-encoder was asked, `waited_s` is how long that took in seconds, and `batch` the pairs in the model's call.
+    a cross-encoder was asked, `read` is its own score, `waited_s` how long that took in seconds, and `batch` the pairs
+    in the model's call.
     """
 
     outcome: Outcome
@@ -96,6 +97,7 @@ class Lookup(NamedTuple):
     similarity: float | None = None
     score: float | None = None
     stage: str = ""
+    read: float | None = None
     waited_s: float = 0.0
     batch: int = 0
 

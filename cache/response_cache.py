@@ -75,6 +75,7 @@ class ResponseCache:
         largest: int = MAX_BODY_BYTES,
         verifier: PairScorer | None = None,
         cross_encoder: TextPairScorer | None = None,
+        cosine_weight: float = 0.0,
         audits: Audits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -82,7 +83,8 @@ class ResponseCache:
 
         `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
         to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards take its
-        place, without a `cross_encoder` it decides alone; without `audits` every surface keeps its initial threshold.
+        place, without a `cross_encoder` it decides alone; `cosine_weight` is that of the cosine beside its score
+        (`decision.Blend`). Without `audits` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"
         self._store = store
@@ -98,7 +100,7 @@ class ResponseCache:
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
-        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, audits)
+        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, audits, cosine_weight)
         self._chores: set[asyncio.Task[None]] = set()
         self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []

@@ -108,12 +108,14 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
     folder = deployment.cross_encoder_folder
     cross_encoder = None if folder is None else CrossEncoder.load(folder)
+    cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
     audits = Audits(
         store,
         f"{embedder.name}/{verifier.version}",
         embedder.embed,
         alike=ALIKE[deployment.embedding.kind],
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
+        cosine_weight=cosine_weight,
         judge=judge,
     )
     return ResponseCache(
@@ -124,6 +126,7 @@ def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: Audi
         longest_question=embedder.whole_chars,
         verifier=verifier,
         cross_encoder=cross_encoder,
+        cosine_weight=cosine_weight,
         audits=audits,
         index=deployment.store.index,
         teams=deployment.teams,

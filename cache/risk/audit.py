@@ -137,8 +137,8 @@ class AuditedSurface:
 class Audits:
     """Audit all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
-    `kind` identifies the verifier and the vectors, and `cross_encoder` the model that scores what the verifier leaves
-    open, '' without one: labels of others do not apply to these scores.
+    `kind` identifies the verifier and the vectors, `cross_encoder` the model that scores what the verifier leaves open,
+    '' without one, and `cosine_weight` how it is blended: labels of others do not apply to these scores.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class Audits:
         *,
         alike: float = ALIKE["static"],
         cross_encoder: str = "",
+        cosine_weight: float = 0.0,
         judge: Judge | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -159,6 +160,7 @@ class Audits:
         self._clock = clock
         self._kind = kind
         self._cross_encoder = cross_encoder
+        self._cosine_weight = cosine_weight
         self._embed = embed
         self._surfaces: dict[str, AuditedSurface] = {}
         self._waiting: set[asyncio.Task[None]] = set()
@@ -172,7 +174,7 @@ class Audits:
         audited = self._surfaces.get(name)
         if audited is None or (audited.semantic is not semantic and audited.semantic != semantic):
             control = RiskControl(semantic.max_error, strict, semantic.audit)
-            stream = self._stream_of(name, semantic)
+            stream = self._stream_of(name, semantic, strict)
             audited = self._surfaces[name] = AuditedSurface(name, stream, control, semantic)
         audited.semantic = semantic
         return audited
@@ -182,10 +184,12 @@ class Audits:
         audited = self._surfaces.get(name)
         return None if audited is None else audited.state(owner)
 
-    def _stream_of(self, name: str, semantic: SemanticCache) -> str:
+    def _stream_of(self, name: str, semantic: SemanticCache, strict: float) -> str:
         rules = [name, self._kind, semantic.verify, *semantic.guards, str(semantic.min_similarity), str(self._alike)]
         if self._cross_encoder and semantic.verify == "default":
             rules += [self._cross_encoder, str(semantic.cross_encoder.ask_from)]
+            if self._cosine_weight:  # the score then depends on the strict threshold too: see `decision.Blend`
+                rules += [str(self._cosine_weight), str(strict)]
         if semantic.audit_judge is not None:
             rules.append(semantic.audit_judge.backend)
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()

@@ -8,6 +8,8 @@ Runtime runs it, without torch:
     config.json                       its labels, and its maximum number of tokens
     sheet.json                        optional: `strict`, the score from which it is trusted without labels, `sha256` of
                                       the graph, and what it was trained on. Without it the policy sets `min_score`.
+                                      `cosine_weights`: the weight of the cosine beside the logit, by the name of the
+                                      encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
 that means "the same", found by its name. A model quantized as its inputs come (dynamic int8) scores a pair a little
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +37,8 @@ Pair = tuple[str, str]
 """(stored question, new question)"""
 SHEET: Final = "sheet.json"
 """File name of the data sheet."""
+COSINE_WEIGHTS: Final = "cosine_weights"
+"""Key of the data sheet: the weight of the cosine beside the logit, by encoder."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
@@ -66,10 +71,20 @@ class TextPairScorer(Protocol):
 class CrossEncoder:
     """The cross-encoder. Safe to use from several threads at once."""
 
-    def __init__(self, reader: _Reader, same: int | None, version: str, strict: float | None) -> None:
-        """Take the reader, the index of the label `same` (None for a model of one logit), version and threshold."""
+    def __init__(
+        self,
+        reader: _Reader,
+        same: int | None,
+        version: str,
+        strict: float | None,
+        cosine_weights: Mapping[str, float],
+    ) -> None:
+        """Take the reader, the index of the label `same` (None for a model of one logit), version, threshold, and the
+        weights of the cosine by encoder.
+        """
         self.version = version
         self.strict = strict
+        self.cosine_weights = cosine_weights
         self._reader = reader
         self._same = same
 
@@ -82,7 +97,7 @@ class CrossEncoder:
         config = _read_json(folder / "config.json")
         tokenizer = _read_tokenizer(folder / "tokenizer.json")
         digest, version = _digests(folder, model)
-        strict = _strict(folder / SHEET, digest)
+        strict, weights = _stated(folder / SHEET, digest)
         session = _open_session(model, threads)
         _check_inputs(model, session)
         reader = _Reader(tokenizer, session, _longest(folder, config), _number(config.get("pad_token_id")) or 0)
@@ -94,7 +109,7 @@ class CrossEncoder:
         if first is None or first.ndim != 1 or not first.size or not np.isfinite(first).all():
             raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
         same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
-        return cls(reader, same, version, strict)
+        return cls(reader, same, version, strict, weights)
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
@@ -248,17 +263,22 @@ def _digests(folder: Path, model: Path) -> tuple[str, str]:
     return graph, every.hexdigest()[:12]
 
 
-def _strict(sheet: Path, digest: str) -> float | None:
-    """Return the threshold on the data sheet of a graph with this SHA-256; None without a sheet."""
+def _stated(sheet: Path, digest: str) -> tuple[float | None, Mapping[str, float]]:
+    """Return the threshold on the data sheet of a graph with this SHA-256, and the weights of the cosine; None and none
+    without a sheet.
+    """
     if not sheet.is_file():
-        return None
+        return None, {}
     facts = _read_json(sheet)
-    strict = facts.get("strict")
+    strict, weights = facts.get("strict"), facts.get(COSINE_WEIGHTS, {})
     if facts.get("sha256") != digest:
         raise CrossEncoderError(f"{sheet}: its sha256 is not that of the graph beside it; install both files again")
     if not isinstance(strict, int | float) or not 0 <= strict <= 1:
         raise CrossEncoderError(f"{sheet}: strict is {strict!r}; it must be a score from 0 to 1")
-    return float(strict)
+    numbers = weights.values() if isinstance(weights, dict) else [None]
+    if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+        raise CrossEncoderError(f"{sheet}: {COSINE_WEIGHTS} is {weights!r}; it must map encoders to numbers from 0")
+    return float(strict), {str(name): float(number) for name, number in weights.items()}
 
 
 def shipped_cross_encoder() -> Path:

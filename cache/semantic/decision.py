@@ -9,6 +9,7 @@ served. Three stages, each for what the one before leaves open:
                    and the score is the cosine.
     cross_encoder  It reads both questions together; its probability that they want the same answer is the score.
                    Calling a model is I/O, so `shortlist` names the candidates to score, and `settled` takes the scores.
+                   Of candidates that it trusts without labels, the nearer ones score higher (`Blend`).
 
     score      how likely both questions want the same answer
     veto       a reason against serving at any score: a guard's or the verifier's
@@ -22,8 +23,10 @@ switch `negation`, `numbers`, `entities` and `dates`; question words, the wordin
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -42,11 +45,14 @@ Stage = Literal["", "rule", "guards", "verifier", "cross_encoder"]
 class Verdict(NamedTuple):
     """The result for one candidate: its score, the veto that forbids serving it at any score ('' for none), and the
     stage that decided ('' where there was nothing to decide on).
+
+    `read` is the cross-encoder's own score, which the cosine changes in `score`; None where it was not asked.
     """
 
     score: float
     refused: str = ""
     stage: Stage = ""
+    read: float | None = None
 
     def served(self, threshold: float) -> bool:
         """Return whether the candidate's answer is served at this threshold."""
@@ -123,16 +129,45 @@ def default_threshold(
     return semantic.min_similarity if verifier is None else verifier.strict
 
 
+@dataclass(frozen=True, slots=True)
+class Blend:
+    """Let nearer candidates score higher where the cross-encoder trusts them.
+
+    On questions unlike those it was trained on, a cross-encoder is sure of pairs that have little in common, and the
+    cosine tells some of those apart; of traps, which are near on purpose, the cosine says nothing. So what is served
+    without labels is the cross-encoder's choice alone: a score below `strict` stays as it is, and others stay at or
+    above it. Above it, where labels move a surface's threshold, the order is by the logit plus `weight` for each 1 of
+    the cosine. The score never falls as the cross-encoder's or the cosine rises.
+    """
+
+    strict: float
+    weight: float
+
+    def score(self, read: float, cosine: float) -> float:
+        """Return the score of a candidate of this cosine, to which the cross-encoder gave the score `read`."""
+        if not self.weight or not 0.0 < self.strict <= read < 1.0:
+            return read
+        logit = math.log(read / (1 - read)) - math.log(self.strict / (1 - self.strict)) + self.weight * (cosine - 1)
+        return self.strict + (1 - self.strict) / (1 + math.exp(-logit))
+
+
+class Doubtful(NamedTuple):
+    """A candidate that a cross-encoder has to score: its place, and its cosine."""
+
+    place: int
+    cosine: float
+
+
 class Shortlist(NamedTuple):
     """The best candidate without a cross-encoder, by its place, and the verdict on it.
 
-    `doubtful` are the places of the candidates that a cross-encoder has to score, the likeliest first; without any, the
-    verdict is final.
+    `doubtful` are the candidates that a cross-encoder has to score, the likeliest first; without any, the verdict is
+    final.
     """
 
     place: int
     verdict: Verdict
-    doubtful: tuple[int, ...] = ()
+    doubtful: tuple[Doubtful, ...] = ()
 
 
 def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], most: int = 0) -> Shortlist | None:
@@ -142,7 +177,7 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
     veto; if each has a veto, it is the nearest. The candidates after one that is equal by rule are not read.
     """
     best: Shortlist | None = None
-    open_: list[tuple[float, int]] = []
+    open_: list[tuple[float, int, float]] = []
     for place, (stored, cosine) in enumerate(near):
         verdict = decide(stored, asked, cosine)
         if verdict.stage == "rule" or (verdict.stage == "guards" and stored == asked):
@@ -150,18 +185,20 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
         if best is None or (not verdict.refused and (best.verdict.refused or verdict.score > best.verdict.score)):
             best = Shortlist(place, verdict)
         if not verdict.refused:
-            open_.append((-verdict.score, place))
+            open_.append((-verdict.score, place, cosine))
             if len(open_) == _READ:
                 break
     if best is None or not most:
         return best
-    return best._replace(doubtful=tuple(place for _, place in sorted(open_)[:most]))
+    return best._replace(doubtful=tuple(Doubtful(place, cosine) for _, place, cosine in sorted(open_)[:most]))
 
 
-def settled(chosen: Shortlist, scores: Sequence[float]) -> Shortlist:
-    """Return the candidate to which a cross-encoder gave the highest of `scores`, in the order of `doubtful`."""
-    score, place = max(zip(scores, chosen.doubtful, strict=True), key=lambda one: one[0])
-    return Shortlist(place, Verdict(score, "", "cross_encoder"))
+def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortlist:
+    """Return the candidate with the highest score, from a cross-encoder's `scores` in the order of `doubtful`."""
+    pairs = zip(scores, chosen.doubtful, strict=True)
+    found = [(blend.score(read, one.cosine), one.place, read) for read, one in pairs]
+    score, place, read = max(found, key=lambda one: one[0])
+    return Shortlist(place, Verdict(score, "", "cross_encoder", read))
 
 
 _STOPS: Final = re.compile(r"(?<=\S)[.,;:?\u2026]+(?=\s|$)|(?<=[^\s\d])!+(?=\s|$)|\s[.?!]+$")

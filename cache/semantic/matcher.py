@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cache.entry import Lookup, id_of
 from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
 from cache.semantic.decision import (
+    Blend,
     Decide,
     PairScorer,
     Shortlist,
@@ -59,7 +60,10 @@ class Candidates(NamedTuple):
 
 
 class SemanticMatcher:
-    """Choose candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed."""
+    """Choose candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed.
+
+    `cosine_weight` is the weight of the cosine beside the cross-encoder's logit: see `decision.Blend`.
+    """
 
     def __init__(
         self,
@@ -67,11 +71,13 @@ class SemanticMatcher:
         verifier: PairScorer | None,
         cross_encoder: CrossEncoderQueue | None,
         audits: Audits | None,
+        cosine_weight: float = 0.0,
     ) -> None:
         self._index = index
         self._verifier = verifier
         self._cross_encoder = cross_encoder
         self._audits = audits
+        self._cosine_weight = cosine_weight
 
     async def search(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> Candidates:
         """Return the best of the nearest neighbours without a veto (else the nearest), and which are left open.
@@ -99,12 +105,12 @@ class SemanticMatcher:
         queue, chosen = self._queue_of(semantic), found.chosen
         if queue is None or chosen is None or not chosen.doubtful:
             return found.best
-        pairs = [(found.near[place].question, question) for place in chosen.doubtful]
+        pairs = [(found.near[one.place].question, question) for one in chosen.doubtful]
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
             return BestNeighbour(found.best.near, verdict, checked)
-        best = settled(chosen, checked.scores)
+        best = settled(chosen, checked.scores, Blend(self._strict(semantic), self._cosine_weight))
         return BestNeighbour(found.near[best.place], best.verdict, checked)
 
     def behind(self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache) -> Candidates | None:
@@ -178,6 +184,7 @@ def beside(best: BestNeighbour, lookup: Lookup) -> Lookup:
         question=near.question,
         similarity=near.similarity,
         score=None if verdict.refused else verdict.score,
+        read=verdict.read,
         stage=verdict.stage,
         waited_s=checked.waited_s,
         batch=checked.batch,

@@ -144,6 +144,8 @@ class SemanticLookup:
     def _describe(self, hop: Hop, request: RequestContext, plan: CachePlan, lookup: Lookup) -> None:
         if lookup.score is not None:
             hop.attributes[names.CACHE_SCORE] = lookup.score
+        if lookup.read is not None:
+            hop.attributes[names.READ_SCORE] = lookup.read
         if lookup.stage:
             hop.attributes[names.STAGE] = lookup.stage
         if lookup.waited_s:

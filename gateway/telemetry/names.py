@@ -51,6 +51,7 @@ CACHE_AGE: Final = "tierline.cache.age_s"
 CACHE_CREATED: Final = "tierline.cache.created_at"  # Unix seconds; differs from that of a later replacement
 CACHE_SCORE: Final = "tierline.cache.score"  # estimated probability that another question's answer is right here
 STAGE: Final = "tierline.cache.stage"  # what decided on the best neighbour: rule, guards, verifier, cross_encoder
+READ_SCORE: Final = "tierline.cache.cross_encoder_score"  # its own score, without the cosine of the vectors
 CHECK_MS: Final = "tierline.cache.check_ms"  # time until the cross-encoder had scored, where it was asked
 CHECK_PAIRS: Final = "tierline.cache.check_pairs"  # pairs in that call of the model, other requests' included
 FOLLOWED: Final = "tierline.cache.followed"  # the id of the request whose answer was shared

@@ -63,6 +63,7 @@ def _cache(a: Attributes) -> Iterable[str]:
     yield f"{outcome} ({reason})" if reason else str(outcome)
     yield _neighbour(a)
     yield _score(a)
+    yield _phrase(a, names.READ_SCORE, "cross-encoder alone {:.3f}")
     yield _phrase(a, names.CACHE_ENTRY, "entry {}")
     yield _phrase(a, names.CACHE_AGE, "{:.0f} s old")
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from cache.planning.plan import Planner
 from cache.risk.control import RiskControl, calibrated
 from cache.semantic.cross_encoder import CrossEncoder, shipped_cross_encoder
-from cache.semantic.decision import decide_by, default_threshold
+from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
@@ -94,10 +94,10 @@ def evaluate_cache(
     """
     if options.threshold is not None and not math.isfinite(options.threshold):
         raise DataError("--threshold must be a finite number")
-    cache = _cache(options)
+    embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
+    cache = _cache(options, embedder.name)
     every = read_group(options.pairs or options.stream or Path(), options.group, conversation)
     pairs = sampled(every, options.limit, options.seed)
-    embedder = Remembered(load_embedder(options.embedding, options.state), on_progress)
     requests = _Requests(cache.policy, embedder, by_turns=cache.stages.candidates > 0)
     asked = [(requests.asked(pair.a), requests.asked(pair.b)) for pair in pairs]
     if options.gates:
@@ -126,7 +126,8 @@ def _group_of(pair: LabelledPair) -> str:
     return pair.group or pair.dataset or "all"
 
 
-def _cache(options: CacheOptions) -> _Cache:
+def _cache(options: CacheOptions, encoder: str) -> _Cache:
+    """Return the cache under test, of which the vectors are this encoder's."""
     policy = read_policy(options.policy)[0]
     semantic = policy.cache.semantic
     if semantic is None:
@@ -140,14 +141,17 @@ def _cache(options: CacheOptions) -> _Cache:
         raise DataError(f"--artefact: {options.policy} has `verify: none`, so no verifier is used")
     model = _cross_encoder(options, semantic)
     decide = turn_by_turn(decide_by(semantic, verifier, screening=model is not None), semantic)
-    threshold = options.threshold
-    if threshold is None:
-        strict = None if model is None else model.strict
-        if model is not None and strict is None and semantic.cross_encoder.min_score is None:
-            raise DataError(f"{options.cross_encoder}: no sheet.json states its threshold; name one with --threshold")
-        threshold = default_threshold(semantic, verifier, screening=model is not None, strict=strict)
-    scorer = None if model is None else TurnScorer(model)
-    return _Cache(policy, semantic, verifier, Stages(decide, scorer, semantic.cross_encoder.candidates), threshold)
+    stated = None if model is None else model.strict
+    unknown = model is not None and stated is None and semantic.cross_encoder.min_score is None
+    if unknown and options.threshold is None:
+        raise DataError(f"{options.cross_encoder}: no sheet.json states its threshold; name one with --threshold")
+    strict = default_threshold(semantic, verifier, screening=model is not None, strict=stated)
+    threshold = strict if options.threshold is None else options.threshold
+    stages = Stages(decide)
+    if model is not None:
+        blend = Blend(strict, model.cosine_weights.get(encoder, 0.0))
+        stages = Stages(decide, TurnScorer(model), semantic.cross_encoder.candidates, blend)
+    return _Cache(policy, semantic, verifier, stages, threshold)
 
 
 def _cross_encoder(options: CacheOptions, semantic: SemanticCache) -> CrossEncoder | None:
@@ -263,7 +267,8 @@ def _gates(options: CacheOptions, cache: _Cache, pairs: Sequence[LabelledPair], 
     if screening:
         plain = scores < cache.semantic.cross_encoder.ask_from
         gates = [each | {PLAIN} if no else each for each, no in zip(gates, plain.tolist(), strict=True)]
-        scores = np.array(cache.stages.scores(questions))
+        read = zip(cache.stages.scores(questions), cosines.tolist(), strict=True)
+        scores = np.array([cache.stages.blend.score(score, cosine) for score, cosine in read])
     counted = count_gates(gates, scores >= cache.threshold, same)
     facts = [f"{len(rows):,} pairs, {embedder.name}, {cache.policy.label}, threshold {cache.threshold:.4f}"]
     facts.append("alone: its score would serve the pair, and no other gate stops it")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cache.planning.plan import CachePlan
 from cache.semantic.cross_encoder import Pair, TextPairScorer
-from cache.semantic.decision import Decide, Verdict, shortlist
+from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
 from offline.measures.intervals import wilson
 from offline.progress import OnProgress
 
@@ -29,6 +29,8 @@ INELIGIBLE = "ineligible"
 _DIGITS = 6
 _BATCH = 32
 _SHOWN_EVERY = 1_000
+_PLAIN = Blend(1.0, 0.0)
+"""The cross-encoder's own score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,12 @@ class Stages:
     one.
     """
 
-    def __init__(self, decide: Decide, scorer: TextPairScorer | None = None, candidates: int = 0) -> None:
+    def __init__(
+        self, decide: Decide, scorer: TextPairScorer | None = None, candidates: int = 0, blend: Blend = _PLAIN
+    ) -> None:
         """Take the decision, and the cross-encoder if there is one; it scores each pair once."""
         self.decide = decide
+        self.blend = blend
         self.candidates = candidates if scorer is not None else 0
         self._scorer = scorer
         self._scored: dict[Pair, float] = {}
@@ -157,7 +162,7 @@ def score_pairs(
     """
     scores = np.full(len(pairs), NEVER)
     decided = [INELIGIBLE] * len(pairs)
-    doubtful: list[int] = []
+    doubtful: dict[int, Shortlist] = {}
     for row, (stored, asked) in enumerate(pairs):
         if row % _SHOWN_EVERY == 0:
             on_progress("deciding", row, len(pairs))
@@ -172,11 +177,11 @@ def score_pairs(
             if verdict.refused:
                 decided[row] += ": veto" if verdict.refused.startswith("guard: ") else ": refused"
             elif chosen is not None and chosen.doubtful:
-                doubtful.append(row)
+                doubtful[row] = chosen
             else:
                 scores[row] = verdict.score
     on_progress("deciding", len(pairs), len(pairs))
     made = stages.scores([(pairs[row][0].question, pairs[row][1].question) for row in doubtful], on_progress)
-    for row, score in zip(doubtful, made, strict=True):
-        scores[row], decided[row] = score, "cross_encoder"
+    for (row, chosen), score in zip(doubtful.items(), made, strict=True):
+        scores[row], decided[row] = settled(chosen, [score], stages.blend).verdict.score, "cross_encoder"
     return scores, decided

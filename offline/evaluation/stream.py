@@ -192,7 +192,8 @@ class Stream:
         texts = [(self.requests[other].question, cosine) for other, cosine in near]
         chosen = shortlist(stages.decide, asked.question, texts, stages.candidates)
         if chosen is not None and chosen.doubtful:
-            chosen = settled(chosen, stages.scores([(texts[place][0], asked.question) for place in chosen.doubtful]))
+            read = stages.scores([(texts[one.place][0], asked.question) for one in chosen.doubtful])
+            chosen = settled(chosen, read, stages.blend)
         if chosen is None or chosen.verdict.refused:
             return None, None
         return near[chosen.place][0], chosen.verdict.score

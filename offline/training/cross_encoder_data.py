@@ -93,8 +93,8 @@ def _either_way(pair: QuestionPair, rng: Random) -> QuestionPair:
 def parted(pairs: Sequence[QuestionPair], families: Sequence[QuestionFamily]) -> tuple[PairSource, list[QuestionPair]]:
     """Return what to train on, and pairs of the parts left out to check against."""
     fitted, checked = _parted_pairs([pair for pair in pairs if max(len(pair.a), len(pair.b)) <= _LONGEST])
-    aside = [family for family in families if _left_out(family.name)]
-    used = [family for family in families if not _left_out(family.name)]
+    aside = [family for family in families if left_out(family.name)]
+    used = [family for family in families if not left_out(family.name)]
     seen = {text for pair in checked for text in (pair.a, pair.b)}
     rng = Random(0)  # noqa: S311  (no secret)
     questions: list[str] = []
@@ -124,7 +124,7 @@ def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], li
             names[cluster] = min(text, names.get(cluster, text))
         for pair in own:
             parts = [pair.group] if by_group else [names.get(clusters.get(text, -1), text) for text in (pair.a, pair.b)]
-            aside = [_left_out(part) for part in parts]
+            aside = [left_out(part) for part in parts]
             if all(aside):
                 checked.append(pair)
             elif not any(aside):
@@ -132,7 +132,8 @@ def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], li
     return fitted, checked
 
 
-def _left_out(name: str) -> bool:
+def left_out(name: str) -> bool:
+    """Return whether the family, group or topic of this name is left out of the training."""
     return zlib.crc32(name.encode()) % _LEFT_OUT == 0
 
 

@@ -135,6 +135,18 @@ def family_pairs(families: Sequence[QuestionFamily], count: int, rng: Random) ->
                 break
 
 
+def questions_of(families: Sequence[QuestionFamily], per_intent: int, rng: Random) -> Iterator[tuple[str, object]]:
+    """Yield questions of every intent and what each asks for: two that ask for equal things want the same answer."""
+    for family in families:
+        for intent in family.intents:
+            for _ in range(per_intent if intent.asks else 0):
+                ask = rng.choice(intent.asks)
+                values = _drawn(ask, family, rng)
+                text = _filled(ask, values, rng)
+                named = sorted(values.values()) if intent.symmetric else sorted(values.items())
+                yield as_typed(text, rng) if rng.random() < _AS_TYPED else text, (family.name, intent.name, *named)
+
+
 def _pair(
     kind: str, family: QuestionFamily, intent: Intent, families: Sequence[QuestionFamily], rng: Random
 ) -> FamilyPair | None:

@@ -1,9 +1,10 @@
-"""Run `tierline train [confidence | cache | cross-encoder]`: fit the classifier or one of the other models."""
+"""Run `tierline train [confidence | cache | cross-encoder | cosine-weight]`: fit the classifier or another model."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import (
@@ -27,8 +29,9 @@ from offline.datasets import DataError, read_answers, read_labelled
 from offline.embedding import Remembered
 from offline.libraries import LibraryMissing
 from offline.progress import OnProgress, progress
-from offline.report import Report, show
+from offline.report import NONE, Report, show, table
 from offline.training.answer_heads import fit_head, save_head, table_of_parts
+from offline.training.cosine_weight import choose_weights
 from offline.training.cross_encoder import (
     CrossEncoderInputs,
     CrossEncoderRecipe,
@@ -36,7 +39,7 @@ from offline.training.cross_encoder import (
     train_cross_encoder,
 )
 from offline.training.difficulty import Recipe, save, table_of_apgr, train
-from offline.training.question_families import SHIPPED
+from offline.training.question_families import SHIPPED, read_families
 from offline.training.sheet import Remade, data_sheet, trained_on
 from offline.training.verifier import table_of_shares, train_verifier
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
@@ -46,7 +49,8 @@ from routing.features import features_of_text
 _USAGE = """tierline train --data FILE... --out DIR [options]
        tierline train confidence --data FILE... --model NAME --out FILE [options]
        tierline train cache --data FILE... --out DIR [options]
-       tierline train cross-encoder --data FILE... --out DIR [options]"""
+       tierline train cross-encoder --data FILE... --out DIR [options]
+       tierline train cosine-weight --cross-encoder DIR [options]"""
 
 _EXAMPLES = """examples:
   tierline train --data mmlu.jsonl.gz gsm8k.jsonl.gz --out my-classifier
@@ -112,7 +116,18 @@ negation and word order. The folder is what `cross_encoder:` of the config names
 15 to 30 minutes; a run that was stopped goes on when the same command is given again. This needs torch: pip install
 torch==2.13.0, then pip install 'tierline[export,minilm,train]'."""
 
-_FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
+_COSINE_WEIGHT = """examples:
+  tierline train cosine-weight --cross-encoder mine
+                              after `tierline train cross-encoder`, or for the same model with other families
+  tierline train cosine-weight --cross-encoder mine --embedding static
+                              for one encoder of questions; with the other the cosine has no weight then
+
+A cross-encoder is surer than it should be of questions unlike those that it was trained on, and the cosine tells some
+of those apart. The weight changes nothing of what is served without labels. Above the strict threshold, where labels of
+audits move a surface's threshold, it ranks. It is chosen on questions of the families that are left out of training,
+each with those nearest to it, by AUROC above that threshold. The data sheet in the folder gets it, for each encoder."""
+
+_FAILURES = (ArtefactError, CrossEncoderError, DataError, LibraryMissing, EmbedderUnavailable, VerifierError, OSError)
 _WIDTH = 120
 
 
@@ -174,6 +189,7 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_confidence(others)
     _add_cache(others)
     _add_cross_encoder(others)
+    _add_cosine_weight(others)
 
 
 def _add_confidence(subparsers: Subparsers) -> None:
@@ -299,7 +315,7 @@ def run(args: argparse.Namespace) -> int:
     """Train the chosen model, write the artefact and print its quality. Raises CommandError."""
     # The subcommands' parsers ask for these themselves; that of `train` cannot, as the subcommands would inherit it.
     missing = [flag for flag, value in (("--data", args.data), ("--out", args.out)) if value is None]
-    if missing:
+    if missing and args.train is _difficulty:
         args.refuse(f"the following arguments are required: {', '.join(missing)}")
     try:
         with progress() as on_progress:
@@ -376,6 +392,32 @@ def _priors(args: argparse.Namespace, prompts: Sequence[str], on_progress: OnPro
     return [difficulty.p_right[0] if difficulty.in_domain else None for difficulty in judged]
 
 
+def _add_cosine_weight(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
+        "cosine-weight",
+        "choose the weight of the cosine beside a cross-encoder",
+        "Choose how much the cosine of two questions' vectors counts beside the score of a cross-encoder.",
+        _COSINE_WEIGHT,
+    )
+    parser.add_argument(
+        "--cross-encoder", type=Path, required=True, metavar="DIR", help="its folder; the sheet.json there is changed"
+    )
+    parser.add_argument(
+        "--families", type=Path, default=SHIPPED, metavar="DIR", help="families of questions (default: those shipped)"
+    )
+    parser.add_argument(
+        "--embedding",
+        nargs="+",
+        choices=("static", "minilm"),
+        default=["static", "minilm"],
+        help="encoders to choose a weight for (default: both)",
+    )
+    add_state_flag(parser)
+    add_json_flag(parser, "a table")
+    parser.set_defaults(train=_cosine_weight)
+
+
 def _why_none(weight: float) -> str:
     return "" if weight else ", because on held-out answers it adds no more than chance would"
 
@@ -406,6 +448,18 @@ def _cross_encoder(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     values = {"version": digest[:12], "strict": fit.strict, **fit.figures}
     done = [f"written to {args.out}, version {digest[:12]}, strict threshold {fit.strict:.4f}"]
     return Report(values, [table_of_served(fit)], title="served at the strict threshold", done=done, width=_WIDTH)
+
+
+def _cosine_weight(args: argparse.Namespace, on_progress: OnProgress) -> Report:
+    embedders = [load_embedder(kind, args.state) for kind in args.embedding]
+    encoders = {embedder.name: embedder.embed for embedder in embedders}
+    chosen = choose_weights(args.cross_encoder, read_families(args.families), encoders, on_progress)
+    shown = table("encoder", "weight", "AUROC", "without it", "same", "different")
+    for name, one in chosen.items():
+        figures = (NONE if value is None else f"{value:.3f}" for value in (one.auroc, one.auroc_alone))
+        shown.add_row(name, f"{one.weight:g}", *figures, f"{one.same:,}", f"{one.different:,}")
+    values = {name: asdict(one) for name, one in chosen.items()}
+    return Report(values, [shown], title="pairs above the strict threshold", done=[f"written to {args.cross_encoder}"])
 
 
 def _remade(

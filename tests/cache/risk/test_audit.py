@@ -140,6 +140,13 @@ def test_labels_compared_in_another_way_begin_anew(store: RedisStore) -> None:
     assert len({stream(0.5), stream(0.6), stream(0.5, "small"), stream(0.5, "large")}) == 4
     assert stream(0.5) == stream(0.5)
 
+    def blended(weight: float, strict: float = 0.9) -> str:
+        audits = Audits(store, "kind", cross_encoder="model", cosine_weight=weight)
+        return audits.surface("chat", semantic(), strict).stream
+
+    assert len({blended(0.0), blended(4.0), blended(4.0, 0.8)}) == 3
+    assert blended(0.0) == blended(0.0, 0.8)
+
 
 class Judge:
     """Compares answers as it is told, and notes what it was shown."""

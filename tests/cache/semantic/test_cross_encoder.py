@@ -131,6 +131,13 @@ def test_a_data_sheet_states_the_threshold_of_its_graph(tmp_path: Path) -> None:
     sheet = folder / "sheet.json"
     sheet.write_text(json.dumps({"strict": 0.75, "sha256": graph}))
     assert CrossEncoder.load(folder).strict == 0.75
+    assert CrossEncoder.load(folder).cosine_weights == {}
+    sheet.write_text(json.dumps({"strict": 0.75, "sha256": graph, "cosine_weights": {"an-encoder": 4}}))
+    assert CrossEncoder.load(folder).cosine_weights == {"an-encoder": 4.0}
+    for wrong in ({"an-encoder": -1}, {"an-encoder": "4"}, [4]):
+        sheet.write_text(json.dumps({"strict": 0.75, "sha256": graph, "cosine_weights": wrong}))
+        with pytest.raises(CrossEncoderError, match=r"cosine_weights is .*; it must map encoders to numbers from 0"):
+            CrossEncoder.load(folder)
     sheet.write_text(json.dumps({"strict": 75, "sha256": graph}))
     with pytest.raises(CrossEncoderError, match=r"sheet\.json: strict is 75; it must be a score from 0 to 1"):
         CrossEncoder.load(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from cache.response_cache import ResponseCache
 from cache.semantic.cross_encoder import SHEET, CrossEncoder, shipped_cross_encoder
+from cache.semantic.decision import Blend
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
 from tests.cache.samples import Facts, answer, body, policy
@@ -41,18 +43,27 @@ def test_rewordings_score_above_traps(model: CrossEncoder) -> None:
     assert [model.scores([pair])[0] for pair in pairs] == pytest.approx(together, abs=0.1)
 
 
-async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(store: RedisStore, model: CrossEncoder) -> None:
-    """Over a real store; the score is the model's."""
+@pytest.mark.parametrize("weight", [0.0, 4.0])
+async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(
+    store: RedisStore, model: CrossEncoder, weight: float
+) -> None:
+    """Over a real store; the score is the model's, and where it has a weight the cosine's too."""
     verifier = Verifier.load(shipped_verifier("static"))
     asking = policy(semantic={"ttl": "6h", "audit": "0%", "cross_encoder": {"ask_from": 0, "within": "30s"}})
     name, tenant = secrets.token_hex(4), secrets.token_hex(8)
-    cache = ResponseCache(store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model)
+    cache = ResponseCache(
+        store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model, cosine_weight=weight
+    )
+    near = np.array([0.9, math.sqrt(1 - 0.9**2), 0, 0], np.float32)
     await cache.start()
     try:
         await cache.write(cache.plan(body(STORED), asking, tenant, Facts()), answer(), VECTOR)
-        found = await cache.semantic(cache.plan(body(REWORDINGS[0]), asking, tenant, Facts()), VECTOR)
+        found = await cache.semantic(cache.plan(body(REWORDINGS[0]), asking, tenant, Facts()), near)
     finally:
         await cache.aclose()
     assert found.stage == "cross_encoder"
-    assert found.score == pytest.approx(model.scores([(STORED, REWORDINGS[0])])[0])
+    strict = model.strict or 1.0
+    read = model.scores([(STORED, REWORDINGS[0])])[0]
+    assert found.read == pytest.approx(read) and read > strict
+    assert found.score == pytest.approx(Blend(strict, weight).score(read, 0.9), abs=1e-3)
     assert (found.outcome == "hit") is (found.score is not None and found.score >= (model.strict or 1.0))
