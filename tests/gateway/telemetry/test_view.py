@@ -167,6 +167,13 @@ def test_what_the_live_cascade_did_is_said(hop: str, attributes: dict[str, Any],
     assert said in "; ".join(explain({"name": hop, "attributes": attributes, "error": None}))
 
 
+def test_a_blended_score_is_shown_beside_the_cross_encoders_own() -> None:
+    """Both stand with the threshold that applies to the first."""
+    found = {names.CACHE_OUTCOME: "hit", names.CACHE_SCORE: 0.842, names.READ_SCORE: 0.931, names.THRESHOLD: 0.8}
+    said = "; ".join(explain({"name": names.CACHE_SEMANTIC, "attributes": found, "error": None}))
+    assert "score 0.842 >= threshold 0.800; cross-encoder alone 0.931" in said
+
+
 def test_a_place_at_once_is_not_mentioned() -> None:
     """An attempt that did not wait has no phrase about a queue."""
     hop = {"name": names.ATTEMPT, "attributes": {names.QUEUE: 0.0}, "error": None}
