@@ -12,13 +12,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import accumulate
+from operator import attrgetter
 from typing import Final, Protocol
 
-from cache.text.normalized_question import DIRECTIONS, OPPOSITES, NormalizedQuestion, Word, gist, grams_of
+from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist, grams_of
 from cache.text.reading import LISTS, groups_of, word_set
 
-_NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
 _WAYS: Final = frozenset({"what", "how", "howto"})
 _JOINING: Final = word_set("and or that but if then whether because so")
 """Links without a role in who does what to whom."""
@@ -34,6 +34,8 @@ _AGAINST: Final = {
 """Pairs of prepositions with opposite meanings for the same word."""
 
 
+_KEYS: Final[tuple[Callable[[Word], str], ...]] = (attrgetter("text"), attrgetter("root"), attrgetter("sense"))
+"""What makes words equal, the plainest first."""
 _LESS: Final = frozenset({"less", "fewer", "least"})
 _DUTIES: Final = frozenset({"should", "must"})
 _FEW: Final = 3
@@ -84,15 +86,17 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
     pairs: list[tuple[int, int]] = []
     counts = [0, 0, 0]
     waiting = list(range(len(a.words)))
-    for i, key in enumerate(("text", "root", "sense")):
-        if not waiting or not free:
-            break
+    for i, key in enumerate(_KEYS):
+        wanted = {key(a.words[place]) for place in waiting}
+        there_too = [place for place in free if key(b.words[place]) in wanted]
+        if not there_too:
+            continue
         places: dict[str, list[int]] = {}
-        for place in reversed(free):
-            places.setdefault(getattr(b.words[place], key), []).append(place)
+        for place in reversed(there_too):
+            places.setdefault(key(b.words[place]), []).append(place)
         left = []
         for place in waiting:
-            there = places.get(getattr(a.words[place], key))
+            there = places.get(key(a.words[place]))
             if there:
                 pairs.append((place, there.pop()))
                 counts[i] += 1
@@ -101,7 +105,11 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
         waiting = left
         taken = {there for _, there in pairs}
         free = [place for place in free if place not in taken]
-    for place in list(waiting) if free else ():
+    # Only a word with several meanings shares one that is not its sense.
+    several = any(len(a.words[place].senses) > 1 for place in waiting) or any(
+        len(b.words[place].senses) > 1 for place in free
+    )
+    for place in list(waiting) if several else ():
         match = next((at for at in free if _share_a_sense(a.words[place], b.words[at])), None)
         if match is not None:
             pairs.append((place, match))
@@ -110,14 +118,15 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
             free.remove(match)
     pairs.sort()
     order = [there for _, there in pairs]
+    in_order = order == sorted(order)
     return Leftover(
         tuple(a.words[place] for place in waiting),
         tuple(b.words[place] for place in free),
         counts[0],
         counts[1],
         counts[2],
-        len(order) - _rising(order),
-        _rising([-place for place in order]),
+        0 if in_order else len(order) - _rising(order),
+        min(len(order), 1) if in_order else _rising([-place for place in order]),
     )
 
 
@@ -229,7 +238,7 @@ def _negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bo
     """
     turned = len(a.negations) % 2 != len(b.negations) % 2 or ("against" in a.function) != ("against" in b.function)
     lessened = _is_less(rest.left) != _is_less(rest.right)
-    opposites = _opposites(rest)
+    opposites = _opposites(*([word for word in side if word.text not in _LESS] for side in (rest.left, rest.right)))
     if opposites:
         return (opposites + lessened + turned) % 2 == 1
     few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
@@ -248,7 +257,7 @@ def _other_sides(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 def _opposite_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether there is any opposite, or the same negations stand at different places of the same words."""
     moved = a.negations != b.negations and not rest.left and not rest.right
-    return moved or any(_opposed(one, other) for one in rest.left for other in rest.right) or _other_sides(a, b)
+    return moved or _opposites(rest.left, rest.right) > 0 or _other_sides(a, b)
 
 
 def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -259,51 +268,33 @@ def _other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> 
         return False
     if any(word.sense == "avoid" for word in rest.left) != any(word.sense == "avoid" for word in rest.right):
         return True
-    return _turns_away(rest.left, rest.right) or _turns_away(rest.right, rest.left)
+    left, right = _directions(rest.left), _directions(rest.right)
+    # One side means less, an end or a no, and the other the contrary or nothing specific.
+    if -1 in left:
+        return -1 not in right and (1 in right or all(word.vague for word in rest.right))
+    return -1 in right and (1 in left or all(word.vague for word in rest.left))
 
 
-def _turns_away(these: Sequence[Word], others: Sequence[Word]) -> bool:
-    """Return whether these mean less, an end or a no, and the others the contrary or nothing specific."""
-    if -1 not in _directions(these):
-        return False
-    ways = _directions(others)
-    return -1 not in ways and (1 in ways or all(word.vague for word in others))
+def _directions(words: Sequence[Word]) -> set[int]:
+    return {DIRECTIONS[word.sense] for word in words if word.sense in DIRECTIONS}
 
 
-def _directions(words: Sequence[Word]) -> frozenset[int]:
-    return frozenset(DIRECTIONS[word.sense] for word in words if word.sense in DIRECTIONS)
-
-
-def _opposites(rest: Leftover) -> int:
-    """Return the number of remaining words whose opposite remains on the other side."""
-    left, right = ([word for word in side if word.text not in _LESS] for side in (rest.left, rest.right))
-    return sum(any(_opposed(one, other) for other in right) for one in left)
-
-
-def _opposed(one: Word, other: Word) -> bool:
-    return (
-        frozenset((one.sense, other.sense)) in OPPOSITES
-        or _opposed_in_one_sense(one, other)
-        or _negates(one.text, other.text)
-        or _negates(other.text, one.text)
+def _opposites(left: Sequence[Word], right: Sequence[Word]) -> int:
+    """Return the number of words on the left whose opposite is on the right."""
+    if not left or not right:
+        return 0
+    texts = {word.text for word in right}
+    senses = {sense for word in right for sense in word.senses}
+    negated = {other for word in right for other in word.negated}
+    return sum(
+        not word.opposed.isdisjoint(senses) or not word.negated.isdisjoint(texts) or word.text in negated
+        for word in left
     )
 
 
-def _opposed_in_one_sense(one: Word, other: Word) -> bool:
-    """Return whether a word with several meanings is the opposite of the other in one of them."""
-    several = len(one.senses) > 1 or len(other.senses) > 1
-    return several and any(frozenset(pair) in OPPOSITES for pair in product(one.senses, other.senses))
-
-
-def _negates(word: str, other: str) -> bool:
-    """Return whether `word` is `other` with a negating prefix or suffix."""
-    if len(other) > 3 and word.endswith(other) and word[: -len(other)] in _NEGATING:
-        return True
-    return word.endswith("less") and (other == word[:-4] or other == word[:-4] + "ful")
-
-
 def _another_kind(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    return any(one.kinds & other.kinds for one in rest.left for other in rest.right)
+    kinds = {kind for word in rest.right for kind in word.kinds}
+    return any(not word.kinds.isdisjoint(kinds) for word in rest.left)
 
 
 def _another_name(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -400,6 +391,8 @@ def _links_differ(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) 
         return False
     before = {word.sense: word.link for word in a.words}
     changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
+    if not changed:
+        return False
     # In `miles to kilometres` and `kilometres to miles` the words have swapped links.
     traded = any((now, then) in changed and not _JOINING & {then, now} for then, now in changed)
     return traded or any(frozenset(links) in _AGAINST for links in changed)

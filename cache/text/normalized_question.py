@@ -127,6 +127,10 @@ class Word:
     name: bool
     link: str
     """Preposition before the word, '' if there is none."""
+    opposed: frozenset[str]
+    """Senses that are opposites of one of its own."""
+    negated: frozenset[str]
+    """Words of which it is the negation, by a prefix or suffix: `happy` for `unhappy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +244,25 @@ def _listed(word: str) -> tuple[str, ...]:
     return senses_of(form, root_of(form))[:2]
 
 
-OPPOSITES: Final = frozenset(
-    frozenset(pair) for left, right in thesaurus.ANTONYMS for pair in product(_listed(left), _listed(right))
-)
-"""Pairs of senses that are opposites."""
+def _opposites() -> dict[str, frozenset[str]]:
+    """Return the opposites of each sense that has some."""
+    table: dict[str, set[str]] = {}
+    for left, right in thesaurus.ANTONYMS:
+        for one, other in product(_listed(left), _listed(right)):
+            table.setdefault(one, set()).add(other)
+            table.setdefault(other, set()).add(one)
+    return {sense: frozenset(others) for sense, others in table.items()}
+
+
+_OPPOSITES: Final = _opposites()
+_NONE: Final[frozenset[str]] = frozenset()
+_NEGATING: Final = ("un", "in", "im", "ir", "il", "dis", "non", "de", "anti", "mis")
+_SHORTEST_NEGATED: Final = 4
 DIRECTIONS: Final = {
     _listed(word)[0]: way for way, group in ((1, thesaurus.TOWARDS), (-1, thesaurus.AWAY)) for word in sorted(group)
 }
 """A sense with a direction -> 1 (more, on, yes) or -1 (less, off, no)."""
 _KINDS: Final = {stem(word): kinds for word, kinds in thesaurus.KIND.items()}
-_NO_KINDS: Final[frozenset[str]] = frozenset()
 
 
 def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
@@ -316,7 +329,16 @@ def _word(token: str, link: str, name: bool) -> Word:
     """Build a content word; cached, because a few thousand words make up most questions and roots are slow."""
     root = root_of(token)
     senses = senses_of(token, root)
-    return Word(token, root, senses[0], senses, _KINDS.get(token, _NO_KINDS), token in _VAGUE, name, link)
+    opposed = _NONE.union(*(_OPPOSITES[sense] for sense in senses if sense in _OPPOSITES))
+    kinds = _KINDS.get(token, _NONE)
+    return Word(token, root, senses[0], senses, kinds, token in _VAGUE, name, link, opposed, _negated_by(token))
+
+
+def _negated_by(word: str) -> frozenset[str]:
+    """Return the words of which this is the negation, if they are words."""
+    bare = {word[len(prefix) :] for prefix in _NEGATING if word.startswith(prefix)}
+    without = {word[:-4], word[:-4] + "ful"} if word.endswith("less") else set()
+    return frozenset({rest for rest in bare if len(rest) >= _SHORTEST_NEGATED} | without)
 
 
 _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, stem(word)))
