@@ -123,8 +123,8 @@ _MOST_WORDS: Final = 32_768
 _LONGEST_WORD: Final = 32
 """Maximum characters, the space before it included, of a word whose tokens are kept."""
 _UNREAD: Final[list[int]] = []
-_MOST_ONES: Final = 1_024
-"""Number of tokens up to which a text's vectors are added by one array of ones that is kept."""
+_MOST_FACTORS: Final = 1_024
+"""Number of tokens up to which a text's vectors are added by one array of factors that is kept."""
 _WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
 _EXPONENT_OFFSET: Final = np.float32(2.0**112)
 """Factor that restores a float16 value whose bits were moved into a float32: the exponent biases differ by 112."""
@@ -145,7 +145,7 @@ class StaticEmbedder:
         """`halves` are the bits of the float16 matrix, one row for each token; all must be finite."""
         self._tokenizer = tokenizer
         self._halves = halves
-        self._ones = np.ones(_MOST_ONES, np.float32)
+        self._factors = np.full(_MOST_FACTORS, _EXPONENT_OFFSET)
         self._tokens_of: dict[str, list[int]] = {}
         self.dimension = int(halves.shape[1])
 
@@ -169,14 +169,15 @@ class StaticEmbedder:
         for vector, text in zip(vectors, texts, strict=True):
             ids = self._tokens(bounded(text))
             if ids:
-                # The sum has the same direction as the mean, and as a product with ones it is one BLAS call.
-                ones = self._ones[: len(ids)] if len(ids) <= _MOST_ONES else np.ones(len(ids), np.float32)
-                bits = self._halves.take(ids, axis=0).astype(np.int32)
+                # The sum has the same direction as the mean, and as a product with equal factors it is one BLAS call.
+                factors = self._factors[: len(ids)]
+                if len(ids) > _MOST_FACTORS:
+                    factors = np.full(len(ids), _EXPONENT_OFFSET)
+                # No token is out of range, and to clip saves the check of each before the first is taken.
+                bits = self._halves.take(ids, axis=0, mode="clip").astype(np.int32)
                 bits <<= 13
                 bits &= _WITHOUT_HIGH_EXPONENT  # copies of the sign, which widening put between it and the exponent
-                rows = bits.view(np.float32)
-                rows *= _EXPONENT_OFFSET
-                np.dot(ones, rows, out=vector)
+                np.dot(factors, bits.view(np.float32), out=vector)
                 if (length := math.sqrt(vector @ vector)) > 0:
                     np.divide(vector, length, out=vector)
         return vectors
