@@ -57,6 +57,7 @@ NAMES = {
     "full": "ours, full path",
     "judged": "ours, judged",
     "static": "static embedding",
+    "fast": "no cross-encoder",
     "minilm": "MiniLM",
 }
 

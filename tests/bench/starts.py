@@ -40,6 +40,8 @@ from tests.support.wait import until
 _POLL_S = 0.02
 """How often a gateway that starts is asked: not so often that the asking slows the start."""
 _REST_S = 1.0
+FAST = "fast"
+"""Static vectors and no cross-encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class Start:
 
 
 def kinds() -> list[str]:
-    """The embeddings that can be had here."""
-    return ["static", *(["minilm"] if importlib.util.find_spec("onnxruntime") else [])]
+    """The embeddings that can be had here, the static one with the cross-encoder and without."""
+    return ["static", FAST, *(["minilm"] if importlib.util.find_spec("onnxruntime") else [])]
 
 
 def starts(folder: Path, times: int, asked: Sequence[str], say: Say) -> dict[str, Figures]:
@@ -94,7 +96,11 @@ def _raw_start(upstream: int) -> Start:
 def _start(folder: Path, kind: str, upstream: int, store_url: str) -> Start:
     port, url = free_port(), f"http://127.0.0.1:{upstream}/v1"
     config = folder / f"{kind}.yaml"
-    config.write_text(default_config().read_text().replace("kind: static", f"kind: {kind}"))
+    text = default_config().read_text()
+    if kind == FAST:
+        config.write_text(f"{text}\ncross_encoder: none\n")
+    else:
+        config.write_text(text.replace("kind: static", f"kind: {kind}"))
     env = environment(
         TIERLINE_LOCAL_BASE_URL=url,
         OPENAI_BASE_URL=url,
@@ -139,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the table and the goals; 1 where one is missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.starts", description="What a start costs and holds.")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many starts of each kind (default 5)")
-    parser.add_argument("--only", nargs="+", choices=kinds(), default=kinds(), help="these embeddings only")
+    parser.add_argument("--only", nargs="+", choices=kinds(), default=kinds(), help="these only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tierline-starts-") as folder:
