@@ -97,6 +97,10 @@ class Server(uvicorn.Server):
 _LAUNCH: Final = "TIERLINE_LAUNCH"
 _CUT_OFF_S: Final = 2
 """Seconds that requests cancelled at the end of `limits.finish` have to send their last event."""
+_UNANSWERED_S: Final = 30
+"""Seconds within which a worker must answer its supervisor. On a machine without a core to spare a worker that imports
+its modules may take more than uvicorn's 5 s, and would be killed and started again, for ever.
+"""
 _BACKLOG: Final = 2048
 _GC_THRESHOLD: Final = 20_000
 _BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
@@ -134,7 +138,13 @@ def server_of(steps: Steps) -> Server:
 
 def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
     os.environ[_LAUNCH] = launch.to_text()
-    config = _config("gateway.server.server:worker", deployment.limits.finish, factory=True, workers=launch.workers)
+    config = _config(
+        "gateway.server.server:worker",
+        deployment.limits.finish,
+        factory=True,
+        workers=launch.workers,
+        timeout_worker_healthcheck=_UNANSWERED_S,
+    )
     workers = _Workers(config, sockets=listening)
     workers.run()
     if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
