@@ -1,8 +1,8 @@
 """Read labelled data: JSON lines, plain or gzipped, with errors that name the file, the line and the form of a row.
 
-    prompts  {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1, "confidence"?, "cost_usd"?,
-              "latency_ms"?, "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?, "answer"?,
-              "agreement"?}}}; `tierline collect` writes them
+    prompts  {"id", "dataset", "group", "prompt", "kind"?, "models": {name: {"correct": 0..1, "confidence"?,
+              "cost_usd"?, "latency_ms"?, "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?,
+              "answer"?, "agreement"?}}}; `tierline collect` writes them
     pairs    {"a", "b", "same_answer", "dataset"?, "group"?}; `a` and `b` are questions or lists of messages
 
 Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. To add a kind of row, write
@@ -76,6 +76,7 @@ class LabelledRow:
     group: str
     prompt: str
     answers: dict[str, LabelledAnswer]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class Example:
     dataset: str
     group: str
     answers: tuple[LabelledAnswer, ...]
+    kind: str = ""
+    """The kind of request that the row names; empty if it names none."""
 
     @property
     def small(self) -> float:
@@ -281,7 +284,8 @@ def _row(row: Json) -> LabelledRow:
         raise ValueError(f"models is an object of objects, not {_shown(models)}")
     answers = {name: _answer(model) for name, model in models.items()}
     prompt = whole_text(unwrapped(text), "prompt")
-    return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers)
+    kind = str(row.get("kind", ""))
+    return LabelledRow(str(row["id"]), str(row["dataset"]), str(row["group"]), prompt, answers, kind)
 
 
 def _answer(model: Mapping[str, Any]) -> LabelledAnswer:
@@ -377,7 +381,7 @@ def label(rows: Sequence[LabelledRow], *models: str) -> Iterator[Example]:
     for row in rows:
         answers = [_answer_of(name, row) for name in models]
         if None not in answers:
-            yield Example(row.prompt, row.dataset, row.group, tuple(filter(None, answers)))
+            yield Example(row.prompt, row.dataset, row.group, tuple(filter(None, answers)), row.kind)
 
 
 def _answer_of(name: str, row: LabelledRow) -> LabelledAnswer | None:

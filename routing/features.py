@@ -112,7 +112,10 @@ _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
 class Features(NamedTuple):
-    """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages."""
+    """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages.
+
+    `tools` is the number of tools, `parallel_tools` whether the request asks for calls of several at once.
+    """
 
     text: str
     turns: int
@@ -121,6 +124,8 @@ class Features(NamedTuple):
     wants_json: bool = False
     has_images: bool = False
     stream: bool = False
+    tools: int = 0
+    parallel_tools: bool = False
 
 
 def features_of_text(text: str) -> Features:
@@ -141,12 +146,15 @@ def features_of(body: Mapping[str, Any]) -> Features:
             turns += 1
             text = part
     response_format = body.get("response_format")
+    tools = body.get("tools") or body.get("functions") or ()
     return Features(
         text=text,
         turns=turns,
         approx_tokens=int(tokens) + 4 * len(messages),
-        has_tools=bool(body.get("tools") or body.get("functions")),
+        has_tools=bool(tools),
         wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
         has_images=images > 0,
         stream=bool(body.get("stream")),
+        tools=len(tools),
+        parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
     )

@@ -13,13 +13,13 @@ from offline.calibration.cases import Cases
 from offline.calibration.traffic import LabelledSurface, LabelledTraffic, costs, dollars, judged
 from offline.datasets import DataError, Example, Json, LabelledAnswer, read_labelled
 from offline.embedding import Remembered
+from offline.kinds import features_of_example
 from offline.progress import OnProgress
 from offline.training.sheet import trained_on
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import DifficultyModel
 from routing.embedding.embedder import Embedder
-from routing.features import features_of_text
 
 _SHOWN_EVERY = 64
 
@@ -78,7 +78,7 @@ def _scored(
     for number, (example, vector) in enumerate(zip(examples, vectors, strict=True)):
         if number % _SHOWN_EVERY == 0:
             on_progress("scoring prompts", number, len(examples))
-        features = features_of_text(example.prompt)
+        features = features_of_example(example)
         difficulty = scorers.difficulty.assess(vector, features)
         values.append(rule_values(surface.policy, difficulty, features, surface.policy.slo.deadline))
         known = difficulty.in_domain and surface.policy.route.classifier != "none"

@@ -11,7 +11,7 @@ from offline.embedding import Remembered
 from offline.progress import OnProgress
 from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import Embedder, EmbedderKind, EmbedderUnavailable, load_embedder
-from routing.features import features_of_text
+from routing.features import Features
 
 _SHOWN_EVERY = 64
 
@@ -32,14 +32,14 @@ class ServedArtefact:
         embedder = _encoder(DifficultyModel.load(folder).embedder, kind, state)
         return cls(folder, DifficultyModel.load(folder, embedder), embedder)
 
-    def assess(self, texts: Sequence[str], on_progress: OnProgress) -> Iterator[Difficulty]:
-        """Yield the difficulty of each text."""
-        vectors = Remembered(self.embedder, on_progress).embed(texts)
-        for row, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
+    def assess(self, requests: Sequence[Features], on_progress: OnProgress) -> Iterator[Difficulty]:
+        """Yield the difficulty of each request."""
+        vectors = Remembered(self.embedder, on_progress).embed([request.text for request in requests])
+        for row, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
             if row % _SHOWN_EVERY == 0:
-                on_progress("scoring", row, len(texts))
-            yield self.model.assess(vector, features_of_text(text))
-        on_progress("scoring", len(texts), len(texts))
+                on_progress("scoring", row, len(requests))
+            yield self.model.assess(vector, request)
+        on_progress("scoring", len(requests), len(requests))
 
 
 def _encoder(name: str, kind: EmbedderKind | None, state: Path) -> Embedder:

@@ -132,8 +132,10 @@ def report_on(
     values |= _worst(tables.get("datasets", {}))
     lines = _lines(whole)
     if "worst" in values:
-        worst = values["worst"]
-        lines += [f"worst data set: {worst['dataset']}, APGR of ours {worst['apgr']['value']:.3f}", ""]
+        lines += [
+            f"worst data set: {values['worst']['dataset']}, APGR of ours {values['worst']['apgr']['value']:.3f}",
+            "",
+        ]
     for heading, rows in tables.items():
         lines += [_in_parts(_HEADINGS[heading], rows), ""]
     return Report(values, lines, notes, title)

@@ -67,7 +67,7 @@ def evaluate_robustness(options: RobustnessOptions, on_progress: OnProgress) -> 
         notes.append(f"{len(chosen):,} of {len(same):,} pairs, at random; --limit 0 takes all")
     served = ServedArtefact.open(options.artefact, options.embedding, options.state)
     texts = [text for _, a, b in chosen for text in (a, b)]
-    scores = list(served.assess(texts, on_progress))
+    scores = list(served.assess([features_of_text(text) for text in texts], on_progress))
     assessed = Assessed(
         np.array([difficulty.p_adequate for difficulty in scores]).reshape(-1, 2),
         np.array([difficulty.in_domain for difficulty in scores]).reshape(-1, 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ from offline.embedding import Remembered
 from offline.evaluation.artefact import ServedArtefact
 from offline.evaluation.picture import draw_picture
 from offline.evaluation.prompts import PromptOptions, interval_json, named, percent, report_on
+from offline.kinds import features_of_example
 from offline.measures import parts
 from offline.measures.curves import Floats
 from offline.measures.figures import Draw, Method, Outcomes, share
@@ -71,7 +73,7 @@ def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
 def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on_progress: OnProgress) -> _Tested:
     """Score each prompt by a trained classifier, as a request of its own; the table of groups is cross-validated."""
     served = ServedArtefact.open(artefact, options.embedding, options.state)
-    scores = list(served.assess([example.prompt for example in data.examples], on_progress))
+    scores = list(served.assess([features_of_example(example) for example in data.examples], on_progress))
     probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in scores])
     domain = share(np.array([float(difficulty.in_domain) for difficulty in scores]), options.seed)
     fold = parts.by_prompt([example.prompt for example in data.examples], options.folds, options.seed)
@@ -79,7 +81,14 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
     facts: dict[str, Any] = {"artefact": {"path": artefact, "version": served.model.version}}
     facts |= {"embedding": served.embedder.name, "in_domain": interval_json(domain)}
-    notes = [f"in its domain: {percent(domain)} of the prompts", *_cautions(served.folder, data)]
+    kinds = Counter(difficulty.kind for difficulty in scores if difficulty.in_domain)
+    facts["kinds"] = {name: round(count / len(scores), 4) for name, count in kinds.most_common()}
+    taken_for = ", ".join(f"{name} {part:.0%}" for name, part in facts["kinds"].items())
+    notes = [
+        f"taken for: {taken_for or 'no kind'}",
+        f"in its domain: {percent(domain)} of the prompts",
+        *_cautions(served.folder, data),
+    ]
     notes.append(f"the table of groups is fitted by {options.folds}-fold cross-validation on this data")
     return _Tested(methods, f"artefact {served.model.version}", facts, notes)
 
@@ -93,8 +102,9 @@ def _cautions(folder: Path, data: LabelledPrompts) -> list[str]:
         for source in data.sources
         if source["sha256"] in trained_on
     ]
-    if sheet.get("small_accuracy") is not None:
-        moved = f"its P(small right) was adjusted to a model that is right {sheet['small_accuracy']:.0%} of the time"
+    if accuracy := sheet.get("small_accuracy"):
+        each = ", ".join(f"{share:.0%} {kind}".strip() for kind, share in accuracy.items())
+        moved = f"its P(small right) was adjusted to a model that is right on so many prompts: {each}"
         cautions.append(f"{moved}: its ECE for another model means little")
     return cautions
 

@@ -1,8 +1,8 @@
 """Fit the difficulty classifier to labelled prompts, and measure it on held-out prompts.
 
-Each data set is a kind of task with heads of its own (`difficulty_heads`). Their probabilities are well calibrated
-without correction (ECE 0.02 on routellm_mmlu, 5-fold): Platt scaling did not improve them, and ranked worse (APGR 0.672
-against 0.676).
+Each kind of request has heads of its own (`difficulty_heads`); `offline.kinds` says which data set is of which kind.
+Their probabilities are well calibrated without correction (ECE 0.02 on routellm_mmlu, 5-fold): Platt scaling did not
+improve them, and ranked worse (APGR 0.672 against 0.676).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +19,42 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from offline.datasets import DataError, Example
+from offline.kinds import JUDGED, kind_of, plain_requests
 from offline.libraries import one_thread
 from offline.measures.curves import Floats
-from offline.measures.metrics import measure
-from offline.measures.parts import by_text
+from offline.measures.metrics import apgr, measure
+from offline.measures.parts import NEVER_HELD, by_text
 from offline.progress import OnProgress
 from offline.report import table
-from offline.training.difficulty_heads import Heads, fit, fit_general
+from offline.training.difficulty_heads import Heads, fit, fit_general, step_to, tools_requests
 from offline.training.domain import Domain
 from offline.training.table import TrainingTable, tabulate
-from routing.difficulty.model import FORMAT, SHEET_FILE, TENSORS, WEIGHTS_FILE
+from routing.difficulty.model import FORMAT, QUANTILES, SHEET_FILE, TENSORS, WEIGHTS_FILE, gain_of, mix
 from routing.embedding.embedder import Embedder
 
+_RESAMPLES = 200
 _FEWEST = 10  # right and wrong answers of each model at least, so that every fold has some
-_SHORTEST = 0.01  # share of training texts that are shorter than the domain's minimum
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The training parameters: everything besides data and encoder that determines the outcome.
 
-    The domain consists of `centroids` balls whose radius leaves out the share `outside` of the training texts, cut to
-    the range of their counts. `small_accuracy` is how often the cheap tier in use is right on such prompts, if it is
-    not the labelled model: the cheap head keeps its ranking and is shifted to that mean. `bare_questions` also fits
-    multiple-choice prompts without their choices, which resemble real traffic, at 0.007 of APGR on routellm_mmlu.
+    The domain of a kind consists of `centroids` balls whose radius leaves out the share `outside` of its training
+    texts, cut to the range of their counts; of chat next to nothing is left out. `small_accuracy` is how often the
+    cheap tier in use is right on such prompts, by kind (under "" for kinds that it does not name), if it is not the
+    labelled model: the cheap head keeps its ranking and is shifted to that mean. `bare_questions` also fits
+    multiple-choice prompts without their choices, at 0.007 of APGR on routellm_mmlu. `kinds` maps names of data sets to
+    kinds, where they are not those of `offline.kinds`.
     """
 
     seed: int = 0
     folds: int = 5
     centroids: int = 32
-    outside: float = 0.1
-    small_accuracy: float | None = None
+    outside: float = 0.02
+    small_accuracy: Mapping[str, float] = field(default_factory=dict)
     bare_questions: bool = False
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Trained:
 
     embedder: str
     tiers: int
+    kinds: tuple[str, ...]
     tensors: dict[str, NDArray[Any]]
     metrics: dict[str, Any]
 
@@ -66,8 +71,8 @@ class Trained:
 def train(examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress) -> Trained:
     """Train the classifier. Equal inputs give equal numbers. Raises LibraryMissing or DataError."""
     with one_thread():
-        _check(examples)
-        table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
+        _check(examples, recipe.kinds)
+        table = _tabulated(examples, embedder, recipe, on_progress)
         return _trained(table, examples, embedder.name, recipe, on_progress)
 
 
@@ -79,35 +84,118 @@ def cross_validate(
     A negative fold is used for fitting and never held out; its examples get 0. Raises LibraryMissing or DataError.
     """
     with one_thread():
-        table = tabulate(examples, embedder, recipe.bare_questions, on_progress)
-        return _out_of_fold(table, fold, recipe, on_progress)
+        table = _tabulated(examples, embedder, recipe, on_progress)
+        return _out_of_fold(table, fold, recipe, on_progress).served[: len(examples)]
+
+
+def _tabulated(
+    examples: Sequence[Example], embedder: Embedder, recipe: Recipe, on_progress: OnProgress
+) -> TrainingTable:
+    """Return the table of the examples and, after them, of the plain requests of their kinds."""
+    kinds = {kind_of(example, recipe.kinds) for example in examples}
+    plain = [example for example in plain_requests(len(examples[0].answers)) if example.kind in kinds]
+    return tabulate([*examples, *plain], embedder, recipe.bare_questions, on_progress, recipe.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class _OutOfFold:
+    """Each prompt as a fit without it sees it.
+
+    `served` (prompts, tiers) is P(right) as it would be served, `kind` (prompts,) the index of the kind it would be
+    taken for, -1 outside the domain. `own` are the logits by the heads of each kind of its own prompts, by the kind's
+    index: (prompts of it, groups, tiers + 1). Of plain requests there is nothing.
+    """
+
+    served: Floats
+    kind: NDArray[np.int64]
+    own: dict[int, Floats]
 
 
 def _trained(
     table: TrainingTable, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
     fold = by_text([example.prompt for example in examples], recipe.folds, recipe.seed)
-    probabilities = _out_of_fold(table, fold, recipe, on_progress)
-    metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, probabilities, fold)}
+    held = _out_of_fold(table, fold, recipe, on_progress)
+    metrics: dict[str, Any] = {"folds": recipe.folds, "datasets": measure(examples, held.served[: len(fold)], fold)}
     every = np.ones(table.prompts, bool)
-    domain = Domain.of(table, every, recipe.centroids, recipe.outside, recipe.seed)
     heads, general = fit(table, every), fit_general(table, every)
-    if recipe.small_accuracy is not None:
-        heads, shift = heads.moved_to(recipe.small_accuracy, table)
-        metrics["small_head_shift"] = round(shift, 4)
-        general = general.moved_to(recipe.small_accuracy, table)
+    domain = Domain.of(table, every, heads.tasks, recipe.centroids, recipe.outside, recipe.seed)
+    kinds: dict[str, dict[str, Any]] = {}
+    quantiles = np.empty((len(heads.tasks), len(QUANTILES)))
+    shift = np.zeros((len(heads.tasks), table.tiers))
+    accuracy = recipe.small_accuracy
+    for at, number in enumerate(heads.tasks):
+        name, own = table.kinds[number], np.flatnonzero(table.task[: len(fold)] == number)
+        facts = kinds[name] = _about_kind(table, examples, own, number, held)
+        logits = held.own[number] if len(own) else _tools_logits(heads, at)
+        quantiles[at] = np.quantile(gain_of(mix(logits)), QUANTILES)
+        wanted = accuracy.get(name, accuracy.get(""))
+        if wanted is not None:
+            shift[at, 0] = step_to(wanted, 0, logits)
+            facts["small_head_shift"] = round(float(shift[at, 0]), 4)
+            facts["level"] = f"{facts['level']}; small tier moved to {wanted:g}"
+    metrics["kinds"] = kinds
+    if "" in accuracy:
+        general = general.moved_to(accuracy[""], table)
+    ranges = domain.count_range
     numbers = (
         *_flat(heads),
+        heads.owner.astype(np.int32),
+        *(
+            part.astype(np.float32)
+            for part in (heads.landmarks, heads.kernel, heads.kind_vector, heads.kind_counts, heads.kind_bias, shift)
+        ),
         general.counts.astype(np.float32),
         general.bias.astype(np.float32),
         domain.centroids.astype(np.float32),
-        np.array([domain.min_similarity], np.float32),
-        np.array([np.quantile(table.chars, _SHORTEST)], np.int32),
-        domain.count_range.low.astype(np.float32),
-        domain.count_range.high.astype(np.float32),
-        domain.count_range.mean.astype(np.float32),
+        domain.owner.astype(np.int32),
+        domain.min_similarity.astype(np.float32),
+        domain.min_chars.astype(np.int32),
+        domain.strict.astype(np.int32),
+        *(part.astype(np.float32) for part in (ranges.low, ranges.high, ranges.mean)),
+        quantiles.astype(np.float32),
     )
-    return Trained(embedder, table.tiers, dict(zip(TENSORS, numbers, strict=True)), metrics)
+    names = tuple(table.kinds[number] for number in heads.tasks)
+    return Trained(embedder, table.tiers, names, dict(zip(TENSORS, numbers, strict=True)), metrics)
+
+
+def _tools_logits(heads: Heads, at: int) -> Floats:
+    """Return the logits of made-up requests with tools, (requests, 1, tiers + 1)."""
+    group = int(np.searchsorted(heads.owner, at))
+    return np.asarray(tools_requests() @ heads.counts[group].T + heads.bias[group])[:, None]
+
+
+def _about_kind(
+    table: TrainingTable, examples: Sequence[Example], own: NDArray[np.intp], number: int, held: _OutOfFold
+) -> dict[str, Any]:
+    """Return what the data sheet says of a kind: its data sets, how well its prompts are told apart, and its level.
+
+    APGR is of its prompts with each other, by the heads of their kind, out of fold, with its 95% interval.
+    """
+    if not len(own):
+        level = "assumed: no labels; heads over the number of tools, parallel calls and length were set by hand"
+        return {"n": 0, "datasets": [], "level": level}
+    judged = table.kinds[number] in JUDGED
+    level = "verdicts on answers, brought to one level by rank in each data set; their mean" if judged else "labels"
+    score, labels = gain_of(mix(held.own[number])), table.labels[own]
+    return {
+        "n": len(own),
+        "datasets": list(dict.fromkeys(examples[row].dataset for row in own)),
+        "plain_requests": int((table.plain[: table.prompts] & (table.task == number)).sum()),
+        "apgr": _interval(score, labels[:, 0], labels[:, -1]),
+        "taken_for_it": round(float((held.kind[own] == number).mean()), 4),
+        "abstains": round(float((held.kind[own] < 0).mean()), 4),
+        "level": level,
+    }
+
+
+def _interval(score: Floats, small: Floats, large: Floats) -> list[float]:
+    """Return the APGR, and its 95% interval by bootstrap over prompts."""
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(0, len(score), (_RESAMPLES, len(score)))
+    values = [apgr(score[rows], small[rows], large[rows]) for rows in drawn]
+    ends = np.nanquantile(values, (0.025, 0.975)) if np.isfinite(values).any() else (np.nan, np.nan)
+    return [round(float(value), 4) for value in (apgr(score, small, large), *ends)]
 
 
 def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
@@ -121,21 +209,38 @@ def _flat(heads: Heads) -> Iterator[NDArray[Any]]:
     yield heads.bias.ravel().astype(np.float32)
 
 
-def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> Floats:
-    """Return P(right) of each held-out prompt as it would be served by a fit without it, shape (prompts, tiers)."""
-    probabilities = np.zeros((table.prompts, table.tiers))
+def _out_of_fold(table: TrainingTable, fold: NDArray[np.int64], recipe: Recipe, on_progress: OnProgress) -> _OutOfFold:
+    """Judge each held-out prompt by a fit without it."""
+    fold = np.concatenate([fold, np.full(table.prompts - len(fold), NEVER_HELD)])
+    served = np.zeros((table.prompts, table.tiers))
+    own: dict[int, Floats] = {}
+    taken_for = np.full(table.prompts, -1)
     numbers = np.unique(fold[fold >= 0])
     for done, number in enumerate(numbers):
         on_progress("cross-validating", done, len(numbers))
-        held = np.flatnonzero(fold == number)
-        chosen = fold != number
-        domain = Domain.of(table, chosen, recipe.centroids, recipe.outside, recipe.seed)
-        heard, known = domain.seen(table)
-        inside, outside = held[known[held]], held[~known[held]]
-        probabilities[inside] = fit(table, chosen).probabilities(heard, inside)
-        probabilities[outside] = fit_general(table, chosen).probabilities(heard, outside)
+        held, chosen = np.flatnonzero(fold == number), fold != number
+        heads = fit(table, chosen)
+        domain = Domain.of(table, chosen, heads.tasks, recipe.centroids, recipe.outside, recipe.seed)
+        ranges, counts = domain.count_range, table.counts[held]
+        near = domain.near(table, held)
+        kinds = heads.kinds_of(table, held, near, ranges.clamped(counts, -1))
+        outside = kinds < 0
+        heard, _ = ranges.heard(counts[outside], -1)
+        served[held[outside]] = fit_general(table, chosen).probabilities(heard)
+        for at, task in enumerate(heads.tasks):
+            here, true = kinds == at, table.task[held] == task
+            if not (here | true).any():
+                continue
+            logits = heads.logits(at, table, held, ranges.heard(counts, at)[0])
+            served[held[here]] = mix(logits[here])
+            every = own.setdefault(task, np.zeros((table.prompts, *logits.shape[1:])))
+            every[held[true]] = logits[true]
+            taken_for[held[here]] = task
     on_progress("cross-validating", len(numbers), len(numbers))
-    return probabilities
+    prompts = np.flatnonzero(fold >= 0)
+    return _OutOfFold(
+        served, taken_for, {task: every[prompts[table.task[prompts] == task]] for task, every in own.items()}
+    )
 
 
 def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
@@ -145,9 +250,8 @@ def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
     """
     from safetensors.numpy import save as serialise
 
-    weights = serialise(
-        trained.tensors, metadata={FORMAT: json.dumps({"embedder": trained.embedder, "tiers": trained.tiers})}
-    )
+    made = {"embedder": trained.embedder, "tiers": trained.tiers, "kinds": trained.kinds}
+    weights = serialise(trained.tensors, metadata={FORMAT: json.dumps(made)})
     digest = hashlib.sha256(weights).hexdigest()
     complete = {"format": FORMAT, "sha256": digest, "embedder": trained.embedder, **sheet, "measured": trained.metrics}
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,13 +262,13 @@ def save(trained: Trained, folder: Path, sheet: dict[str, Any]) -> str:
     return digest
 
 
-def _check(examples: Sequence[Example]) -> None:
+def _check(examples: Sequence[Example], named: Mapping[str, str]) -> None:
     if not examples:
         raise DataError("there are no labelled prompts to train on")
-    by_dataset: dict[str, list[Example]] = {}
+    by_kind: dict[str, list[Example]] = {}
     for example in examples:
-        by_dataset.setdefault(example.dataset, []).append(example)
-    for name, some in by_dataset.items():
+        by_kind.setdefault(kind_of(example, named), []).append(example)
+    for name, some in by_kind.items():
         for role in ("small", "large"):
             right = sum(getattr(example, role) >= 0.5 for example in some)
             if min(right, len(some) - right) < _FEWEST:

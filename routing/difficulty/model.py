@@ -1,11 +1,20 @@
 """Estimate how hard a request is: how likely each tier's answer is right, and what the strongest tier would gain.
 
-Logistic heads over the request's words, its vector and some counts give P(right) of every tier. The score is P(right)
-of the strongest tier minus that of the cheapest (ranking by it beats ranking by "the cheap one is wrong": APGR 0.667
-against 0.588). Each kind of task in the training data has heads of its own, mixed by how likely the request is of that
-kind. The model has a domain: a text unlike all training texts, by its vector or by any of its counts, is marked as
-outside, and the policy's default decides. Its probabilities then come from the counts alone, because words and vectors
-do not transfer (trained on MMLU they rank GSM8K at an APGR of 0.45, the counts alone at 0.58).
+First the kind of the request is judged (`KINDS`: exam questions, maths, chat, code, tools), by its vector, its counts
+and whether it has tools. Then logistic heads of that kind alone, over the request's words, its vector and some counts,
+give P(right) of every tier. A kind has a group of heads for each data set that it was fitted to, mixed by how likely
+the request belongs to it; chat has one group, over a Gaussian kernel of the vector. The score is P(right) of the
+strongest tier minus that of the cheapest (ranking by it beats ranking by "the cheap one is wrong": APGR 0.667 against
+0.588). Heads of one kind say nothing about another: in transfers between kinds they rank at an APGR of 0.43 to 0.60, so
+they are never mixed.
+
+The quantile compares the score with those of the kind's reference prompts, as the labels' models gave it: the level of
+the models in use shifts P(right) alone. Were it shifted too, requests that are too hard for the strongest tier would
+count among the easiest where the cheapest tier is hardly ever right.
+
+Where no kind is near, by the vector or by any of the counts, the request is marked as outside of the domain, and the
+policy's default decides. Its probabilities then come from the counts alone (trained on MMLU, words and vectors rank
+GSM8K at an APGR of 0.45, the counts alone at 0.58).
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `offline.training.difficulty` writes it.
@@ -16,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
 _FAMILY = "tierline-difficulty-"
-FORMAT: Final = f"{_FAMILY}3"
+FORMAT: Final = f"{_FAMILY}4"
 TENSORS: Final = (
     "words.buckets",
     "words.rarity",
@@ -48,15 +58,42 @@ TENSORS: Final = (
     "heads.vector",
     "heads.counts",
     "heads.bias",
+    "heads.kind",
+    "kernel.landmarks",
+    "kernel.weights",
+    "kinds.vector",
+    "kinds.counts",
+    "kinds.bias",
+    "kinds.shift",
     "general.counts",
     "general.bias",
     "domain.centroids",
+    "domain.kind",
     "domain.min_similarity",
     "domain.min_chars",
+    "domain.strict",
     "domain.counts_low",
     "domain.counts_high",
     "domain.counts_mean",
+    "kinds.quantiles",
 )
+
+KINDS: Final = ("choices", "maths", "chat", "code", "tools")
+"""Kinds of requests: exam questions (mostly with choices), maths, chat, programming tasks, and requests with tools."""
+
+CHAT: Final = "chat"
+"""The kind whose heads weigh the vector by a kernel."""
+
+TOOLS: Final = "tools"
+"""The kind of every request that has tools, whatever its text."""
+
+QUANTILES: Final = np.linspace(0, 1, 101)
+
+_STEEPNESS: Final = 2.0
+"""Of the kernel of unit vectors, exp(-|a - b|^2) = exp(2 (a.b - 1)); part of the artefact's format."""
+
+_LEAST_LIKELY: Final = 0.1
+"""A kind that is less probable than this is not taken even where it is the only one near."""
 
 Vector = NDArray[np.float32]
 
@@ -69,8 +106,8 @@ class ArtefactError(Exception):
 class Difficulty:
     """P(right) of each tier on one request, cheapest first; not to be used if `in_domain` is False.
 
-    `kind` names the kind of task that the request is. `quantile` is the share of that kind's reference prompts that are
-    easier, 0..1; None if the classifier abstains or has no reference prompts of that kind.
+    `kind` names the kind of task that the request is, and `p_kind` is the probability that it is, 0..1. `quantile` is
+    the share of that kind's reference prompts that are easier, 0..1; None if the classifier abstains or has none.
     """
 
     p_right: tuple[float, ...]
@@ -78,6 +115,7 @@ class Difficulty:
     model_version: str
     kind: str = ""
     quantile: float | None = None
+    p_kind: float = 0.0
 
     @property
     def score(self) -> float:
@@ -107,30 +145,47 @@ class Difficulty:
 class DifficultyModel:
     """The heads and the domain. `version` is the first 12 hex digits of the SHA-256 of the numbers' file.
 
-    A kind of task has `tiers` + 1 logits: each tier is right, cheapest first, and the request is of this kind. They are
-    the rows of `vector_weights` (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,), and the
-    columns of `word_weights` (known + 1, rows). `word_places` (BUCKETS,) maps a bucket to its line of `word_weights`
-    and `rarity` (known + 1,); line 0, all zeros, is for buckets without training data. `centroids` (k, dimension) are
-    unit vectors; a text is in the domain when its vector's cosine with one of them reaches `min_similarity`, it has at
-    least `min_chars` characters and no count of it is far outside `count_range`. Outside the domain, `general_counts`
-    (tiers, len(COUNTS)) and `general_bias` (tiers,) give the tiers' logits.
+    Each of the `kinds` (k) has the groups of heads `groups_of` it, a slice of all groups (g). A group has `tiers` + 1
+    logits: each tier is right, cheapest first, and the request is of this group. They are the rows of `vector_weights`
+    (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,); the columns of `word_weights`
+    (known + 1, g * tiers) have no logit of the group. `word_places` (BUCKETS,) maps a bucket to its line of
+    `word_weights` and `rarity` (known + 1,); line 0, all zeros, is for buckets without training data. The kernel of the
+    vector and each of `landmarks` (l, dimension) is weighted by `kernel_weights` (tiers, l) in CHAT's logits. `kind_*`
+    (k, ...) give the logit of each kind. `shift` (k, tiers) moves the tiers' logits from the models of the labels to
+    those in use; `quantiles` (k, 101) are those of each kind's reference prompts' scores without it.
+
+    `centroids` (m, dimension) are unit vectors, sorted by the kind that each belongs to; `starts` (k,) is the index of
+    each kind's first, of which it has at least one. A text is near a kind when its vector's cosine with one of its
+    centroids reaches its `min_similarity` (k,), it has at least its `min_chars` (k,) characters and no count of it is
+    far outside its row of `count_range`, whose last row is that of all kinds together. Outside the domain,
+    `general_counts` (tiers, len(COUNTS)) and `general_bias` (tiers,) give the tiers' logits.
     """
 
     embedder: str
     version: str
     tiers: int
+    kinds: tuple[str, ...]
     word_places: NDArray[np.int32]
     rarity: Vector
     word_weights: NDArray[np.float16]
     vector_weights: Vector
     count_weights: Vector
     bias: Vector
+    groups_of: tuple[slice, ...]
+    landmarks: Vector
+    kernel_weights: Vector
+    kind_vectors: Vector
+    kind_counts: Vector
+    kind_bias: Vector
+    shift: Vector
     general_counts: Vector
     general_bias: Vector
     centroids: Vector
-    min_similarity: float
-    min_chars: int
+    starts: NDArray[np.intp]
+    min_similarity: Vector
+    min_chars: NDArray[np.int32]
     count_range: CountRange
+    quantiles: Vector
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -142,9 +197,12 @@ class DifficultyModel:
         try:
             tensors = load(weights)
             made = json.loads(_made(weights, folder))
-            buckets, rarity, words, heads, counts, bias, *rest = (tensors[name] for name in TENSORS)
-            general_counts, general_bias, centroids, similarity, chars, *ends = rest
-            made_for, tiers = str(made["embedder"]), int(made["tiers"])
+            buckets, rarity, words, heads, counts, bias, *more = (tensors[name] for name in TENSORS)
+            group_kinds, landmarks, kernel, kind_vectors, kind_counts, kind_bias, shift, *rest = more
+            general_counts, general_bias, centroids, owners, similarity, chars, strict, low, high, mean, quantiles = (
+                rest
+            )
+            made_for, tiers, kinds = str(made["embedder"]), int(made["tiers"]), tuple(map(str, made["kinds"]))
         except (SafetensorError, KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
         if counts.shape[1] != len(COUNTS):
@@ -154,48 +212,111 @@ class DifficultyModel:
         if embedder is not None and (embedder.name, embedder.dimension) != (made_for, heads.shape[1]):
             raise ArtefactError(f"{folder} was trained on {made_for} vectors, the encoder in use is {embedder.name}")
         version = hashlib.sha256(weights).hexdigest()[:12]
+        ends = np.searchsorted(group_kinds, np.arange(len(kinds) + 1)).tolist()
         return cls(
             made_for,
             version,
             tiers,
+            kinds,
             *_by_bucket(buckets, rarity, words),
             vector_weights=heads,
             count_weights=counts,
             bias=bias,
+            groups_of=tuple(slice(*pair) for pair in pairwise(ends)),
+            landmarks=landmarks,
+            kernel_weights=kernel,
+            kind_vectors=kind_vectors,
+            kind_counts=kind_counts,
+            kind_bias=kind_bias,
+            shift=shift,
             general_counts=general_counts,
             general_bias=general_bias,
             centroids=centroids,
-            min_similarity=float(similarity[0]),
-            min_chars=int(chars[0]),
-            count_range=CountRange.between(*ends),
+            starts=np.searchsorted(owners, np.arange(len(kinds))),
+            min_similarity=similarity,
+            min_chars=chars,
+            count_range=CountRange.between(low, high, mean, strict[:, None] > 0),
+            quantiles=quantiles,
         )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
         reading = read(bounded(features.text))
-        counts, far = self.count_range.heard(counts_of(features, reading))
-        if not np.count_nonzero(far) and self._knows(vector, features):
-            return Difficulty(self._of_known(vector, counts, reading), True, self.version)
-        right = 1.0 / (1.0 + np.exp(-(self.general_counts @ counts + self.general_bias)))
-        return Difficulty(tuple(right.tolist()), False, self.version)
+        counts = counts_of(features, reading)
+        kind, p_kind = self._kind_of(vector, counts, features)
+        if kind is None:
+            heard, _ = self.count_range.heard(counts, -1)
+            right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
+            return Difficulty(tuple(right.tolist()), False, self.version)
+        logits = self._logits(kind, vector, counts, reading)[None]
+        score = gain_of(mix(logits))[0]
+        logits[..., :-1] += self.shift[kind]
+        quantile = float(np.interp(score, self.quantiles[kind], QUANTILES))
+        return Difficulty(tuple(mix(logits)[0].tolist()), True, self.version, self.kinds[kind], quantile, p_kind)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
-    def _of_known(self, vector: Vector, counts: Vector, reading: LexiconReading) -> tuple[float, ...]:
-        logits = self.vector_weights @ vector + self.count_weights @ counts + self.bias
+    def _logits(self, kind: int, vector: Vector, counts: Vector, reading: LexiconReading) -> Vector:
+        """Return the logits of each group of heads of this kind, shape (groups, tiers + 1)."""
+        groups = self.groups_of[kind]
+        rows = slice(groups.start * (self.tiers + 1), groups.stop * (self.tiers + 1))
+        heard, _ = self.count_range.heard(counts, kind)
+        logits = self.vector_weights[rows] @ vector + self.count_weights[rows] @ heard + self.bias[rows]
+        logits = logits.reshape(-1, self.tiers + 1)
+        if self.kinds[kind] == CHAT:
+            logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
         if reading.words:
             buckets, often = terms_of(reading)
             places = self.word_places[buckets]
-            logits += shortened(often * self.rarity[places]) @ self.word_weights[places].astype(np.float32)
-        return tuple(mix(logits.reshape(1, -1, self.tiers + 1))[0].tolist())
+            columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
+            words = shortened(often * self.rarity[places]) @ self.word_weights[places, columns].astype(np.float32)
+            logits[:, :-1] += words.reshape(-1, self.tiers)
+        return np.asarray(logits)
 
-    def _knows(self, vector: Vector, features: Features) -> bool:
-        # An image's content is not in the text, and a word or two are too few to compare.
-        if features.has_images or len(features.text) < self.min_chars:
-            return False
-        return float((self.centroids @ vector).max()) >= self.min_similarity
+    def _kind_of(self, vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float]:
+        """Return the number of the request's kind and its probability; None if no kind is near."""
+        if features.has_images:
+            return None, 0.0  # an image's content is not in the text
+        if features.has_tools and TOOLS in self.kinds:
+            return self.kinds.index(TOOLS), 1.0
+        clamped = self.count_range.clamped(counts, -1)
+        logits = self.kind_vectors @ vector + self.kind_counts @ clamped + self.kind_bias
+        nearest = np.maximum.reduceat(self.centroids @ vector, self.starts)
+        near = (nearest >= self.min_similarity) & (len(features.text) >= self.min_chars)
+        near &= ~self.count_range.far(counts)[:-1]
+        chosen = int(chosen_kinds(logits[None], near[None])[0])
+        if chosen < 0:
+            return None, 0.0
+        return chosen, float(1.0 / np.exp(logits - logits[chosen]).sum())
+
+
+def kernel(cosines: NDArray[Any]) -> NDArray[Any]:
+    """Return the Gaussian kernel exp(-|a - b|^2) of unit vectors with these cosines."""
+    return np.asarray(np.exp(_STEEPNESS * (cosines - 1)))
+
+
+def mix(logits: NDArray[Any]) -> NDArray[Any]:
+    """Mix the groups' P(right) by their odds: logits (texts, groups, tiers + 1) to P(right) (texts, tiers)."""
+    right = 1.0 / (1.0 + np.exp(-logits[:, :, :-1]))
+    if logits.shape[1] == 1:
+        return np.asarray(right[:, 0])
+    groups = logits[:, :, -1]
+    weights = np.exp(groups - groups.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray((weights[:, :, None] * right).sum(axis=1))
+
+
+def chosen_kinds(logits: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return each text's most probable kind among those near, -1 where that is improbable: shape (texts,).
+
+    `logits` and `near` have shape (texts, kinds).
+    """
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    likely = np.where(near, odds, 0.0)
+    enough = likely.max(axis=1) >= _LEAST_LIKELY * odds.sum(axis=1)
+    return np.where(enough, likely.argmax(axis=1), -1)
 
 
 def _by_bucket(
@@ -205,15 +326,6 @@ def _by_bucket(
     places = np.zeros(BUCKETS, np.int32)
     places[buckets] = np.arange(1, len(buckets) + 1)
     return places, np.concatenate([[np.float32(0)], rarity]), np.pad(weights, ((1, 0), (0, 0)))
-
-
-def mix(logits: NDArray[Any]) -> NDArray[Any]:
-    """Mix the tasks' P(right) by task probability: logits (texts, tasks, tiers + 1) to P(right) (texts, tiers)."""
-    tasks = logits[:, :, -1]
-    weights = np.exp(tasks - tasks.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    right = 1.0 / (1.0 + np.exp(-logits[:, :, :-1]))
-    return np.asarray((weights[:, :, None] * right).sum(axis=1))
 
 
 def gain_of(probabilities: NDArray[Any]) -> NDArray[Any]:
@@ -232,6 +344,15 @@ def version_in(folder: Path) -> str:
         return str(json.loads((folder / SHEET_FILE).read_bytes())["sha256"])[:12]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def kinds_in(folder: Path) -> list[str] | None:
+    """Return the kinds that the data sheet in `folder` names, none for a format without kinds; None without a sheet."""
+    try:
+        sheet = json.loads((folder / SHEET_FILE).read_bytes())
+        return list(sheet["measured"].get("kinds", ()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _checked_weights(folder: Path) -> bytes:
@@ -255,7 +376,7 @@ def _made(weights: bytes, folder: Path) -> str:
         older = [name for name in metadata if name.startswith(_FAMILY)]
         if older:
             raise ArtefactError(
-                f"{folder / WEIGHTS_FILE} is of format {older[0]}, which lacks the fitted range of each count; "
+                f"{folder / WEIGHTS_FILE} is of format {older[0]}, which has no kinds; "
                 f"train it again (`command` in {SHEET_FILE} says how) to get {FORMAT}"
             )
     return metadata[FORMAT]

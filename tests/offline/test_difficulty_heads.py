@@ -15,6 +15,7 @@ from offline.measures.curves import Floats
 from offline.training.difficulty import Recipe, cross_validate
 from offline.training.difficulty_heads import Heads, fit
 from offline.training.table import TrainingTable
+from routing.difficulty.model import kernel, mix
 from routing.embedding.embedder import Vectors
 from tests.support.extras import needs
 
@@ -38,8 +39,9 @@ def table_of(
     terms: Floats | None = None,
     task: Sequence[int] | None = None,
 ) -> TrainingTable:
-    """Prompts with these labels (prompts, tiers) that are all alike in whatever is not given."""
+    """Prompts with these labels (prompts, tiers) that are alike in whatever is not given; each kind has one source."""
     n = len(labels)
+    kind = np.zeros(n, np.int64) if task is None else np.array(task)
     return TrainingTable(
         vectors=np.zeros((n, DIMENSION)) if vectors is None else vectors,
         counts=np.zeros((n, 2)) if counts is None else counts,
@@ -47,7 +49,13 @@ def table_of(
         chars=np.full(n, 40),
         owner=np.arange(n),
         labels=labels,
-        task=np.zeros(n, np.int64) if task is None else np.array(task),
+        targets=labels,
+        task=kind,
+        kinds=("one", "two", "three"),
+        group=kind,
+        source=kind,
+        plain=np.zeros(n, bool),
+        has_tools=np.zeros(n, bool),
     )
 
 
@@ -55,9 +63,10 @@ def fitted(table: TrainingTable) -> Heads:
     return fit(table, np.ones(table.prompts, bool))
 
 
-def said(table: TrainingTable) -> Floats:
-    """P(right) of the table's own prompts, by heads fitted to all of them."""
-    return fitted(table).probabilities(table, np.arange(table.prompts))
+def said(table: TrainingTable, kind: int = 0) -> Floats:
+    """P(right) of the table's own prompts, by that kind's heads, fitted to all of its prompts."""
+    rows = np.arange(table.prompts)
+    return mix(fitted(table).logits(kind, table, rows, table.counts))
 
 
 def unit_vectors(count: int, seed: int = 0) -> Floats:
@@ -113,14 +122,44 @@ def test_kinds_of_task_are_told_apart_and_have_heads_of_their_own() -> None:
         counts = np.array([length, np.zeros(len(task))]).T
         table = table_of(labels, vectors=about, counts=counts, task=task.tolist())
         heads = fitted(table)
-        logits = heads.logits(table, np.arange(table.prompts))
-        assert (logits[:, :, -1].argmax(axis=1) == task).all()
+        logits = heads.kind_logits(table, np.arange(table.prompts), table.counts)
+        assert (logits.argmax(axis=1) == task).all()
         assert heads.counts[0, 0, 0] > 0.5
         assert heads.counts[1, 0, 0] < -0.5
-        probability = heads.probabilities(table, np.arange(table.prompts))[:, 0]
         for kind in range(kinds):
             own = task == kind
-            assert np.corrcoef(probability[own], (turn * length)[own])[0, 1] > 0.9
+            assert np.corrcoef(said(table, kind)[own, 0], (turn * length)[own])[0, 1] > 0.9
+
+
+def test_data_sets_of_one_kind_have_heads_of_their_own() -> None:
+    """What makes a prompt hard in one exam makes it easy in another of the same kind; each prompt gets its own's."""
+    rng = np.random.default_rng(5)
+    exam = np.repeat([0, 1], 200)
+    about, length = np.eye(DIMENSION)[exam], rng.normal(size=400)
+    turn = np.where(exam == 1, -1.0, 1.0)
+    labels = np.array([rng.random(400) < 1 / (1 + np.exp(-3 * turn * length)), rng.random(400) < 0.8], np.float64).T
+    table = table_of(labels, vectors=about, counts=np.array([length, np.zeros(400)]).T)
+    heads = fitted(replace(table, group=exam, source=exam))
+    assert heads.owner.tolist() == [0, 0]
+    right = mix(heads.logits(0, table, np.arange(400), table.counts))[:, 0]
+    assert np.corrcoef(right, turn * length)[0, 1] > 0.9
+    assert abs(np.corrcoef(said(table)[:, 0], turn * length)[0, 1]) < 0.3, "one head for both knows neither"
+
+
+def test_verdicts_are_fitted_by_a_kernel_of_the_vector() -> None:
+    """Prompts of two far ends that are alike in how hard they are: no linear head can say so."""
+    vectors = unit_vectors(600)
+    hard = np.abs(vectors[:, 0]) > 0.5
+    labels = np.array([np.where(hard, 0.1, 0.9), np.full(600, 0.9)]).T
+    linear = table_of(labels, vectors=vectors)
+    judged = replace(linear, kinds=("chat", "two", "three"))
+    by_kernel, by_weights = said(judged)[:, 0], said(linear)[:, 0]
+    assert np.corrcoef(by_kernel, ~hard)[0, 1] > 0.8
+    assert abs(np.corrcoef(by_weights, ~hard)[0, 1]) < 0.3
+    heads = fitted(judged)
+    assert len(heads.landmarks) <= 256
+    assert not heads.vector[0, :-1].any()
+    assert kernel(np.array([1.0, 0.0])) == pytest.approx([1.0, np.exp(-2)])
 
 
 def test_a_kind_of_task_keeps_its_number_where_another_is_left_out() -> None:
@@ -177,6 +216,9 @@ def test_a_question_without_its_choices_is_fitted_on_as_half_a_prompt() -> None:
         counts=np.vstack([plain.counts, plain.counts]),
         terms=sparse(np.zeros((100, BUCKETS))),
         owner=np.tile(np.arange(50), 2),
+        group=np.zeros(100, np.int64),
+        source=np.zeros(100, np.int64),
+        plain=np.zeros(100, bool),
     )
     assert asked.prompts == 50
     assert np.linalg.norm(fitted(asked).vector[0, 0]) > np.linalg.norm(fitted(plain).vector[0, 0])

@@ -61,12 +61,16 @@ _EXAMPLES = """examples:
                               for three tiers
   tierline train --data mmlu.jsonl.gz --out my-classifier --embedding minilm --small-accuracy 0.3
                               for a small model that is right on 30% of such prompts
+  tierline train --data mine.jsonl mmlu.jsonl.gz --out my-classifier --kind chat=mine --small-accuracy 0.3 chat=0.5
+                              with your own traffic as chat
 
 A row is a line of JSON: {"id", "dataset", "group", "prompt", "models": {name: {"correct": 0..1}}}, as `tierline
-collect` writes them. A NAME may be a class of models, `A+B`: it is as right as they are on average. Each data set is
-treated as a kind of task and gets heads of its own. To use the result, set `classifier:` in the config to the folder.
-The command prints APGR by cross-validation, which `tierline eval route` explains and gives with intervals: 0.5 is
-random routing; `groups` routes by the data's own groups, which a real request does not have."""
+collect` writes them; `"kind"` may say which kind of request it is: choices, maths, chat, code, tools or a name of your
+own (--kind names it for a whole data set). Each kind gets heads of its own. A NAME may be a class of models, `A+B`: it
+is as right as they are on average. Labels of chat are compared by rank within their data set. To use the result, set
+`classifier:` in the config to the folder. The command prints APGR by cross-validation, which `tierline eval route`
+explains and gives with intervals: 0.5 is random routing; `groups` routes by the data's own groups, which a real request
+does not have."""
 
 _CONFIDENCE = """examples:
   tierline train confidence --data mine.jsonl.gz --model smollm2-135m-instruct --out heads/smollm2.json
@@ -171,9 +175,21 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--small-accuracy",
-        type=share_number,
-        metavar="SHARE",
-        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model",
+        type=_accuracy,
+        nargs="+",
+        default=[],
+        metavar="[KIND=]SHARE",
+        help="share of such prompts that your own cheap tier answers right, if it is not the labels' small model; of "
+        "one kind, or of those that no other SHARE names",
+    )
+    parser.add_argument(
+        "--kind",
+        type=_kind,
+        nargs="+",
+        default=[],
+        metavar="KIND=DATASET[,DATASET]",
+        help="the kind of request of a data set's prompts, such as chat=mine, where its rows do not say "
+        "(default: that of the public data sets, else each data set is a kind of its own)",
     )
     parser.add_argument(
         "--bare-questions",
@@ -311,6 +327,21 @@ def _add_note_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _accuracy(text: str) -> tuple[str, float]:
+    """Parse `0.2` or `chat=0.2` into a kind, empty for none, and a share."""
+    kind, _, share = text.rpartition("=")
+    return kind, share_number(share)
+
+
+def _kind(text: str) -> tuple[str, tuple[str, ...]]:
+    """Parse `chat=mine,yours` into a kind and its data sets. Raises argparse.ArgumentTypeError."""
+    kind, _, datasets = text.partition("=")
+    names = tuple(filter(None, datasets.split(",")))
+    if not kind or not names:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a kind and its data sets, such as chat=mine")
+    return kind, names
+
+
 def run(args: argparse.Namespace) -> int:
     """Train the chosen model, write the artefact and print its quality. Raises CommandError."""
     # The subcommands' parsers ask for these themselves; that of `train` cannot, as the subcommands would inherit it.
@@ -327,7 +358,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
-    recipe = Recipe(seed=args.seed, small_accuracy=args.small_accuracy, bare_questions=args.bare_questions)
+    accuracy: dict[str, float] = dict(args.small_accuracy)
+    kinds = {dataset: kind for kind, datasets in args.kind for dataset in datasets}
+    recipe = Recipe(seed=args.seed, small_accuracy=accuracy, bare_questions=args.bare_questions, kinds=kinds)
     data = read_labelled(args.data, args.small, args.large, args.middle)
     trained = train(data.examples, load_embedder(args.embedding, args.state), recipe, on_progress)
     tiers = ("small", *(["middle"] * len(args.middle)), "large")
@@ -336,11 +369,16 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     for role, ladders in (("small", [args.small]), ("middle", args.middle), ("large", [args.large])):
         for names in filter(None, ladders):
             command += [f"--{role}", *names]
-    if args.small_accuracy is not None:
-        command += ["--small-accuracy", str(args.small_accuracy)]
+    if accuracy:
+        command += [
+            "--small-accuracy",
+            *(f"{kind}={share}" if kind else str(share) for kind, share in accuracy.items()),
+        ]
+    if args.kind:
+        command += ["--kind", *(f"{kind}={','.join(datasets)}" for kind, datasets in args.kind)]
     if args.bare_questions:
         command.append("--bare-questions")
-    facts = {"trained_on": data.sources, "small_accuracy": args.small_accuracy}
+    facts = {"trained_on": data.sources, "small_accuracy": accuracy}
     digest = save(trained, args.out, data_sheet(what, facts, _remade(args, (), command)))
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"APGR, {trained.metrics['folds']}-fold"

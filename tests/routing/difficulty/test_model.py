@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from routing.difficulty.model import (
     ArtefactError,
     Difficulty,
     DifficultyModel,
+    chosen_kinds,
     shipped_artefact,
 )
 from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, read
@@ -59,9 +61,12 @@ def features(text: str, **changed: bool | int) -> Features:
 
 
 def count_range(**ends: tuple[float, float]) -> CountRange:
-    """These counts were fitted between these ends, with the middle for their mean; the others never varied."""
-    low, high = (np.array([ends.get(name, (0, 0))[end] for name in COUNTS], np.float32) for end in (0, 1))
-    return CountRange.between(low, high, (low + high) / 2)
+    """These counts were fitted between these ends, with the middle for their mean; the others never varied.
+
+    The rows, one for the only kind and one for all kinds, are equal.
+    """
+    low, high = (np.array([[ends.get(name, (0, 0))[end] for name in COUNTS]] * 2, np.float32) for end in (0, 1))
+    return CountRange.between(low, high, (low + high) / 2, np.ones((2, 1), bool))
 
 
 def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
@@ -70,18 +75,28 @@ def tiny_model(bias: tuple[float, float]) -> DifficultyModel:
         embedder="two",
         version="test",
         tiers=2,
+        kinds=("chat",),
         word_places=np.zeros(BUCKETS, np.int32),
         rarity=np.zeros(1, np.float32),
-        word_weights=np.zeros((1, 3), np.float16),
+        word_weights=np.zeros((1, 2), np.float16),
         vector_weights=np.zeros((3, 2), np.float32),
         count_weights=np.zeros((3, len(COUNTS)), np.float32),
         bias=np.array([*bias, 0], np.float32),
+        groups_of=(slice(0, 1),),
+        landmarks=np.zeros((0, 2), np.float32),
+        kernel_weights=np.zeros((2, 0), np.float32),
+        kind_vectors=np.zeros((1, 2), np.float32),
+        kind_counts=np.zeros((1, len(COUNTS)), np.float32),
+        kind_bias=np.zeros(1, np.float32),
+        shift=np.zeros((1, 2), np.float32),
         general_counts=np.zeros((2, len(COUNTS)), np.float32),
         general_bias=np.array([1, 1], np.float32),
         centroids=np.array([[1, 0]], np.float32),
-        min_similarity=0.5,
-        min_chars=5,
+        starts=np.zeros(1, np.intp),
+        min_similarity=np.array([0.5], np.float32),
+        min_chars=np.array([5], np.int32),
         count_range=count_range(),
+        quantiles=np.linspace(-1, 1, 101, dtype=np.float32)[None],
     )
 
 
@@ -119,6 +134,103 @@ def test_it_knows_only_what_is_near_its_training_data(
     assert tiny_model((0, 0)).assess(np.array(vector, np.float32), request_features).in_domain is known
 
 
+def two_kinds(**changed: object) -> DifficultyModel:
+    """Chat near the first axis, where the large tier gains nothing, code near the second, where it gains all.
+
+    The kinds are told apart by the vector, and requests with tools are a third kind.
+    """
+    model = replace(
+        tiny_model((0, 0)),
+        kinds=("chat", "code", "tools"),
+        vector_weights=np.zeros((9, 2), np.float32),
+        count_weights=np.zeros((9, len(COUNTS)), np.float32),
+        word_weights=np.zeros((1, 6), np.float16),
+        bias=np.array([0, 0, 0, -20, 20, 0, 1, 2, 0], np.float32),
+        groups_of=(slice(0, 1), slice(1, 2), slice(2, 3)),
+        kind_vectors=np.array([[8, 0], [0, 8], [0, 0]], np.float32),
+        kind_counts=np.zeros((3, len(COUNTS)), np.float32),
+        kind_bias=np.array([0, 0, -30], np.float32),
+        shift=np.zeros((3, 2), np.float32),
+        centroids=np.array([[1, 0], [0, 1], [0, 0]], np.float32),
+        starts=np.arange(3),
+        min_similarity=np.array([0.5, 0.9, 2], np.float32),
+        min_chars=np.array([5, 20, 0], np.int32),
+        count_range=CountRange.between(
+            *(np.zeros((4, len(COUNTS)), np.float32) for _ in range(3)), np.ones((4, 1), bool)
+        ),
+        quantiles=np.tile(np.linspace(-1, 1, 101, dtype=np.float32), (3, 1)),
+    )
+    return replace(model, **changed)  # type: ignore[arg-type]
+
+
+def test_a_request_is_judged_by_the_heads_of_its_kind_alone() -> None:
+    """The kind is judged first; heads of another kind have no say, and the quantile is among the kind's own prompts."""
+    chat = two_kinds().assess(np.array([1, 0], np.float32), features("a question of some length"))
+    code = two_kinds().assess(np.array([0, 1], np.float32), features("a question of some length"))
+    assert (chat.kind, chat.score, chat.quantile) == ("chat", 0, pytest.approx(0.5))
+    assert (code.kind, code.quantile) == ("code", pytest.approx(1))
+    assert code.score == pytest.approx(1, abs=1e-6)
+    assert chat.p_kind == pytest.approx(1 / (1 + np.exp(-8)), abs=1e-6)
+
+
+def test_groups_of_heads_are_mixed_by_their_odds() -> None:
+    """Of a kind with two data sets, each has its say by how likely the request belongs to it."""
+    model = replace(
+        tiny_model((0, 0)),
+        groups_of=(slice(0, 2),),
+        vector_weights=np.zeros((6, 2), np.float32),
+        count_weights=np.zeros((6, len(COUNTS)), np.float32),
+        word_weights=np.zeros((1, 4), np.float16),
+        bias=np.array([-20, 20, np.log(3), 20, 20, 0], np.float32),
+    )
+    judged = model.assess(np.array([1, 0], np.float32), features("a question"))
+    assert judged.p_right == (pytest.approx(0.25, abs=1e-5), pytest.approx(1, abs=1e-5))
+
+
+def test_the_level_of_the_tiers_in_use_changes_no_quantile() -> None:
+    """A weaker cheap tier is right less often, but what is easy for its kind stays easy."""
+    at_home = np.array([1, 0], np.float32)
+    labelled = tiny_model((1, 2)).assess(at_home, features("a question"))
+    weaker = replace(tiny_model((1, 2)), shift=np.array([[-4, 0]], np.float32)).assess(at_home, features("a question"))
+    assert weaker.p_adequate < labelled.p_adequate
+    assert weaker.quantile == labelled.quantile
+
+
+def test_chat_weighs_how_near_its_landmarks_are() -> None:
+    """The kernel is 1 at a landmark, and less the farther away."""
+    model = replace(
+        tiny_model((0, 0)),
+        landmarks=np.array([[1, 0]], np.float32),
+        kernel_weights=np.array([[2], [0]], np.float32),
+    )
+    for vector, weight in (((1, 0), 2.0), ((0.6, 0.8), 2 * np.exp(-0.8))):
+        p_right = model.assess(np.array(vector, np.float32), features("a question")).p_right
+        assert p_right == pytest.approx((1 / (1 + np.exp(-weight)), 0.5), abs=1e-5)
+
+
+def test_a_request_with_tools_is_of_that_kind_whatever_its_text() -> None:
+    """Its text may be a scrap; an artefact without that kind judges it by its text."""
+    with_tools = features("Go!", has_tools=True, tools=2)
+    judged = two_kinds().assess(np.array([1, 0], np.float32), with_tools)
+    assert (judged.kind, judged.in_domain) == ("tools", True)
+    assert judged.score == pytest.approx(1 / (1 + np.exp(-2)) - 1 / (1 + np.exp(-1)), abs=1e-6)
+    assert not tiny_model((0, 0)).assess(np.array([1, 0], np.float32), with_tools).in_domain
+
+
+def test_it_abstains_where_no_kind_is_near() -> None:
+    """Between the kinds, and where the likely kind takes only longer texts, there is neither kind nor quantile."""
+    for vector, text in (((-1, 0), "a question of some length"), ((0, 1), "a question")):
+        judged = two_kinds().assess(np.array(vector, np.float32), features(text))
+        assert (judged.in_domain, judged.kind, judged.quantile) == (False, "", None)
+
+
+def test_kinds_that_are_near_are_taken_by_their_odds() -> None:
+    """The most probable of those near is taken, unless it is improbable."""
+    logits = np.log([[0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [0.6, 0.3, 0.1], [0.94, 0.03, 0.03]])
+    near = np.array([[True, True, True], [False, True, True], [False, False, False], [False, True, True]])
+    assert chosen_kinds(logits, near).tolist() == [0, 1, -1, -1]
+
+
 WORKED = "Which gas do plants take in?\nA) Oxygen\nB) Neon\nC) Argon\nD) Carbon dioxide\nAnswer:\nD\n\n"
 
 
@@ -129,7 +241,6 @@ def test_a_prompt_with_worked_examples_in_front_is_out_of_the_domain(
     question = HARD[3]
     for text, known in ((question, True), (WORKED * 5 + question, False)):
         (vector,) = embedder.embed([text])
-        assert float((model.centroids @ vector).max()) >= model.min_similarity
         assert model.assess(vector, features(text)).in_domain is known
 
 
@@ -157,23 +268,45 @@ def test_no_head_is_led_on_past_what_was_fitted() -> None:
     assert far.p_right[0] == pytest.approx(1 / (1 + np.exp(mean - 1)), abs=1e-6)
 
 
-def test_hard_questions_go_past_a_weak_local_tier_and_plain_ones_do_not(
-    model: DifficultyModel, embedder: Embedder
-) -> None:
-    """With the shipped artefact and a start rule of `p_adequate >= 0.7`, only the hard ones skip the cheap tier."""
+PLAIN_KINDS: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "plain_kinds.toml").read_text())
+
+
+@pytest.mark.parametrize("kind", list(PLAIN_KINDS))
+def test_plain_requests_are_taken_for_what_they_are(model: DifficultyModel, embedder: Embedder, kind: str) -> None:
+    """Of fifteen of a kind at most one is taken for another, and none is outside the domain."""
+    said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS[kind]]
+    assert all(difficulty.in_domain for difficulty in said)
+    assert sum(difficulty.kind == kind for difficulty in said) >= 14
+    assert all(difficulty.p_kind < 0.7 for difficulty in said if difficulty.kind != kind), "it is in doubt"
+
+
+@pytest.mark.parametrize("kind", list(PLAIN_KINDS))
+def test_what_is_plainly_harder_of_its_kind_ranks_higher(model: DifficultyModel, embedder: Embedder, kind: str) -> None:
+    """The last five of each list against the first five, by their mean quantile."""
+    said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS[kind]]
+    quantiles = [
+        difficulty.quantile for difficulty in said if difficulty.kind == kind and difficulty.quantile is not None
+    ]
+    assert np.mean(quantiles[-5:]) > np.mean(quantiles[:5]) + 0.05
+
+
+def test_hard_questions_go_past_a_weak_local_tier(model: DifficultyModel, embedder: Embedder) -> None:
+    """With the shipped artefact and a start rule of `p_adequate >= 0.7`."""
     for text in HARD:
         difficulty = model.assess(embedder.embed([text])[0], features(text))
         assert difficulty.in_domain, text
         assert difficulty.p_adequate < 0.7, text
+        assert difficulty.kind == ("choices" if "\nA. " in text else difficulty.kind)
     for text in PLAIN:
-        assert not model.assess(embedder.embed([text])[0], features(text)).in_domain, text
+        assert model.assess(embedder.embed([text])[0], features(text)).kind == "chat", text
 
 
 def test_what_the_data_never_varied_does_not_weigh(model: DifficultyModel, embedder: Embedder) -> None:
-    """The training prompts had one turn and no tools, so neither changes the score."""
-    (vector,) = embedder.embed([HARD[0]])
-    plain = model.assess(vector, features(HARD[0]))
-    assert model.assess(vector, features(HARD[0], turns=9, has_tools=True, approx_tokens=9000)) == plain
+    """The training questions with choices had one turn and no messages before it, so neither changes the score."""
+    (vector,) = embedder.embed([HARD[3]])
+    plain = model.assess(vector, features(HARD[3]))
+    later = model.assess(vector, features(HARD[3], turns=9, approx_tokens=9000))
+    assert (later.kind, later.p_right) == (plain.kind, plain.p_right)
 
 
 @pytest.mark.parametrize("kind", ["static", "minilm"])
@@ -183,7 +316,7 @@ def test_shipped_artefacts_match_their_data_sheets(kind: EmbedderKind) -> None:
     weights = (folder / WEIGHTS_FILE).read_bytes()
     sheet = json.loads((folder / SHEET_FILE).read_text())
     assert sheet["sha256"] == hashlib.sha256(weights).hexdigest()
-    assert len(weights) < 4_000_000
+    assert len(weights) < 7_000_000
     assert DifficultyModel.load(folder).version == sheet["sha256"][:12]
     assert DifficultyModel.load(folder).embedder == sheet["embedder"]
     assert sheet["command"].startswith("tierline train --data ")
@@ -191,6 +324,8 @@ def test_shipped_artefacts_match_their_data_sheets(kind: EmbedderKind) -> None:
         "routellm_mmlu.jsonl.gz",
         "routellm_gsm8k.jsonl.gz",
         "mmlu_pro.jsonl.gz",
+        "qlora_oa.jsonl.gz",
+        "routerbench_mbpp.jsonl.gz",
     }, "the shipped artefact is trained on nothing without a licence"
     assert sheet["measured"]["datasets"]["all"]["apgr"]["ours"] > sheet["measured"]["datasets"]["all"]["apgr"]["length"]
 
@@ -219,21 +354,21 @@ def test_a_file_of_another_kind_is_refused_in_one_line(copied: Path, content: by
     """Even with a data sheet that vouches for it."""
     (copied / WEIGHTS_FILE).write_bytes(content)
     (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
-    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-3 artefact") as caught:
+    with pytest.raises(ArtefactError, match="is not a tierline-difficulty-4 artefact") as caught:
         DifficultyModel.load(copied)
     assert "\n" not in str(caught.value)
 
 
-def test_an_artefact_without_fitted_ranges_is_to_be_trained_again(copied: Path) -> None:
+def test_an_artefact_without_kinds_is_to_be_trained_again(copied: Path) -> None:
     """One of the format before says what it lacks and where its command stands, in one line."""
     tensors = load_file(copied / WEIGHTS_FILE)
-    older = {name: tensor for name, tensor in tensors.items() if not name.startswith("domain.counts_")}
+    older = {name: tensor for name, tensor in tensors.items() if not name.startswith("kinds.")}
     weights = serialise(
-        older, metadata={"tierline-difficulty-2": json.dumps({"embedder": "wordllama-256", "tiers": 2})}
+        older, metadata={"tierline-difficulty-3": json.dumps({"embedder": "wordllama-256", "tiers": 2})}
     )
     (copied / WEIGHTS_FILE).write_bytes(weights)
     (copied / SHEET_FILE).write_text(json.dumps({"sha256": hashlib.sha256(weights).hexdigest()}))
-    with pytest.raises(ArtefactError, match=r"tierline-difficulty-2.*range of each count.*train it again") as caught:
+    with pytest.raises(ArtefactError, match=r"tierline-difficulty-3.*no kinds.*train it again") as caught:
         DifficultyModel.load(copied)
     assert "\n" not in str(caught.value)
 
@@ -276,7 +411,7 @@ def test_a_word_weighs_what_its_bucket_was_taught() -> None:
     """Words never seen in training leave the probabilities where they were; a known one moves them."""
     places = np.zeros(BUCKETS, np.int32)
     places[:] = 1
-    weights = np.array([[0, 0, 0], [0, 3, 0]], np.float16)
+    weights = np.array([[0, 0], [0, 3]], np.float16)
     known = {"word_places": places, "rarity": np.array([0, 100], np.float32), "word_weights": weights}
     taught = replace(tiny_model((0, 0)), **known)
     vector = np.array([1, 0], np.float32)

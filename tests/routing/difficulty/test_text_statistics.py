@@ -89,3 +89,16 @@ def test_code_mathematics_and_style_are_seen() -> None:
     assert counted("def f(): pass")["code"] == 1
     assert counted("x^2 + y^2 = 9")["share_mathematics"] > counted("two squares make nine")["share_mathematics"]
     assert counted("the cat the cat")["share_distinct_words"] == 0.5
+
+
+def test_the_conversation_and_the_request_are_counted() -> None:
+    """How long an answer is asked for, whether it is corrected, which language it is in, and what tools there are."""
+    short = counted("Summarise this in one sentence, briefly.")
+    assert short["log_short_asked"] == pytest.approx(np.log1p(2))
+    assert counted("Write 500 words, in detail.")["log_long_asked"] == pytest.approx(np.log1p(2))
+    assert counted("That is wrong. Try again!")["log_corrections"] == pytest.approx(np.log1p(2))
+    assert counted("What is the size of it?")["share_english"] > 0.7
+    assert counted("Wie hoch ist der Berg?")["share_english"] == 0
+    request = Features(text="Book it.", turns=1, approx_tokens=6, has_tools=True, tools=3, parallel_tools=True)
+    counts = dict(zip(COUNTS, counts_of(request, read("Book it.")).tolist(), strict=True))
+    assert (counts["log_tools"], counts["parallel_tools"]) == (pytest.approx(np.log1p(3)), 1)
