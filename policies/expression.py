@@ -31,7 +31,7 @@ from policies.errors import did_you_mean
 OTHERWISE = "otherwise"
 Kind = Literal["choices", "maths", "chat", "code", "tools"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""Kinds of requests that the difficulty classifier tells apart: questions with choices, maths, chat, code, tools."""
+"""Kinds of requests that the difficulty classifier tells apart: exam questions, maths, chat, code, tools."""
 WORDS: Final = {"kind": KINDS}
 """Values that are a word, with the words they may be."""
 
@@ -89,6 +89,12 @@ class Expression:
     def holds(self, values: Values) -> bool:
         """Return whether the rule is true for `values`."""
         return bool(self._evaluate(values))
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words that it compares with, such as `chat`."""
+        every = () if self.tree is None else ast.walk(self.tree)
+        return frozenset(node.value for node in every if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _as_comparisons(text: str) -> str:

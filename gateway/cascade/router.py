@@ -104,6 +104,7 @@ def _describe_difficulty(request: RequestContext, hop: Hop, difficulty: Difficul
         request.ledger.difficulty = difficulty.score
         if difficulty.kind:
             hop.attributes[names.KIND] = request.ledger.kind = difficulty.kind
+            hop.attributes[names.P_KIND] = round(difficulty.p_kind, 4)
         if difficulty.quantile is not None:
             hop.attributes[names.QUANTILE] = round(difficulty.quantile, 4)
             request.ledger.quantile = difficulty.quantile

@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.schema import BackendConfig, Deployment
+from policies.expression import Expression
 from policies.model import UNCALIBRATED_BELOW, Rules
 from policies.validation import Finding
-from routing.difficulty.model import shipped_artefact, version_in
+from routing.difficulty.model import kinds_in, shipped_artefact, version_in
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
     """Return (key path, warning) for each part of the policy that this deployment cannot carry out."""
     return [
         *_of_traffic(policy, deployment),
+        *_of_kinds(policy, deployment),
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
         *_of_contexts(policy, deployment),
@@ -38,6 +40,32 @@ def _of_traffic(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
             f"measured with classifier {measured}, but {version} is in use: quantiles are of its reference prompts "
             "until `tierline calibrate --traffic` measures this surface's requests again",
         )
+
+
+def _of_kinds(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Warn about rules that ask for a kind of request, or the easiest of one, which the classifier does not name."""
+    if policy.route.classifier == "none":
+        return
+    artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
+    named = kinds_in(artefact)
+    if named is None:
+        return  # starting with an artefact that cannot be read says why
+    rules: list[tuple[tuple[str, ...], Expression]] = [
+        (("route", "start", tier), rule) for tier, rule in policy.route.start.items()
+    ]
+    if policy.escalate.speculate.both is not None:
+        rules.append((("escalate", "speculate", "both"), policy.escalate.speculate.both))
+    for at, rule in rules:
+        asked = sorted(rule.names & {"kind", "quantile"})
+        if not named and asked:
+            yield (
+                at,
+                f"the classifier in {artefact} names no kind, so no comparison with {' or '.join(asked)} holds, nor "
+                "`easiest ... of its kind`; train it again with this version, or go by p_adequate",
+            )
+        elif "kind" in asked:
+            for kind in sorted(rule.words - set(named)):
+                yield at, f"the classifier in {artefact} knows no kind {kind!r}; it knows {', '.join(named)}"
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:

@@ -67,6 +67,7 @@ DIFFICULTY: Final = "tierline.difficulty"
 P_ADEQUATE: Final = "tierline.p_adequate"
 IN_DOMAIN: Final = "tierline.in_domain"
 KIND: Final = "tierline.kind"  # kind of task, such as `chat`
+P_KIND: Final = "tierline.kind.p"  # probability that the request is of that kind
 QUANTILE: Final = "tierline.quantile"  # share of its kind's reference prompts that are easier
 QUANTILE_OWN: Final = "tierline.quantile.own"  # the same of the surface's own requests, where the policy knows them
 CLASSIFIER: Final = "tierline.classifier"

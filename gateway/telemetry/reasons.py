@@ -16,6 +16,9 @@ _BASES: Final = {
 }
 
 
+_IN_DOUBT: Final = 0.7
+"""A kind that is less probable than this is shown with its probability."""
+
 _FOLLOWED: Final = {
     "done": "",
     "found": "found in the cache by an identical request",
@@ -116,6 +119,9 @@ def _route(a: Attributes) -> Iterable[str]:
 def _kind(a: Attributes) -> str:
     """Return the kind of task, and how hard the request is among those of its kind."""
     kind, quantile, own = (a.get(name) for name in (names.KIND, names.QUANTILE, names.QUANTILE_OWN))
+    certainty = a.get(names.P_KIND)
+    if kind and certainty is not None and certainty < _IN_DOUBT:
+        kind = f"{kind} (in doubt: {certainty:.0%})"
     if not kind or quantile is None:
         return f"kind {kind}" if kind else ""
     if own is None:

@@ -17,6 +17,7 @@ from gateway.cli.main import main
 from gateway.config.loader import default_config
 from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead
+from routing.difficulty.model import SHEET_FILE, shipped_artefact
 from tests.support.heads import mean_scorer, write_head
 from tests.support.processes import children_cpu_s
 
@@ -58,7 +59,7 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told at the rule's line, with what the value can be, though the policy would load."""
-    edit(policies / "chat.yaml", "local: p_adequate >= 0.7", "local: p_adequate >= 2")
+    edit(policies / "chat.yaml", "local: kind == chat", "local: p_adequate >= 2")
     line = line_of(policies / "chat.yaml", "p_adequate >= 2")
     assert main(["check", "--policies", str(policies)]) == 1
     out = capsys.readouterr().out
@@ -84,6 +85,34 @@ def test_a_rule_that_asks_for_quantiles_is_shown_with_whose_they_are(
     line = line_of(file, "traffic:")
     assert f"batch.yaml:{line}: route.traffic.classifier: measured with classifier a0a0a0a, but " in out
     assert "quantile batch          of this surface's own requests: chat; else of the classifier's reference" in out
+
+
+def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
+    policies: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An own classifier may know other kinds; one of a format before has none, and no rule with `easiest` holds."""
+    artefact = Path(shutil.copytree(shipped_artefact("static"), tmp_path / "mine"))
+    config = shutil.copy(default_config(), tmp_path / "tierline.yaml")
+    config.write_text(f"classifier: {artefact}\n" + config.read_text())
+    command = ["check", "--config", str(config), "--policies", str(policies)]
+    assert main(command) == 0
+    assert "knows no kind" not in capsys.readouterr().out
+
+    sheet = json.loads((artefact / SHEET_FILE).read_text())
+    del sheet["measured"]["kinds"]["chat"]
+    (artefact / SHEET_FILE).write_text(json.dumps(sheet))
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert f"chat.yaml:{line_of(policies / 'chat.yaml', 'local: kind == chat')}: route.start.local: " in out
+    assert "knows no kind 'chat'; it knows choices, maths, code, tools" in out
+
+    del sheet["measured"]["kinds"]
+    (artefact / SHEET_FILE).write_text(json.dumps(sheet))
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    for surface in ("chat", "batch", "autocomplete"):
+        assert f"{surface}.yaml:{line_of(policies / f'{surface}.yaml', ' of its kind')}: route.start.local: " in out
+    assert "names no kind, so no comparison with kind or quantile holds" in out
 
 
 def test_connections_that_cannot_be_had_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,11 @@ def test_an_abstention_is_said() -> None:
         ),
         (
             names.ROUTE,
+            {names.KIND: "chat", names.P_KIND: 0.53, names.QUANTILE: 0.35},
+            "kind chat (in doubt: 53%), harder than 35.0% of the classifier's reference prompts",
+        ),
+        (
+            names.ROUTE,
             {names.KIND: "chat", names.QUANTILE: 0.35, names.QUANTILE_OWN: 0.42},
             "kind chat, harder than 42.0% of this surface's own requests (35.0% of the reference prompts)",
         ),
