@@ -30,9 +30,10 @@ SHIPPED_POLICIES = {
     file.stem: file.read_text().replace("holdout: 1%", "holdout: 0%").replace("max_error: 1%", "audit: 0%")
     for file in SHIPPED.glob("*.yaml")
 }
-# As its own comment suggests for a better local model than the one that ships: what is out of domain starts there too.
-_STRONGER = "local: (p_adequate >= 0.7 or not in_domain) and"
-SHIPPED_POLICIES["chat"] = SHIPPED_POLICIES["chat"].replace("local: p_adequate >= 0.7 and", _STRONGER)
+# As for a better local model than the one that ships: all chat and what is out of domain starts there.
+_STRONGER = "local: (kind == chat or easiest 40% of its kind or not in_domain) and"
+_AS_SHIPPED = "local: kind == chat and easiest 5% of its kind and"
+SHIPPED_POLICIES["chat"] = SHIPPED_POLICIES["chat"].replace(_AS_SHIPPED, _STRONGER)
 assert _STRONGER in SHIPPED_POLICIES["chat"]
 
 
