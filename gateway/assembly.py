@@ -43,6 +43,7 @@ from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
+from routing.decision_basis import CLASSIFIER
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import Embedder, load_embedder
 
@@ -66,15 +67,28 @@ def build(
     metrics = Metrics()
     store = store or _store(deployment)
     metrics.watch_log(dropped_lines)
+    tiers = _tiers(deployment, _refusals_told(metrics))
+    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
+    folder = deployment.cross_encoder_folder
+    cross_encoder = None if folder is None else CrossEncoder.load(folder)
+    judge = AuditJudge(_endpoints(tiers), metrics.judged)
+    cache = _cache(deployment, store, embedder, verifier, cross_encoder, judge)
     telemetry = Telemetry(
         store,
         keep=deployment.telemetry.keep,
         exporter=exporter_from_environment(metrics),
         metrics=metrics,
+        artefacts={
+            CLASSIFIER: classifier.version,
+            "embedder": embedder.name,
+            "verifier": verifier.version,
+            "cross_encoder": "" if cross_encoder is None else cross_encoder.version,
+            **{
+                f"head of {name}": one.config.head.version for name, one in _endpoints(tiers).items() if one.config.head
+            },
+        },
         log_request=log_request if deployment.log.requests else None,
     )
-    tiers = _tiers(deployment, _refusals_told(metrics))
-    cache = _cache(deployment, store, embedder, AuditJudge(_endpoints(tiers), metrics.judged))
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
     reloader = _reloader(source, policies, metrics)
@@ -103,11 +117,15 @@ def build(
     )
 
 
-def _cache(deployment: Deployment, store: Store, embedder: Embedder, judge: AuditJudge) -> ResponseCache:
-    """Return the cache, with its matcher and verifiers. Raises VerifierError or CrossEncoderError."""
-    verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
-    folder = deployment.cross_encoder_folder
-    cross_encoder = None if folder is None else CrossEncoder.load(folder)
+def _cache(
+    deployment: Deployment,
+    store: Store,
+    embedder: Embedder,
+    verifier: Verifier,
+    cross_encoder: CrossEncoder | None,
+    judge: AuditJudge,
+) -> ResponseCache:
+    """Return the cache, with its matcher and audits."""
     cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
     audits = Audits(
         store,

@@ -141,7 +141,21 @@ def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tupl
     document = read_yaml(file)
     rules = validate(Rules, document, _refuse_version)
     deployed = {} if tiers is None else _deployed(rules, tiers)
-    return Policy.model_validate({**dict(rules), "version": version_of(rules), **deployed}), document
+    return _made(rules, document, deployed), document
+
+
+def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str, Any]) -> Policy:
+    """Return the policy with a file's `content`; raises ConfigError, whose problems name `source`.
+
+    `deployed` has the fields of the policy that are the deployment's doing.
+    """
+    document = Document(source, dict(content), {})
+    return _made(validate(Rules, document, _refuse_version), document, deployed)
+
+
+def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
+    version = version_of(rules)
+    return Policy.model_validate({**dict(rules), "version": version, "content": document.value, **deployed})
 
 
 def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:

@@ -354,6 +354,8 @@ class Policy(Rules):
     """
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$")]
+    content: Mapping[str, Any] = Field(default={}, repr=False)
+    """What the file says, as plain values: the policy can be made from it again."""
     ladder: tuple[str, ...] = Field(default_factory=_all_tiers)
     """Those of `tiers` that are configured in this deployment, cheapest first; all if no deployment is known."""
     unconfigured: Mapping[str, DeployedTier] = {}

@@ -1,4 +1,4 @@
-"""Decide where a request starts and which tiers may follow: policy, difficulty and health in, a Decision out. No I/O.
+"""Decide where a request starts and which tiers may follow: a policy and a DecisionInput in, a Decision out. No I/O.
 
 Steps: the request's own limits and the capabilities it needs narrow the policy's ladder (its configured tiers); the
 first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
@@ -80,6 +80,25 @@ class Clamp:
 
 
 @value_type
+class DecisionInput:
+    """What a decision depends on besides the policy: an equal input gives an equal decision.
+
+    `budget_s` is what is left of the deadline in seconds. `ttft_s` is the time left for a stream's first token in
+    seconds; None where nothing limits it. With `holdout` the strongest tier starts whatever the difficulty. `room` is
+    an upper bound of the tokens in prompt and reply together. `health` has every tier of the policy's ladder.
+    """
+
+    difficulty: Difficulty | None
+    features: Features
+    health: Mapping[str, TierHealth]
+    budget_s: float
+    ttft_s: float | None = None
+    clamp: Clamp | None = None
+    holdout: bool = False
+    room: int = 0
+
+
+@value_type
 class Decision:
     """The tiers to try, in order, and the reason.
 
@@ -97,32 +116,18 @@ class Decision:
     missing: tuple[str, ...] = ()
 
 
-def decide(
-    policy: Policy,
-    difficulty: Difficulty | None,
-    features: Features,
-    health: Mapping[str, TierHealth],
-    budget_s: float,
-    clamp: Clamp | None = None,
-    *,
-    ttft_s: float | None = None,
-    holdout: bool = False,
-    room: int = 0,
-) -> Decision:
-    """Return the decision for one request. Raises NoTierError. `budget_s` is what is left of the deadline in seconds.
-
-    `ttft_s` is the time left for a stream's first token in seconds; None where nothing limits it. With `holdout` the
-    strongest tier starts whatever the difficulty. `room` is an upper bound of the tokens in prompt and reply together.
-    """
-    capable, unfit = _capable(policy, clamp, features, room, health)
+def decide(policy: Policy, given: DecisionInput) -> Decision:
+    """Return the decision for one request. Raises NoTierError."""
+    features, health, budget_s, ttft_s = given.features, given.health, given.budget_s, given.ttft_s
+    capable, unfit = _capable(policy, given)
     lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values())
     if len(capable) == 1:
         reason = "; ".join([f"{capable[0]} alone is open to it", *unfit.values()])
         return _with_health(capable[0], capable, health, f"{reason}{lacks}")
-    if holdout:
+    if given.holdout:
         reason = f"{capable[-1]}: held out, to measure the others against{lacks}"
         return _with_health(capable[-1], capable, health, reason)
-    wanted, reason = start_by_rules(policy, difficulty, features, budget_s)
+    wanted, reason = start_by_rules(policy, given.difficulty, features, budget_s)
     start = _nearest(policy.tiers, capable, wanted)
     if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
@@ -164,16 +169,15 @@ def _too_slow(name: str, health: TierHealth, stream: bool, limit_s: float) -> st
     return f"{name} is {why}: {expected:.0f} ms expected to {what}{queued}, {limit_s * 1000:.0f} ms left"
 
 
-def _capable(
-    policy: Policy, clamp: Clamp | None, features: Features, room: int, health: Mapping[str, TierHealth]
-) -> tuple[tuple[str, ...], dict[str, str]]:
+def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the tiers that are open to this request, and for each other tier of its ladder the reason why it is not.
 
-    `room` is an upper bound. If no tier that holds it for certain can answer now, the other tiers are open as well:
+    The room is an upper bound. If no tier that holds it for certain can answer now, the other tiers are open as well:
     their backends count the tokens exactly. Raises NoTierError, whose message names the keys that would open a tier.
     """
-    ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(features)
-    unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, room))}
+    clamp, health = given.clamp, given.health
+    ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(given.features)
+    unfit = {name: why for name in ladder if (why := health[name].unfit_for(needed, given.room))}
     if not unfit and ladder:
         return ladder, unfit
     capable = tuple(name for name in ladder if name not in unfit)

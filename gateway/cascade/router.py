@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
+from gateway.telemetry.decisions import RecordedDecision
 from policies.value_type import value_type
-from routing.decide import Decision, NoTierError, TierHealth, decide, rule_values
+from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, decide, rule_values
 from routing.features import room_needed
 
 if TYPE_CHECKING:
@@ -48,38 +49,37 @@ class Router:
         if vector is not None and request.is_classified():
             difficulty = self.classifier.assess(vector, request.features)
             _describe_difficulty(request, hop, difficulty)
-        decision = self._decide(request, hop, difficulty, health)
+        left = request.left()
+        largest = max([one.context or 0 for one in health.values()], default=0)
+        given = DecisionInput(
+            difficulty,
+            request.features,
+            health,
+            left.total_s,
+            left.ttft_s,
+            request.clamp,
+            _held_out(request, hop, health),
+            room_needed(request.body, largest) if largest else 0,
+        )
+        decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both
         asks_both = False
         if both is not None:
-            asks_both = both.holds(rule_values(request.policy, difficulty, request.features, request.budget_s()))
+            asks_both = both.holds(rule_values(request.policy, difficulty, request.features, left.total_s))
         return Routed(decision, health, _priors(request, difficulty), asks_both)
 
-    def _decide(
-        self, request: RequestContext, hop: Hop, difficulty: Difficulty | None, health: Mapping[str, TierHealth]
-    ) -> Decision:
-        left = request.left()
-        largest = max([one.context or 0 for one in health.values()], default=0)
+    def _decide(self, request: RequestContext, hop: Hop, given: DecisionInput) -> Decision:
+        made = request.trace.decision = RecordedDecision(request.policy, given)
         try:
-            decision = decide(
-                request.policy,
-                difficulty,
-                request.features,
-                health,
-                left.total_s,
-                request.clamp,
-                ttft_s=left.ttft_s,
-                holdout=_held_out(request, hop, health),
-                room=room_needed(request.body, largest) if largest else 0,
-            )
+            decision = made.decision = decide(request.policy, given)
         except NoTierError as error:
             hop.attributes[names.REASON] = str(error)
             hop.end("no_tier")
             raise no_tier(error, [self._tiers[name] for name in request.policy.ladder]) from error
         hop.attributes[names.DECISION] = list(decision.tiers)
         hop.attributes[names.REASON] = decision.reason + (f"; {decision.stand_in}" if decision.stand_in else "")
-        hop.attributes[names.BUDGET_LEFT] = round(left.total_s * 1000, 1)
-        forecast = health[decision.tiers[0]].forecast
+        hop.attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)
+        forecast = given.health[decision.tiers[0]].forecast
         if forecast is not None and forecast.known:
             hop.attributes[names.FORECAST_TTFT] = round(forecast.ttft_s * 1000, 1)
         hop.end()

@@ -6,9 +6,11 @@ makes the record that the store keeps, one JSON object:
 
     {"v": 1, "trace_id": "4bf9...", "parent_id": null, "started": 1767225600.123456, "ledger": {...},
      "hops": [{"name": "request", "number": 0, "span_id": "00f0...", "start_us": 0, "duration_us": 41230,
-               "error": null, "attributes": {...}}, ...]}
+               "error": null, "attributes": {...}}, ...],
+     "decide": {"basis": "5b9c...", "in": [...], "out": [...]}}
 
 `started` is in Unix seconds; hop times are microseconds from the start of hop 0; ids are in hex, as in `traceparent`.
+`decide` (see `telemetry.decisions`) is null where no tier was to be chosen, as for a cache hit.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 if TYPE_CHECKING:
+    from gateway.telemetry.decisions import DecisionRecorder
     from gateway.telemetry.trace import Trace
 
 
@@ -126,7 +129,7 @@ _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
 
 
-def encode(trace: Trace, ledger: Ledger) -> bytes:
+def encode(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
     """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
     root = trace.root
     origin, end = root.start_ns, root.end_ns
@@ -149,6 +152,7 @@ def encode(trace: Trace, ledger: Ledger) -> bytes:
             }
             for hop in trace.hops
         ],
+        "decide": None if trace.decision is None else decisions.encode(trace.decision),
     }
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -10,10 +10,12 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.telemetry.decisions import BASES, DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger, encode
 
 if TYPE_CHECKING:
@@ -71,9 +73,10 @@ class Telemetry:
         keep: int,
         exporter: SpanSink | None,
         metrics: Metrics,
+        artefacts: Mapping[str, str] = MappingProxyType({}),
         log_request: Callable[[Trace, Ledger], None] | None = None,
     ) -> None:
-        """Store about the latest `keep` requests; 0 stores none.
+        """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
 
         `log_request` writes a request's line to the log; it must not block.
         """
@@ -84,6 +87,7 @@ class Telemetry:
         self._keep = keep
         self._exporter = exporter
         self._log_request = log_request
+        self._decisions = DecisionRecorder(artefacts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
@@ -145,7 +149,7 @@ class Telemetry:
                 if self._exporter is not None:
                     self._exporter.export(trace, ledger)
                 if self._keep:
-                    records.append(encode(trace, ledger))
+                    records.append(encode(trace, ledger, self._decisions))
             except Exception:  # noqa: BLE001  (one trace that cannot be encoded must not end the background task)
                 self._dropped("unserialisable", trace)
             if number % _SLICE == 0:
@@ -156,9 +160,12 @@ class Telemetry:
                     raise
         if not records:
             return
+        bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
+        remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
         append = Command((b"EVAL", _APPEND, b"1", TRACES.encode(), b"%d" % self._keep, *records))
         try:
-            await self._store.apply([append])
+            await self._store.apply([*remember, append])
+            self._decisions.written()
             self.failing = ""
         except StoreUnavailable as down:
             self.failing = down.reason

@@ -10,7 +10,10 @@ from __future__ import annotations
 import random
 import re
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.telemetry.decisions import RecordedDecision
 
 _SPAN_ID_MASK = (1 << 64) - 1
 # Seeded by the system once per process: ids must be unique but not secret, and a system call for each costs 2 us.
@@ -49,7 +52,7 @@ class Trace:
     Span ids are consecutive from a random base, which is cheaper than drawing each.
     """
 
-    __slots__ = ("_base", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
+    __slots__ = ("_base", "decision", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
 
     def __init__(self, name: str, trace_id: int = 0, parent_id: int = 0) -> None:
         drawn = _ids.getrandbits(192)
@@ -60,6 +63,8 @@ class Trace:
         self.root = Hop(name, 0, {})
         """The hop of the whole request."""
         self.hops: list[Hop] = [self.root]
+        self.decision: RecordedDecision | None = None
+        """The routing decision and what it was made of; None if there was none."""
 
     def begin(self, name: str, attributes: dict[str, Any] | None = None) -> Hop:
         """Begin a hop under the root; the caller must end it."""

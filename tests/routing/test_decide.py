@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from policies.model import DeployedTier, Policy, Traffic
-from routing.decide import Clamp, Decision, NoTierError, TierHealth, decide, rule_values
+from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, rule_values
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
@@ -50,8 +50,20 @@ def health(**changes: Any) -> dict[str, TierHealth]:
     return found
 
 
+def decided_by(
+    rules: Policy,
+    difficulty: Difficulty | None,
+    features: Features,
+    health: Mapping[str, TierHealth],
+    budget_s: float,
+    clamp: Clamp | None = None,
+    **more: Any,
+) -> Decision:
+    return decide(rules, DecisionInput(difficulty, features, health, budget_s, clamp=clamp, **more))
+
+
 def decided(difficulty: Difficulty | None = EASY, clamp: Clamp = Clamp(), **changes: Any) -> Decision:
-    return decide(policy(), difficulty, features(), health(**changes), 10.0, clamp)
+    return decided_by(policy(), difficulty, features(), health(**changes), 10.0, clamp)
 
 
 def test_an_easy_request_starts_cheap() -> None:
@@ -75,7 +87,7 @@ def test_what_the_classifier_does_not_know_it_does_not_decide(difficulty: Diffic
     """Out of its domain, or absent, the classifier makes no comparison hold; a rule can ask for just that."""
     assert decided(difficulty).tiers == ("hosted",)
     rules = policy(local="p_adequate >= 0.7 or not in_domain", hosted="otherwise")
-    assert decide(rules, difficulty, features(), health(), 10.0).tiers == TIERS
+    assert decided_by(rules, difficulty, features(), health(), 10.0).tiers == TIERS
 
 
 CHAT = replace(EASY, kind="chat", quantile=0.35)
@@ -99,7 +111,7 @@ def test_a_rule_can_ask_for_the_easiest_of_a_kind(difficulty: Difficulty | None,
         middle="kind != maths and easiest 60% of its kind",
         hosted="otherwise",
     )
-    assert decide(rules, difficulty, features(), health(), 10.0).tiers[0] == start
+    assert decided_by(rules, difficulty, features(), health(), 10.0).tiers[0] == start
 
 
 def test_the_surfaces_own_traffic_sets_what_a_quantile_means() -> None:
@@ -142,15 +154,15 @@ def test_many_equal_requests_are_all_among_the_easiest_or_none_is() -> None:
 def test_rules_see_the_request(rule: str, changes: dict[str, Any]) -> None:
     """Every feature that a rule may name moves the start."""
     rules = policy(middle=rule, local="otherwise")
-    assert decide(rules, EASY, features(), health(), 10.0).tiers[0] == "local"
-    assert decide(rules, EASY, features(**changes), health(), 10.0).tiers[0] == "middle"
+    assert decided_by(rules, EASY, features(), health(), 10.0).tiers[0] == "local"
+    assert decided_by(rules, EASY, features(**changes), health(), 10.0).tiers[0] == "middle"
 
 
 def test_rules_see_the_budget() -> None:
     """So does what is left of the deadline, in milliseconds."""
     rules = policy(local="budget_ms < 500", hosted="otherwise")
-    assert decide(rules, EASY, features(), health(), 0.4).tiers[0] == "local"
-    assert decide(rules, EASY, features(), health(), 4.0).tiers[0] == "hosted"
+    assert decided_by(rules, EASY, features(), health(), 0.4).tiers[0] == "local"
+    assert decided_by(rules, EASY, features(), health(), 4.0).tiers[0] == "hosted"
     assert rule_values(rules, None, features(), 0.4)["budget_ms"] == 400
 
 
@@ -161,14 +173,14 @@ def test_rules_see_the_budget() -> None:
 def test_a_tier_without_the_capability_is_left_out(changes: dict[str, Any], capability: str) -> None:
     """What a request needs, every tier that may answer it can do; the next stronger one starts instead."""
     others = {"tools", "json", "vision"} - {capability}
-    decision = decide(policy(), EASY, features(**changes), health(local=others), 10.0)
+    decision = decided_by(policy(), EASY, features(**changes), health(local=others), 10.0)
     assert (decision.tiers, decision.fallbacks, decision.stand_in) == (("middle", "hosted"), (), "")
 
 
 def test_nobody_can() -> None:
     """A request that no tier could ever serve is the caller's fault."""
     with pytest.raises(NoTierError, match="vision") as caught:
-        decide(policy(), EASY, features(has_images=True), health(local=(), middle=(), hosted=()), 10.0)
+        decided_by(policy(), EASY, features(has_images=True), health(local=(), middle=(), hosted=()), 10.0)
     assert not caught.value.capable
 
 
@@ -233,11 +245,11 @@ def test_limits_that_cross() -> None:
 def test_a_failing_tier_is_better_than_none() -> None:
     """When every tier has been failing the wanted one is asked all the same; one that refuses our key is no use."""
     failing = {name: TierHealth(name, frozenset(), 1, "failing", failing=True) for name in TIERS}
-    decision = decide(policy(), EASY, features(), failing, 5.0)
+    decision = decided_by(policy(), EASY, features(), failing, 5.0)
     assert (decision.tiers[0], decision.weaker) == ("local", False)
     refused = {name: TierHealth(name, frozenset(), 1, "refusing our key") for name in TIERS}
     with pytest.raises(NoTierError):
-        decide(policy(), EASY, features(), refused, 5.0)
+        decided_by(policy(), EASY, features(), refused, 5.0)
 
 
 def slow(name: str, ttft_s: float, *, whole_s: float = 0.0, cold: bool = False) -> TierHealth:
@@ -248,7 +260,7 @@ def slow(name: str, ttft_s: float, *, whole_s: float = 0.0, cold: bool = False) 
 
 def rushed(stream: bool = True, **changes: TierHealth) -> Decision:
     """The decision on an easy request whose first token is due in 900 ms."""
-    return decide(policy(), EASY, features(stream=stream), health() | changes, 10.0, ttft_s=0.9 if stream else None)
+    return decided_by(policy(), EASY, features(stream=stream), health() | changes, 10.0, ttft_s=0.9 if stream else None)
 
 
 def test_an_easy_request_goes_elsewhere_when_its_tier_is_slow_now() -> None:
@@ -283,11 +295,11 @@ def test_json_is_held_against_the_time_of_the_whole_answer() -> None:
 
 def test_a_held_out_request_starts_at_the_strongest_tier() -> None:
     """Whatever its difficulty; what it needs of a tier still counts."""
-    decision = decide(policy(), EASY, features(), health(), 10.0, holdout=True)
+    decision = decided_by(policy(), EASY, features(), health(), 10.0, holdout=True)
     assert decision.tiers == ("hosted",)
     assert "held out" in decision.reason
     unable = health(hosted=("json",))
-    assert decide(policy(), EASY, features(has_tools=True), unable, 10.0, holdout=True).tiers == ("middle",)
+    assert decided_by(policy(), EASY, features(has_tools=True), unable, 10.0, holdout=True).tiers == ("middle",)
 
 
 def laddered(*missing: str, capabilities: Iterable[str] = (), **start: str) -> Policy:
@@ -303,7 +315,7 @@ NO_HOSTED = "hosted is not configured: HOSTED_KEY is not set"
 
 def test_the_last_configured_tier_is_the_last_of_the_ladder() -> None:
     """What would have gone to a tier without its key starts at the strongest there is, and nothing stands in."""
-    decision = decide(laddered("hosted"), HARD, features(), health(), 10.0)
+    decision = decided_by(laddered("hosted"), HARD, features(), health(), 10.0)
     assert (decision.tiers, decision.fallbacks) == (("middle",), ("local",))
     assert (decision.stand_in, decision.weaker, decision.missing) == ("", False, ())
     assert decision.reason == f"hosted: otherwise; {NO_HOSTED}"
@@ -312,14 +324,14 @@ def test_the_last_configured_tier_is_the_last_of_the_ladder() -> None:
 def test_a_rule_for_a_tier_without_its_key_means_the_next_stronger_one() -> None:
     """Not a weaker one, where there is a choice."""
     rules = laddered("middle", local="p_adequate >= 0.7", middle="otherwise")
-    decision = decide(rules, HARD, features(), health(), 10.0)
+    decision = decided_by(rules, HARD, features(), health(), 10.0)
     assert (decision.tiers, decision.fallbacks) == (("hosted",), ("local",))
     assert decision.reason == "middle: otherwise; middle is not configured: MIDDLE_KEY is not set"
 
 
 def test_one_configured_tier_is_alone_and_the_reason_names_the_others() -> None:
     """Whatever the rules say; nothing follows, and nothing is missing."""
-    decision = decide(laddered("middle", "hosted"), HARD, features(), health(), 10.0)
+    decision = decided_by(laddered("middle", "hosted"), HARD, features(), health(), 10.0)
     assert decision.tiers == ("local",)
     assert (decision.stand_in, decision.missing) == ("", ())
     assert decision.reason == f"local alone is open to it; middle is not configured: MIDDLE_KEY is not set; {NO_HOSTED}"
@@ -327,7 +339,7 @@ def test_one_configured_tier_is_alone_and_the_reason_names_the_others() -> None:
 
 def test_a_held_out_request_starts_at_the_strongest_configured_tier() -> None:
     """The others are measured against what can be had."""
-    decision = decide(laddered("hosted"), EASY, features(), health(), 10.0, holdout=True)
+    decision = decided_by(laddered("hosted"), EASY, features(), health(), 10.0, holdout=True)
     assert (decision.tiers, decision.reason) == (
         ("middle",),
         f"middle: held out, to measure the others against; {NO_HOSTED}",
@@ -338,7 +350,7 @@ def test_a_held_out_request_starts_at_the_strongest_configured_tier() -> None:
 def test_who_asks_for_a_tier_without_its_key_is_told_which_is_missing(clamp: Clamp) -> None:
     """It is not the caller's fault, and no weaker tier answers instead."""
     with pytest.raises(NoTierError, match="no tier can answer this: " + NO_HOSTED) as caught:
-        decide(laddered("hosted"), EASY, features(), health(), 10.0, clamp)
+        decided_by(laddered("hosted"), EASY, features(), health(), 10.0, clamp)
     assert caught.value.capable
 
 
@@ -349,11 +361,11 @@ def test_limits_may_name_a_tier_without_its_key_and_still_leave_others() -> None
         ("least", "middle", Clamp(min_tier="middle")),
         ("most", "hosted", Clamp(max_tier="hosted")),
     ):
-        decision = decide(laddered(missing), EASY, features(), health(), 10.0, clamp)
+        decision = decided_by(laddered(missing), EASY, features(), health(), 10.0, clamp)
         tiers[name] = (*decision.tiers, *decision.fallbacks)
     assert tiers == {"least": ("hosted",), "most": ("local", "middle")}
     with pytest.raises(NoTierError, match="local is not configured"):
-        decide(laddered("local"), EASY, features(), health(), 10.0, Clamp(max_tier="local"))
+        decided_by(laddered("local"), EASY, features(), health(), 10.0, Clamp(max_tier="local"))
 
 
 def test_what_only_a_tier_without_its_key_could_do_is_not_the_callers_fault() -> None:
@@ -362,21 +374,21 @@ def test_what_only_a_tier_without_its_key_could_do_is_not_the_callers_fault() ->
     for capabilities, message, capable in ((("vision",), NO_HOSTED, True), ((), "asked: vision", False)):
         rules = laddered("hosted", capabilities=capabilities)
         with pytest.raises(NoTierError, match=message) as caught:
-            decide(rules, EASY, features(has_images=True), health(**seeing), 10.0)
+            decided_by(rules, EASY, features(has_images=True), health(**seeing), 10.0)
         assert caught.value.capable is capable
 
 
 def test_no_tier_is_configured_at_all() -> None:
     """Every missing variable is named."""
     with pytest.raises(NoTierError, match=r"LOCAL_KEY is not set; .*MIDDLE_KEY is not set; .*HOSTED_KEY") as caught:
-        decide(laddered(*TIERS), EASY, features(), {}, 10.0)
+        decided_by(laddered(*TIERS), EASY, features(), {}, 10.0)
     assert caught.value.capable
 
 
 def of_room(room: int, clamp: Clamp = Clamp(), **changes: Any) -> Decision:
     """The decision for an easy request that may take so many tokens; local holds 4,096, middle 8,192."""
     known = health(contexts={"local": 4096, "middle": 8192}, **changes)
-    return decide(policy(), EASY, features(), known, 10.0, clamp, room=room)
+    return decided_by(policy(), EASY, features(), known, 10.0, clamp, room=room)
 
 
 def test_a_tier_that_does_not_hold_the_request_is_not_asked() -> None:
@@ -400,6 +412,6 @@ def test_a_tier_that_may_hold_it_is_better_than_none() -> None:
 def test_what_a_tier_cannot_do_is_not_made_up_for() -> None:
     """A tier without the capability stays out, however large the request is."""
     known = health(local=("json",), middle=("tools",), contexts={"middle": 8192, "hosted": 8192})
-    decision = decide(policy(), EASY, features(has_tools=True), known, 10.0, room=9000)
+    decision = decided_by(policy(), EASY, features(has_tools=True), known, 10.0, room=9000)
     assert decision.tiers == ("middle", "hosted")
     assert "local cannot do tools" in decision.reason

@@ -1,0 +1,80 @@
+"""Record routing decisions so that they can be made again: with the same policy, or with another.
+
+The router leaves a `RecordedDecision` in the trace: references only, about a microsecond. After the reply the
+background task of `telemetry.sink` encodes it into the request's record:
+
+    "decide": {"basis": "5b9c0d...", "in": [...], "out": [...]}
+
+`in` is `routing.decision_record`'s list, `out` the decision, or null where no tier could answer. `basis` names what
+many requests share; it is kept in the store's hash `tierline:bases`, under its id.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from routing.decision_basis import basis_of
+from routing.decision_record import TierFacts, facts_of, outcome_of, record_of
+
+if TYPE_CHECKING:
+    from policies.model import Policy
+    from routing.decide import Decision, DecisionInput
+
+BASES: Final = "tierline:bases"
+"""Key of the store's hash of bases, JSON by id. It grows by one for each change of a policy or of the deployment."""
+
+_AGAIN_S: Final = 60.0
+"""A basis in use is written again after this time, for a store that was emptied meanwhile."""
+_MOST: Final = 1000
+_Key = tuple[str, tuple[str, ...], tuple[TierFacts, ...]]
+
+
+@dataclass(slots=True)
+class RecordedDecision:
+    """A decision by `policy`, and what it was made of. `decision` is None until it is made, or if no tier could answer.
+
+    A request may be decided upon early and again later: the trace holds the last decision.
+    """
+
+    policy: Policy
+    given: DecisionInput
+    decision: Decision | None = None
+
+
+class DecisionRecorder:
+    """Encode recorded decisions off the request's path, and hold the bases that the store lacks. One per worker.
+
+    `artefacts` are the versions of the artefacts that this worker uses, by what they are.
+    """
+
+    def __init__(self, artefacts: Mapping[str, str]) -> None:
+        self._artefacts = artefacts
+        self._bases: dict[_Key, tuple[str, bytes]] = {}
+        self._written: dict[str, float] = {}
+        self.due: dict[str, bytes] = {}
+        """Bases, by id, that encoded decisions refer to and the store may not have."""
+
+    def encode(self, made: RecordedDecision) -> dict[str, Any]:
+        """Return the part of a request's record that holds its decision, as JSON values."""
+        key = made.policy.version, made.policy.ladder, facts_of(made.given.health)
+        known = self._bases.get(key)
+        if known is None:
+            if len(self._bases) >= _MOST:
+                self._bases.clear()
+                self._written.clear()
+            known = self._bases[key] = basis_of(made.policy, made.given, self._artefacts).encode()
+        basis, blob = known
+        if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
+            self.due[basis] = blob
+        out = None if made.decision is None else outcome_of(made.decision)
+        return {"basis": basis, "in": record_of(made.given), "out": out}
+
+    def written(self) -> None:
+        """Note that the store has the bases that were due."""
+        now = time.monotonic()
+        self._written.update(dict.fromkeys(self.due, now))
+        self.due.clear()

@@ -1,0 +1,147 @@
+"""Write down what a decision was made of, compactly and unrounded, and read it back to decide again.
+
+A record is a list of plain JSON values. What is the same for many requests (policy, ladder, capabilities, context
+lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading both gives a DecisionInput for which
+`decide` returns the same Decision, bit for bit. The text of the request is not kept.
+
+    [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
+     [in_domain, kind, quantile, p_right ...] or 0,
+     [health of each tier of the ladder: 0 if well without a forecast,
+      [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]]]
+
+`flags` adds 1 for tools, 2 for JSON, 4 for images and 8 for a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from routing.decide import Clamp, DecisionInput, TierHealth
+from routing.difficulty.model import Difficulty
+from routing.features import Features
+from routing.load.latency import Forecast
+
+if TYPE_CHECKING:
+    from routing.decide import Decision
+
+Record = Sequence[Any]
+
+_TOOLS: Final = 1
+_JSON: Final = 2
+_IMAGES: Final = 4
+_STREAM: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TierFacts:
+    """What a tier can do: the same for all requests until the deployment changes."""
+
+    name: str
+    capabilities: frozenset[str]
+    endpoints: int
+    context: int | None
+
+
+def facts_of(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
+    """Return the facts of these tiers, in their order."""
+    return tuple([TierFacts(one.name, one.capabilities, one.endpoints, one.context) for one in health.values()])
+
+
+def record_of(given: DecisionInput) -> Record:
+    """Return the record of an input, whose health must be in the order of the policy's ladder."""
+    features, clamp = given.features, given.clamp
+    flags = (
+        _TOOLS * features.has_tools
+        + _JSON * features.wants_json
+        + _IMAGES * features.has_images
+        + _STREAM * features.stream
+    )
+    return [
+        features.approx_tokens,
+        features.turns,
+        flags,
+        given.budget_s,
+        given.ttft_s,
+        given.room,
+        int(given.holdout),
+        [clamp.min_tier, clamp.max_tier] if clamp is not None else 0,
+        _of_difficulty(given.difficulty),
+        [_of_health(one) for one in given.health.values()],
+    ]
+
+
+def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> DecisionInput:
+    """Return the input that was recorded, for tiers with these facts and the classifier of this version.
+
+    Raises ValueError where the record is not one.
+    """
+    try:
+        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health = record
+        return DecisionInput(
+            _difficulty(difficulty, classifier),
+            Features(
+                "",
+                turns,
+                tokens,
+                bool(flags & _TOOLS),
+                bool(flags & _JSON),
+                bool(flags & _IMAGES),
+                bool(flags & _STREAM),
+            ),
+            {facts.name: _health(facts, one) for facts, one in zip(tiers, health, strict=True)},
+            budget_s,
+            ttft_s,
+            Clamp(*clamp) if clamp else None,
+            bool(holdout),
+            room,
+        )
+    except TypeError as error:
+        raise ValueError(f"not the record of a decision's input: {error}") from None
+
+
+def outcome_of(decision: Decision) -> Record:
+    """Return a decision as plain JSON values, to compare with another."""
+    return [
+        list(decision.tiers),
+        list(decision.fallbacks),
+        list(decision.missing),
+        int(decision.weaker),
+        decision.reason,
+        decision.stand_in,
+    ]
+
+
+def _of_difficulty(difficulty: Difficulty | None) -> Record | int:
+    if difficulty is None:
+        return 0
+    return [int(difficulty.in_domain), difficulty.kind, difficulty.quantile, *difficulty.p_right]
+
+
+def _difficulty(record: Record | int, classifier: str) -> Difficulty | None:
+    if not isinstance(record, Sequence):
+        return None
+    in_domain, kind, quantile, *p_right = record
+    return Difficulty(tuple(p_right), bool(in_domain), classifier, kind, quantile)
+
+
+def _of_health(health: TierHealth) -> Record | int:
+    if health.unavailable:
+        return [health.unavailable, int(health.failing)]
+    forecast = health.forecast
+    if forecast is None or not forecast.known:
+        return 0
+    cold = int(forecast.cold)
+    return [forecast.ttft_s, forecast.ttft_p95_s, forecast.whole_s, forecast.queue_s, forecast.least_s, cold]
+
+
+def _health(facts: TierFacts, record: Record | int) -> TierHealth:
+    unavailable, failing, forecast = "", False, None
+    if isinstance(record, Sequence):
+        if isinstance(record[0], str):
+            unavailable, failing = record[0], bool(record[1])
+        else:
+            ttft_s, p95_s, whole_s, queue_s, least_s, cold = record
+            forecast = Forecast(ttft_s, p95_s, whole_s, queue_s, known=True, cold=bool(cold), least_s=least_s)
+    return TierHealth(facts.name, facts.capabilities, facts.endpoints, unavailable, failing, forecast, facts.context)

@@ -1,0 +1,154 @@
+"""A decision is made again from its record: the same tiers, for the same reason."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.loader import SHIPPED, read_policy
+from policies.model import DeployedTier, Policy
+from routing.decide import Clamp, DecisionInput, NoTierError, TierHealth, decide
+from routing.decision_basis import BasisError, DecisionBasis, basis_of
+from routing.decision_record import TierFacts, outcome_of, record_of
+from routing.difficulty.model import Difficulty
+from routing.features import Features
+from routing.load.latency import Forecast
+
+CLASSIFIER = "0123456789ab"
+ARTEFACTS = {"classifier": CLASSIFIER, "embedder": "static"}
+TIERS = ("local", "hosted")
+
+shares = st.floats(0.0, 1.0)
+seconds = st.floats(-1.0, 1000.0)
+difficulties = st.none() | st.builds(
+    Difficulty,
+    st.tuples(shares, shares) | st.tuples(shares, shares, shares),
+    st.booleans(),
+    st.just(CLASSIFIER),
+    st.sampled_from(("", "chat", "maths")),
+    st.none() | shares,
+)
+features = st.builds(
+    Features,
+    st.just(""),
+    st.integers(0, 50),
+    st.integers(0, 100_000),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+forecasts = st.none() | st.builds(
+    Forecast, seconds, seconds, seconds, seconds, known=st.just(True), cold=st.booleans(), least_s=seconds
+)
+
+
+def healths(name: str) -> st.SearchStrategy[TierHealth]:
+    capabilities = st.frozensets(st.sampled_from(("tools", "vision", "json")))
+    context = st.none() | st.integers(100, 100_000)
+    well = st.builds(TierHealth, st.just(name), capabilities, st.just(1), forecast=forecasts, context=context)
+    ill = st.builds(
+        TierHealth,
+        st.just(name),
+        capabilities,
+        st.just(1),
+        st.sampled_from(("failing", "out of quota, for 3 s")),
+        st.booleans(),
+        context=context,
+    )
+    return well | ill
+
+
+inputs = st.builds(
+    DecisionInput,
+    difficulties,
+    features,
+    st.tuples(*map(healths, TIERS)).map(lambda both: {one.name: one for one in both}),
+    seconds,
+    st.none() | seconds,
+    st.none() | st.builds(Clamp, st.none() | st.sampled_from(TIERS), st.none() | st.sampled_from(TIERS)),
+    st.booleans(),
+    st.integers(0, 200_000),
+)
+
+
+@pytest.fixture(scope="module", params=["chat", "batch", "autocomplete"])
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return read_policy(SHIPPED / f"{request.param}.yaml")[0]
+
+
+def _decided(policy: Policy, given_: DecisionInput) -> Any:
+    try:
+        return outcome_of(decide(policy, given_))
+    except NoTierError as error:
+        return [str(error), error.capable]
+
+
+@given(inputs)
+def test_a_record_decides_as_what_it_records(policy: Policy, made_of: DecisionInput) -> None:
+    """Written to JSON and read back, the policy and the input give the decision that they gave, bit for bit."""
+    _, blob = basis_of(policy, made_of, ARTEFACTS).encode()
+    basis = DecisionBasis.decode(blob)
+    again = basis.input_of(orjson.loads(orjson.dumps(record_of(made_of))))
+    assert _decided(basis.policy, again) == _decided(policy, made_of)
+    assert again.budget_s == made_of.budget_s and again.difficulty == made_of.difficulty
+
+
+def test_nothing_that_decides_is_left_out() -> None:
+    """A field that is added to any of these must be recorded too, or no decision could be made again."""
+    assert [field.name for field in fields(DecisionInput)] == [
+        "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room",
+    ]  # fmt: skip
+    assert [field.name for field in fields(Difficulty)] == ["p_right", "in_domain", "model_version", "kind", "quantile"]
+    assert Features._fields == (
+        "text", "turns", "approx_tokens", "has_tools", "wants_json", "has_images", "stream",
+    )  # fmt: skip
+    assert [field.name for field in fields(TierHealth)] == [
+        "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
+    ]  # fmt: skip
+    assert [field.name for field in fields(Forecast)] == [
+        "ttft_s", "ttft_p95_s", "whole_s", "queue_s", "known", "cold", "least_s",
+    ]  # fmt: skip
+
+
+def test_a_record_is_small() -> None:
+    """What one request adds is a line of numbers: what they mean, and what many requests share, is in the basis."""
+    forecast = Forecast(0.0912345, 0.2123456, 1.4123456, 0.0, known=True, least_s=0.0512345)
+    health = {name: TierHealth(name, frozenset({"json"}), 1, forecast=forecast, context=8192) for name in TIERS}
+    difficulty = Difficulty((0.1234567890123, 0.9876543210987), True, CLASSIFIER, "chat", 0.4321)
+    made_of = DecisionInput(difficulty, Features("What is the capital of France?", 1, 11), health, 59.98765432)
+    record = orjson.dumps(record_of(made_of))
+    assert len(record) < 220 and b"France" not in record
+
+
+def test_a_basis_knows_the_deployment() -> None:
+    """The ladder, and why a tier of the policy is missing from it, are part of what decides."""
+    deployed = (DeployedTier("local", ("m",), frozenset({"json"})), DeployedTier("hosted", (), frozenset(), "no key"))
+    policy = read_policy(SHIPPED / "chat.yaml", deployed)[0]
+    name, blob = DecisionBasis(policy, (TierFacts("local", frozenset({"json"}), 1, 8192),), ARTEFACTS).encode()
+    read = DecisionBasis.decode(blob)
+    assert read.encode() == (name, blob)
+    assert read.policy.ladder == ("local",) and read.policy.unconfigured["hosted"].unconfigured == "no key"
+    assert read.policy.version == policy.version and read.artefacts == ARTEFACTS
+    assert read.policy.route == policy.route
+
+
+@pytest.mark.parametrize("blob", [b"", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v": 1, "content": {"surface": 3}}'])
+def test_a_damaged_basis_is_refused(blob: bytes) -> None:
+    """What cannot be read is an error that says so, never half a basis."""
+    with pytest.raises(BasisError):
+        DecisionBasis.decode(blob)
+
+
+def test_a_policy_that_means_something_else_now_is_refused() -> None:
+    """The version is the hash of the content: one that does not fit belongs to another version of Tierline."""
+    policy = read_policy(SHIPPED / "chat.yaml")[0]
+    basis = orjson.loads(DecisionBasis(policy, (), {}).encode()[1])
+    basis["content"]["slo"]["deadline"] = "61s"
+    with pytest.raises(BasisError, match="means something else"):
+        DecisionBasis.decode(orjson.dumps(basis))
