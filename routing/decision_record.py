@@ -32,6 +32,9 @@ _TOOLS: Final = 1
 _JSON: Final = 2
 _IMAGES: Final = 4
 _STREAM: Final = 8
+_FLAGS: Final = {"has_tools": _TOOLS, "wants_json": _JSON, "has_images": _IMAGES, "stream": _STREAM}
+_FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
+_OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,72 @@ def outcome_of(decision: Decision) -> Record:
         decision.reason,
         decision.stand_in,
     ]
+
+
+def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return the record of an input and the outcome with a name for every value, as columns of a table have one."""
+    given: dict[str, Any] | None = None
+    if record is not None:
+        tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health = record
+        min_tier, max_tier = clamp or (None, None)
+        given = {
+            "tokens_in": tokens,
+            "turns": turns,
+            **{name: bool(flags & bit) for name, bit in _FLAGS.items()},
+            "budget_s": budget_s,
+            "ttft_s": ttft_s,
+            "room": room,
+            "holdout": bool(holdout),
+            "min_tier": min_tier,
+            "max_tier": max_tier,
+            "difficulty": _named_difficulty(difficulty),
+            "health": [_named_health(one) for one in health],
+        }
+    return given, None if outcome is None else dict(zip(_OUTCOME, outcome, strict=True))
+
+
+def unnamed(given: Mapping[str, Any]) -> Record:
+    """Return the record that `named` gave these names."""
+    clamp = given["min_tier"], given["max_tier"]
+    difficulty = given["difficulty"]
+    return [
+        given["tokens_in"],
+        given["turns"],
+        sum(bit for name, bit in _FLAGS.items() if given[name]),
+        given["budget_s"],
+        given["ttft_s"],
+        given["room"],
+        int(given["holdout"]),
+        list(clamp) if any(clamp) else 0,
+        0
+        if difficulty is None
+        else [int(difficulty["in_domain"]), difficulty["kind"], difficulty["quantile"], *difficulty["p_right"]],
+        [_unnamed_health(one) for one in given["health"]],
+    ]
+
+
+def _named_difficulty(record: Record | int) -> dict[str, Any] | None:
+    if not isinstance(record, Sequence):
+        return None
+    in_domain, kind, quantile, *p_right = record
+    return {"in_domain": bool(in_domain), "kind": kind, "quantile": quantile, "p_right": p_right}
+
+
+def _named_health(record: Record | int) -> dict[str, Any]:
+    if not isinstance(record, Sequence):
+        return {"unavailable": ""}
+    if isinstance(record[0], str):
+        return {"unavailable": record[0], "failing": bool(record[1])}
+    *forecast, cold = record
+    return {"unavailable": "", **dict(zip(_FORECAST, forecast, strict=True)), "cold": bool(cold)}
+
+
+def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
+    if health["unavailable"]:
+        return [health["unavailable"], int(health["failing"])]
+    if health["ttft_s"] is None:
+        return 0
+    return [*(health[name] for name in _FORECAST), int(health["cold"])]
 
 
 def _of_difficulty(difficulty: Difficulty | None) -> Record | int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections import defaultdict
+from dataclasses import fields as fields_of
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from policies.loader import SHIPPED, read_policy
 from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, DecisionInput, NoTierError, TierHealth, decide
 from routing.decision_basis import BasisError, DecisionBasis, basis_of
-from routing.decision_record import TierFacts, outcome_of, record_of
+from routing.decision_record import TierFacts, named, outcome_of, record_of, unnamed
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
@@ -94,24 +95,35 @@ def test_a_record_decides_as_what_it_records(policy: Policy, made_of: DecisionIn
     """Written to JSON and read back, the policy and the input give the decision that they gave, bit for bit."""
     _, blob = basis_of(policy, made_of, ARTEFACTS).encode()
     basis = DecisionBasis.decode(blob)
-    again = basis.input_of(orjson.loads(orjson.dumps(record_of(made_of))))
+    record = orjson.loads(orjson.dumps(record_of(made_of)))
+    again = basis.input_of(record)
+    fields, _ = named(record, None)
+    assert fields is not None
+    whole = {**fields, "health": [defaultdict(type(None), one) for one in fields["health"]]}
+    assert _decided(basis.policy, basis.input_of(unnamed(whole))) == _decided(policy, made_of)
     assert _decided(basis.policy, again) == _decided(policy, made_of)
     assert again.budget_s == made_of.budget_s and again.difficulty == made_of.difficulty
 
 
 def test_nothing_that_decides_is_left_out() -> None:
     """A field that is added to any of these must be recorded too, or no decision could be made again."""
-    assert [field.name for field in fields(DecisionInput)] == [
+    assert [field.name for field in fields_of(DecisionInput)] == [
         "difficulty", "features", "health", "budget_s", "ttft_s", "clamp", "holdout", "room",
     ]  # fmt: skip
-    assert [field.name for field in fields(Difficulty)] == ["p_right", "in_domain", "model_version", "kind", "quantile"]
+    assert [field.name for field in fields_of(Difficulty)] == [
+        "p_right",
+        "in_domain",
+        "model_version",
+        "kind",
+        "quantile",
+    ]
     assert Features._fields == (
         "text", "turns", "approx_tokens", "has_tools", "wants_json", "has_images", "stream",
     )  # fmt: skip
-    assert [field.name for field in fields(TierHealth)] == [
+    assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
     ]  # fmt: skip
-    assert [field.name for field in fields(Forecast)] == [
+    assert [field.name for field in fields_of(Forecast)] == [
         "ttft_s", "ttft_p95_s", "whole_s", "queue_s", "known", "cold", "least_s",
     ]  # fmt: skip
 

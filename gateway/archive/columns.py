@@ -1,0 +1,160 @@
+"""Name the columns of the archive's tables, and make the row of one stream entry.
+
+`requests` has the columns of the `Ledger`, then the time and ids of the trace, its hops as JSON, and the routing
+decision: what it was made of (`given`), and what came of it (`decision`, NULL where no tier could answer). `feedback`
+has what clients said of replies. Both begin with the place of the entry in the store's stream: its id, and its
+`ordinal`, which counts all entries ever added, so that a gap in it is a number of lost entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from gateway.telemetry import feedback
+from gateway.telemetry.ledger import TRACES, is_record
+from routing.decision_record import named
+
+Row = dict[str, Any]
+
+_ENTRY: Final = {"entry_ms": "BIGINT", "entry_seq": "BIGINT", "ordinal": "BIGINT"}
+_CALL: Final = (
+    "STRUCT(attempt INTEGER, tier VARCHAR, backend VARCHAR, model VARCHAR, outcome VARCHAR, tokens_in BIGINT, "
+    "tokens_out BIGINT, estimated BOOLEAN, cost_usd DOUBLE, wasted BOOLEAN, queue_ms DOUBLE, ttft_ms DOUBLE, "
+    "total_ms DOUBLE)"
+)
+LEDGER: Final[Mapping[str, str]] = {
+    "request_id": "VARCHAR",
+    "tenant": "VARCHAR",
+    "surface": "VARCHAR",
+    "policy": "VARCHAR",
+    "requested_model": "VARCHAR",
+    "stream": "BOOLEAN",
+    "status": "INTEGER",
+    "path": "VARCHAR",
+    "tier": "VARCHAR",
+    "backend": "VARCHAR",
+    "model": "VARCHAR",
+    "attempts": "INTEGER",
+    "tokens_in": "BIGINT",
+    "tokens_out": "BIGINT",
+    "usage_estimated": "BOOLEAN",
+    "cost_usd": "DOUBLE",
+    "wasted_usd": "DOUBLE",
+    "difficulty": "DOUBLE",
+    "kind": "VARCHAR",
+    "quantile": "DOUBLE",
+    "confidence": "DOUBLE",
+    "similarity": "DOUBLE",
+    "ttft_ms": "DOUBLE",
+    "total_ms": "DOUBLE",
+    "overhead_ms": "DOUBLE",
+    "error": "VARCHAR",
+    "served": "INTEGER[]",
+    "answer_tokens_in": "BIGINT",
+    "answer_tokens_out": "BIGINT",
+    "answer_estimated": "BOOLEAN",
+    "counterfactual_usd": "DOUBLE",
+    "wasted_tokens": "BIGINT",
+    "tpot_ms": "DOUBLE",
+    "queue_ms": "DOUBLE",
+    "holdout": "BOOLEAN",
+    "hedged": "BOOLEAN",
+    "speculated": "BOOLEAN",
+    "classifier": "VARCHAR",
+    "embedder": "VARCHAR",
+    "head": "VARCHAR",
+    "slo": "MAP(VARCHAR, BOOLEAN)",
+    "calls": f"{_CALL}[]",
+}
+"""The DuckDB type of each field of a `Ledger`."""
+_DECISION: Final = (
+    "STRUCT(tiers VARCHAR[], fallbacks VARCHAR[], missing VARCHAR[], weaker BOOLEAN, reason VARCHAR, stand_in VARCHAR)"
+)
+_GIVEN: Final = (
+    "STRUCT(tokens_in BIGINT, turns INTEGER, has_tools BOOLEAN, wants_json BOOLEAN, has_images BOOLEAN, "
+    "stream BOOLEAN, budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, max_tier VARCHAR, "
+    "difficulty STRUCT(in_domain BOOLEAN, kind VARCHAR, quantile DOUBLE, p_right DOUBLE[]), "
+    "health STRUCT(unavailable VARCHAR, failing BOOLEAN, ttft_s DOUBLE, ttft_p95_s DOUBLE, whole_s DOUBLE, "
+    "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the archive: the stream of the store that it is made of, and how."""
+
+    name: str
+    stream: str
+    columns: Mapping[str, str]
+    """The DuckDB type of each column, in order."""
+    read: Callable[[bytes], Row | None]
+    """Make a row, but for the entry's place; None for an entry of another version, which is counted as unread."""
+
+
+def _request(blob: bytes) -> Row | None:
+    if not is_record(blob):
+        return None
+    record = orjson.loads(blob)
+    decided = record.get("decide") or {}
+    given, out = named(decided.get("in"), decided.get("out"))
+    return {
+        **record["ledger"],
+        "started": record["started"],
+        "trace_id": record["trace_id"],
+        "parent_id": record["parent_id"],
+        "hops": record["hops"],
+        "basis": decided.get("basis"),
+        "given": given,
+        "decision": out,
+    }
+
+
+def _feedback(blob: bytes) -> Row | None:
+    entry = feedback.decode(blob)
+    if entry is None:
+        return None
+    return {
+        "request_id": entry.request_id,
+        "tenant": entry.tenant,
+        "surface": entry.surface,
+        "score": entry.score,
+        "comment": entry.comment,
+        "given_at": entry.at,
+    }
+
+
+REQUESTS: Final = Table(
+    "requests",
+    TRACES,
+    {
+        **_ENTRY,
+        "started": "DOUBLE",
+        "trace_id": "VARCHAR",
+        "parent_id": "VARCHAR",
+        **LEDGER,
+        "basis": "VARCHAR",
+        "given": _GIVEN,
+        "decision": _DECISION,
+        "hops": "JSON",
+    },
+    _request,
+)
+FEEDBACK: Final = Table(
+    "feedback",
+    feedback.STREAM,
+    {
+        **_ENTRY,
+        "request_id": "VARCHAR",
+        "tenant": "VARCHAR",
+        "surface": "VARCHAR",
+        "score": "DOUBLE",
+        "comment": "VARCHAR",
+        "given_at": "DOUBLE",
+    },
+    _feedback,
+)
+TABLES: Final = (REQUESTS, FEEDBACK)

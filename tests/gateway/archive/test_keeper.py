@@ -1,0 +1,222 @@
+"""The ledger in files: every record once, whatever is killed and whenever."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cache.store.base import Append, Command
+from cache.store.redis_store import RedisStore
+from gateway.archive import folder as archive
+from gateway.archive.columns import FEEDBACK, LEDGER, REQUESTS
+from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
+from gateway.archive.keeper import Keeper, Rotation
+from gateway.archive.query import QueryError, ask, opened
+from gateway.telemetry import feedback
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.feedback import Feedback
+from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
+from tests.gateway.telemetry.requests_made import escalated
+from tests.support.store import UNHURRIED, LocalStore, local_store
+
+NEVER = Rotation(after_s=1e9)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalStore]:
+    with local_store() as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
+    opened_ = RedisStore.from_url(server.url, slack=UNHURRIED)
+    await opened_.delete(TRACES)
+    await opened_.delete(feedback.STREAM)
+    yield opened_
+    await opened_.aclose()
+
+
+async def record(store: RedisStore, first: int, last: int, keep: int = 100_000) -> None:
+    """Append the records of requests `req-FIRST` to `req-LAST`."""
+    recorder = DecisionRecorder({})
+    for number in range(first, last + 1):
+        trace, ledger = escalated(f"req-{number}")
+        await store.apply([Append(TRACES, encode(trace, ledger, recorder), keep)])
+
+
+async def keep(store: RedisStore, folder: Path, rotation: Rotation = NEVER) -> list[str]:
+    """Catch up once, as a keeper that starts and stops; return what it said."""
+    said: list[str] = []
+    with locked(folder):
+        await Keeper(store, folder, rotation, said.append).catch_up()
+    return said
+
+
+def ids(folder: Path) -> list[str]:
+    with opened(folder) as database:
+        rows = ask(database, "SELECT request_id FROM requests ORDER BY entry_ms, entry_seq").fetchall()
+    return [name for (name,) in rows]
+
+
+def expected(first: int, last: int) -> list[str]:
+    return [f"req-{number}" for number in range(first, last + 1)]
+
+
+def test_every_field_of_the_ledger_has_a_column() -> None:
+    """A field that is added to the ledger is added to the files too."""
+    assert list(LEDGER) == [field.name for field in fields(Ledger)]
+    calls = LEDGER["calls"].removeprefix("STRUCT(").removesuffix(")[]")
+    assert [part.split()[0] for part in calls.split(", ")] == [field.name for field in fields(CallAccount)]
+    assert {name for name in FEEDBACK.columns if not name.startswith("entry") and name != "ordinal"} == {
+        "given_at" if field.name == "at" else field.name for field in fields(Feedback)
+    }
+
+
+async def test_a_record_is_found_as_it_was(store: RedisStore, tmp_path: Path) -> None:
+    """From the hot file, and from the segment that it becomes, every field has the value that was recorded."""
+    trace, ledger = escalated("req-1")
+    await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 100)])
+    await keep(store, tmp_path)
+    want: dict[str, Any] = orjson.loads(encode(trace, ledger, DecisionRecorder({})))
+    for rotated in (False, True):
+        if rotated:
+            with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+                files.rotate()
+            assert len(segments_of(tmp_path, "requests")) == 1
+        with opened(tmp_path) as database:
+            result = ask(database, "SELECT * FROM requests")
+            row = dict(zip([column[0] for column in result.description], result.fetchone(), strict=True))
+        for name in LEDGER:
+            assert row[name] == want["ledger"][name], name
+        assert row["started_s"] == want["started"] and row["trace_id"] == want["trace_id"]
+        assert orjson.loads(row["hops"]) == want["hops"]
+
+
+async def test_each_record_is_kept_once(store: RedisStore, tmp_path: Path) -> None:
+    """A keeper that starts again goes on where the files end, over hot rows, segments and merged segments."""
+    for start in range(0, 60, 10):
+        await record(store, start + 1, start + 10)
+        await keep(store, tmp_path)
+        if start < 50:
+            with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+                files.rotate()
+        assert ids(tmp_path) == expected(1, start + 10)
+    assert len(segments_of(tmp_path, "requests")) == 5
+    with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+        assert files.merge(16, 1 << 30) is None
+        assert files.merge(4, 1 << 30) is not None
+    assert len(segments_of(tmp_path, "requests")) == 1
+    assert ids(tmp_path) == expected(1, 60)
+
+
+async def test_a_keeper_killed_at_any_moment_leaves_every_record_once(
+    store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a line, between a segment and the end of its hot file, and within a merge."""
+    await record(store, 1, 6)
+    await keep(store, tmp_path)
+    hot = tmp_path / "requests.jsonl"
+    whole = hot.read_bytes()
+    hot.write_bytes(whole[:-20])  # the last line is torn
+    await keep(store, tmp_path)
+    assert ids(tmp_path) == expected(1, 6)
+
+    with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+        files.rotate()
+    hot.write_bytes(whole)  # the segment is there, and the hot file still holds its rows
+    assert ids(tmp_path) == expected(1, 6)
+    await record(store, 7, 8)
+    await keep(store, tmp_path)
+    assert ids(tmp_path) == expected(1, 8)
+
+    with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+        files.rotate()
+        with monkeypatch.context() as patched:
+            patched.setattr(TableFiles, "_drop_merged", lambda _: None)
+            assert files.merge(2, 1 << 30) is not None
+    assert len(list(tmp_path.glob("requests-*.parquet"))) == 3  # the merged one, and the two that it is made of
+    (tmp_path / "requests-1.parquet.draft").write_bytes(b"half")
+    assert ids(tmp_path) == expected(1, 8)
+    await keep(store, tmp_path)
+    assert len(list(tmp_path.glob("requests-*"))) == 1
+    assert ids(tmp_path) == expected(1, 8)
+
+
+async def test_lost_entries_are_counted(store: RedisStore, tmp_path: Path) -> None:
+    """What the store trimmed before it was read is a number, in words and in the rows' ordinals."""
+    await record(store, 1, 10)
+    assert await keep(store, tmp_path) == []
+    await record(store, 11, 30)
+    await store.ask([Command((b"XTRIM", TRACES.encode(), b"MAXLEN", b"5"))])
+    said = await keep(store, tmp_path)
+    assert len(said) == 1 and said[0].startswith("requests: 15 entries had left the store")
+    assert ids(tmp_path) == [*expected(1, 10), *expected(26, 30)]
+    with opened(tmp_path) as database:
+        gap = ask(database, "SELECT max(ordinal) - min(ordinal) + 1 - count(*) FROM requests").fetchone()
+    assert gap == (15,)
+    await record(store, 31, 31)
+    assert await keep(store, tmp_path) == []
+
+
+async def test_segments_are_rotated_merged_and_deleted_in_time(store: RedisStore, tmp_path: Path) -> None:
+    """By size and age; a segment goes when its last record is older than what is to be kept."""
+    await record(store, 1, 3)
+    with locked(tmp_path):
+        keeper = Keeper(store, tmp_path, Rotation(bytes=1), lambda _: None)
+        await keeper.catch_up()
+        with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
+            keeper._tidy(files)
+            assert files.hot_bytes == 0 and len(segments_of(tmp_path, "requests")) == 1
+            last = segments_of(tmp_path, "requests")[0].last[0] / 1000
+            assert files.drop_before(last - 1) == 0
+            assert files.drop_before(last + 1) == 1
+    assert ids(tmp_path) == []
+
+
+async def test_the_latest_feedback_counts(store: RedisStore, tmp_path: Path) -> None:
+    """The view `feedback` has one line for a request."""
+    one = Feedback("req-1", "acme", "chat", 1.0, None, 5.0)
+    for entry in (one, replace(one, score=0.0, comment="wrong", at=6.0), replace(one, tenant="zeta")):
+        await store.apply([Append(feedback.STREAM, entry.encode(), 100)])
+    await keep(store, tmp_path)
+    with opened(tmp_path) as database:
+        rows = ask(database, "SELECT tenant, score, comment FROM feedback ORDER BY tenant").fetchall()
+        assert ask(database, "SELECT count(*) FROM feedback_all").fetchone() == (3,)
+    assert rows == [("acme", 0.0, "wrong"), ("zeta", 1.0, None)]
+
+
+async def test_a_query_reads_the_archive_alone(store: RedisStore, tmp_path: Path) -> None:
+    """No other file, no network, no settings; a mistake is an error with DuckDB's words."""
+    await record(store, 1, 1)
+    await keep(store, tmp_path / "ledger")
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a,b\n1,2\n")
+    with opened(tmp_path / "ledger") as database:
+        for sql in (f"SELECT * FROM '{secret}'", f"COPY requests TO '{tmp_path / 'x.csv'}'", "SET threads = 9"):
+            with pytest.raises(QueryError):
+                ask(database, sql)
+        with pytest.raises(QueryError, match="surfaces"):
+            ask(database, "SELECT surfaces FROM requests")
+
+
+async def test_one_keeper_at_a_time(store: RedisStore, tmp_path: Path) -> None:
+    """Two would write every record twice."""
+    with locked(tmp_path), pytest.raises(ArchiveError, match="another process"), locked(tmp_path):
+        pass
+    with pytest.raises(ArchiveError, match="holds no ledger"), opened(tmp_path / "none"):
+        pass
+
+
+async def test_a_damaged_hot_file_is_named(store: RedisStore, tmp_path: Path) -> None:
+    """It is left as it is: what it holds may be mended by hand."""
+    tmp_path.joinpath("requests.jsonl").write_bytes(b"not json\n")
+    with pytest.raises(ArchiveError, match="is damaged"):
+        TableFiles(tmp_path, REQUESTS)
+    assert archive.known_bases(tmp_path) == frozenset()
