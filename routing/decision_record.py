@@ -5,7 +5,7 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
 `decide` returns the same Decision, bit for bit. The text of the request is not kept.
 
     [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
-     [in_domain, kind, quantile, p_right ...] or 0,
+     [in_domain, kind, p_kind, quantile, p_right ...] or 0,
      [health of each tier of the ladder: 0 if well without a forecast,
       [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, cold] if well, or ["why it is unavailable", failing]]]
 
@@ -33,6 +33,7 @@ _JSON: Final = 2
 _IMAGES: Final = 4
 _STREAM: Final = 8
 _FLAGS: Final = {"has_tools": _TOOLS, "wants_json": _JSON, "has_images": _IMAGES, "stream": _STREAM}
+_JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 
@@ -153,7 +154,7 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         list(clamp) if any(clamp) else 0,
         0
         if difficulty is None
-        else [int(difficulty["in_domain"]), difficulty["kind"], difficulty["quantile"], *difficulty["p_right"]],
+        else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
         [_unnamed_health(one) for one in given["health"]],
     ]
 
@@ -161,8 +162,8 @@ def unnamed(given: Mapping[str, Any]) -> Record:
 def _named_difficulty(record: Record | int) -> dict[str, Any] | None:
     if not isinstance(record, Sequence):
         return None
-    in_domain, kind, quantile, *p_right = record
-    return {"in_domain": bool(in_domain), "kind": kind, "quantile": quantile, "p_right": p_right}
+    in_domain, kind, p_kind, quantile, *p_right = record
+    return {"in_domain": bool(in_domain), "kind": kind, "p_kind": p_kind, "quantile": quantile, "p_right": p_right}
 
 
 def _named_health(record: Record | int) -> dict[str, Any]:
@@ -185,14 +186,15 @@ def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
 def _of_difficulty(difficulty: Difficulty | None) -> Record | int:
     if difficulty is None:
         return 0
-    return [int(difficulty.in_domain), difficulty.kind, difficulty.quantile, *difficulty.p_right]
+    kind, p_kind = difficulty.kind, difficulty.p_kind
+    return [int(difficulty.in_domain), kind, p_kind, difficulty.quantile, *difficulty.p_right]
 
 
 def _difficulty(record: Record | int, classifier: str) -> Difficulty | None:
     if not isinstance(record, Sequence):
         return None
-    in_domain, kind, quantile, *p_right = record
-    return Difficulty(tuple(p_right), bool(in_domain), classifier, kind, quantile)
+    in_domain, kind, p_kind, quantile, *p_right = record
+    return Difficulty(tuple(p_right), bool(in_domain), classifier, kind, quantile, p_kind)
 
 
 def _of_health(health: TierHealth) -> Record | int:

@@ -91,7 +91,9 @@ class TableFiles:
         if not segments:
             return NOWHERE, 0
         newest = segments[-1]
-        [[ordinal]] = _duckdb().sql(f"SELECT max(ordinal) FROM read_parquet({quoted(newest.path)})").fetchall()
+        with _duckdb() as database:
+            read = database.execute(f"SELECT max(ordinal) FROM read_parquet({quoted(newest.path)})")
+            [[ordinal]] = read.fetchall()
         return newest.last, int(ordinal)
 
     @property
@@ -125,7 +127,7 @@ class TableFiles:
         hot.last, hot.ordinal = _place(rows[-1]), rows[-1]["ordinal"]
 
     def rotate(self) -> Segment:
-        """Make the hot file a segment and begin a new one. Raises OSError or duckdb.Error; then nothing has changed."""
+        """Make the hot file a segment and begin a new one. Raises OSError; then nothing has changed."""
         segment = self._segment(self._hot.first, self._hot.last)
         self._write(segment.path, f"SELECT * FROM {hot_rows(self._folder, self.table)}")
         self._file.close()
@@ -168,10 +170,15 @@ class TableFiles:
         return Segment(self._folder / name, first, last)
 
     def _write(self, path: Path, select: str) -> None:
+        import duckdb
+
         draft = path.with_name(f"{path.name}{_DRAFT}")
-        order = "ORDER BY entry_ms, entry_seq"
-        with _duckdb() as database:
-            database.execute(f"COPY ({select} {order}) TO {quoted(draft)} (FORMAT parquet, COMPRESSION zstd)")
+        try:
+            with _duckdb() as database:  # which keeps the order of the rows
+                database.execute(f"COPY ({select}) TO {quoted(draft)} (FORMAT parquet, COMPRESSION zstd)")
+        except duckdb.Error as error:
+            draft.unlink(missing_ok=True)
+            raise OSError(f"{path.name} cannot be written: {error}") from None
         with draft.open("rb") as written:
             os.fsync(written.fileno())
         draft.replace(path)
@@ -240,7 +247,7 @@ def hot_rows(folder: Path, table: Table) -> str:
     segments = segments_of(folder, table.name)
     ms, number = segments[-1].last if segments else NOWHERE
     file = quoted(folder / f"{table.name}.jsonl")
-    read = f"read_json({file}, format = 'newline_delimited', columns = {{{columns}}}, maximum_object_size = 1073741824)"
+    read = f"read_json({file}, format = 'newline_delimited', columns = {{{columns}}}, maximum_object_size = 33554432)"
     return f"{read} WHERE (entry_ms, entry_seq) > ({ms}, {number})"
 
 
@@ -256,16 +263,13 @@ def quoted_list(paths: Iterable[Path]) -> str:
 
 def add_bases(folder: Path, bases: Mapping[str, bytes]) -> None:
     """Append bases, by id, that the folder lacks. Raises OSError."""
-    known = known_bases(folder)
-    new = [b'{"id":%b,"basis":%b}\n' % (orjson.dumps(name), blob) for name, blob in bases.items() if name not in known]
-    if new:
-        with (folder / BASES).open("ab") as file:
-            file.writelines(new)
-            file.flush()
-            os.fsync(file.fileno())
+    with (folder / BASES).open("ab") as file:
+        file.writelines(b'{"id":%b,"basis":%b}\n' % (orjson.dumps(name), blob) for name, blob in bases.items())
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def known_bases(folder: Path) -> frozenset[str]:
+def known_bases(folder: Path) -> set[str]:
     """Return the ids of the bases in the folder, mending a line that was not written to its end."""
     path = folder / BASES
     names: set[str] = set()
@@ -277,7 +281,7 @@ def known_bases(folder: Path) -> frozenset[str]:
                 break
             names.add(orjson.loads(line)["id"])
             whole += len(line)
-    return frozenset(names)
+    return names
 
 
 def _all_segments(folder: Path, table: str) -> list[Segment]:
@@ -305,4 +309,4 @@ def _sync(folder: Path) -> None:
 def _duckdb() -> duckdb.DuckDBPyConnection:
     import duckdb  # 0.1 s and 30 MB: only where files are made or read
 
-    return duckdb.connect(config={"threads": 1})
+    return duckdb.connect(config={"threads": 1, "memory_limit": "512MB"})

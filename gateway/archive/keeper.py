@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.archive.columns import REQUESTS, TABLES, Row, Table
+from gateway.archive.columns import REQUESTS, TABLES, Row
 from gateway.archive.folder import NOWHERE, Place, TableFiles, add_bases, known_bases
 from gateway.telemetry.decisions import BASES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gateway.config.schema import LedgerConfig
 
 _log = logging.getLogger("tierline.archive")
 
@@ -30,6 +32,7 @@ _PAGE: Final = 500  # about 2 MB
 _BLOCK_MS: Final = 1000
 _RETRY_S: Final = 1.0
 _MERGE: Final = 16
+_TIDY_S: Final = 60.0
 _READ_S: Final = 5.0
 # One script: between two commands the stream may be trimmed, and what was read would seem lost.
 _READ: Final = b"""
@@ -48,90 +51,108 @@ class Rotation:
     """When the hot file becomes a segment, and how long segments stay. Times are in seconds."""
 
     after_s: float = 3600.0
-    bytes: int = 64 << 20
+    hot_bytes: int = 64 << 20
     keep_s: float = 30 * 86400.0
-    segment_bytes: int = 256 << 20
+    segment_bytes: int = 64 << 20
     """Segments are merged up to this size."""
+
+    @classmethod
+    def of(cls, config: LedgerConfig) -> Rotation:
+        """Return what a deployment's config asks for."""
+        return cls(config.rotate_after, config.rotate_size, config.keep)
 
 
 class Keeper:
-    """Keep every table of one store in one folder. `run` follows until it is cancelled."""
+    """Keep every table of one store in one folder. `run` follows until it is cancelled.
+
+    Files are written on the event loop: this process serves nobody, and a write that a signal interrupts halfway would
+    have to be told from one that is still under way.
+    """
 
     def __init__(self, store: Store, folder: Path, rotation: Rotation, say: Say) -> None:
         self._store = store
         self._folder = folder
         self._rotation = rotation
         self._say = say
+        self._bases: set[str] | None = None
 
     async def run(self) -> None:
-        """Follow all streams. Raises ArchiveError for a damaged folder, OSError and duckdb.Error where files fail."""
-        async with asyncio.TaskGroup() as group:
-            for table in TABLES:
-                group.create_task(self._follow(table), name=f"tierline.archive.{table.name}")
+        """Follow all streams. Raises ArchiveError for a damaged folder."""
+        with contextlib.ExitStack() as opened:
+            tables = [opened.enter_context(contextlib.closing(TableFiles(self._folder, table))) for table in TABLES]
+            async with asyncio.TaskGroup() as group:
+                for files in tables:
+                    group.create_task(self._follow(files), name=f"tierline.archive.{files.table.name}")
 
     async def catch_up(self) -> None:
-        """Write what the streams hold now, and return. Raises as `run` does, and StoreUnavailable."""
+        """Write what the streams hold now, and return. Raises ArchiveError, StoreUnavailable and OSError."""
         for table in TABLES:
-            files = TableFiles(self._folder, table)
-            with contextlib.closing(files):
+            with contextlib.closing(TableFiles(self._folder, table)) as files:
                 follower = _Follower(self._store, files)
                 while await self._write_page(follower, files, block_ms=0):
                     pass
 
-    async def _follow(self, table: Table) -> None:
-        files = await asyncio.to_thread(TableFiles, self._folder, table)
+    async def _follow(self, files: TableFiles) -> None:
         follower = _Follower(self._store, files)
-        failing = ""
-        with contextlib.closing(files):
-            while True:
-                try:
-                    await self._write_page(follower, files, block_ms=_BLOCK_MS)
-                    await asyncio.to_thread(self._tidy, files)
-                    if failing:
-                        self._say(f"{table.name}: the store answers again")
-                    failing = ""
-                except StoreUnavailable as down:
-                    if down.reason != failing:
-                        self._say(f"{table.name}: the store does not answer ({down}); trying on")
-                    failing = down.reason
-                    await asyncio.sleep(_RETRY_S)
+        name, failing, tidied = files.table.name, "", 0.0
+        while True:
+            try:
+                await self._write_page(follower, files, block_ms=_BLOCK_MS)
+                if files.hot_bytes >= self._rotation.hot_bytes or time.monotonic() - tidied >= _TIDY_S:
+                    self._tidy(files)
+                    tidied = time.monotonic()
+                if failing:
+                    self._say(f"{name}: goes on")
+                failing = ""
+            except (StoreUnavailable, OSError) as error:
+                # The place in the stream stays, so nothing is lost while the store has it.
+                reason = f"the store does not answer ({error})" if isinstance(error, StoreUnavailable) else str(error)
+                if reason != failing:
+                    self._say(f"{name}: {reason}; trying on")
+                failing = reason
+                await asyncio.sleep(_RETRY_S)
 
     async def _write_page(self, follower: _Follower, files: TableFiles, *, block_ms: int) -> bool:
         """Read and write one page; return whether there was one."""
         page = await follower.page(block_ms)
         if follower.lost:
-            self._say(f"{files.table.name}: {follower.lost} entries had left the store before they were read; "
-                      "raise telemetry.keep, or keep the ledger without a break")  # fmt: skip
+            self._say(
+                f"{files.table.name}: {follower.lost} entries had left the store before they were read; "
+                "raise telemetry.keep, or keep the ledger without a break"
+            )
             follower.lost = 0
         if not page:
             return False
+        rows = follower.rows(page)
         if files.table is REQUESTS:
-            await self._keep_bases(page)
-        if rows := follower.rows(page):
-            await asyncio.to_thread(files.append, rows)
+            await self._keep_bases({row["basis"] for row in rows if row["basis"]})
+        if rows:
+            files.append(rows)
         follower.done(page)
         return True
 
-    async def _keep_bases(self, page: Sequence[tuple[str, bytes]]) -> None:
-        """Write the bases that the folder lacks before the records that refer to them."""
-        known = await asyncio.to_thread(known_bases, self._folder)
-        [read] = await self._store.ask([Command((b"HGETALL", BASES.encode()))], 1.0)
-        pairs = {name.decode(): blob for name, blob in zip(read[::2], read[1::2], strict=True)}
-        new = {name: blob for name, blob in pairs.items() if name not in known}
-        if new:
-            await asyncio.to_thread(add_bases, self._folder, new)
+    async def _keep_bases(self, named: set[str]) -> None:
+        """Write the bases that rows name and the folder lacks, before the rows."""
+        if self._bases is None:
+            self._bases = known_bases(self._folder)
+        new = sorted(named - self._bases)
+        if not new:
+            return
+        words = (b"HMGET", BASES.encode(), *(name.encode() for name in new))
+        [blobs] = await self._store.ask([Command(words)], _READ_S)
+        found = {name: blob for name, blob in zip(new, blobs, strict=True) if blob is not None}
+        add_bases(self._folder, found)
+        self._bases |= found.keys()
 
     def _tidy(self, files: TableFiles) -> None:
         rotation, now = self._rotation, time.time()
-        if files.hot_bytes >= rotation.bytes or now - files.hot_since >= rotation.after_s:
+        if files.hot_bytes >= rotation.hot_bytes or now - files.hot_since >= rotation.after_s:
             segment = files.rotate()
             self._say(f"{files.table.name}: wrote {segment.path.name} ({segment.path.stat().st_size >> 10} KiB)")
             if merged := files.merge(_MERGE, rotation.segment_bytes):
                 self._say(f"{files.table.name}: merged small segments into {merged.path.name}")
-            if dropped := files.drop_before(now - rotation.keep_s):
-                self._say(
-                    f"{files.table.name}: deleted {dropped} segments, older than {rotation.keep_s / 86400:g} days"
-                )
+        if dropped := files.drop_before(now - rotation.keep_s):
+            self._say(f"{files.table.name}: deleted {dropped} segments, older than {rotation.keep_s / 86400:g} days")
 
 
 class _Follower:

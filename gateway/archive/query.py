@@ -30,10 +30,10 @@ class QueryError(Exception):
 
 
 @contextlib.contextmanager
-def opened(folder: Path, threads: int = 2) -> Iterator[duckdb.DuckDBPyConnection]:
+def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with the archive's views. Raises ArchiveError if the folder holds no archive.
 
-    The hot files are read once, here; segments are read by each query.
+    Queries may write the file `write_to`, and nothing else. The hot files are read once, here, segments by each query.
     """
     if not any((folder / f"{table.name}.jsonl").exists() for table in TABLES):
         raise ArchiveError(
@@ -56,6 +56,8 @@ def opened(folder: Path, threads: int = 2) -> Iterator[duckdb.DuckDBPyConnection
             else "CREATE TABLE bases (id VARCHAR, basis JSON)"
         )
         database.execute(f"SET allowed_directories = [{quoted(folder.resolve())}]")
+        if write_to is not None:
+            database.execute(f"SET allowed_paths = [{quoted(write_to.absolute())}]")
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         yield database
@@ -70,6 +72,23 @@ def ask(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
     except duckdb.Error as error:
         raise QueryError(str(error)) from None
     return result
+
+
+def export_to(
+    database: duckdb.DuckDBPyConnection, file: Path, form: str, oldest: float | None, surface: str | None
+) -> int:
+    """Write the selected requests, each with the feedback on it, in the order in which they ended; return how many.
+
+    `file` is new. `form` is `parquet` or `json`. `oldest` is in Unix seconds. Raises QueryError.
+    """
+    where = "($oldest IS NULL OR started_s >= $oldest) AND ($surface IS NULL OR r.surface = $surface)"
+    select = (
+        "SELECT r.*, f.score, f.comment FROM requests r LEFT JOIN feedback f USING (tenant, request_id) "
+        f"WHERE {where} ORDER BY r.entry_ms, r.entry_seq"
+    )
+    values = {"oldest": oldest, "surface": surface}
+    [[count]] = ask(database, f"COPY ({select}) TO {quoted(file.absolute())} (FORMAT {form})", values).fetchall()
+    return int(count)
 
 
 def _view(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> None:

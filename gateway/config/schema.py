@@ -291,6 +291,19 @@ class TelemetryConfig(Section):
     keep: Annotated[Whole, Field(ge=0)] = 10_000
 
 
+class LedgerConfig(Section):
+    """The ledger in files, which `tierline up` writes, or `tierline ledger keep`. Never a gateway worker."""
+
+    keep: Seconds = 30 * 86400.0
+    """Age in seconds from which records are deleted; 0 writes none at all."""
+    folder: OptionalPath = None
+    """Where the files are; None for `ledger` in the state folder."""
+    rotate_after: Annotated[Seconds, Field(gt=0)] = 3600.0
+    """Age in seconds at which the hot file becomes a Parquet segment."""
+    rotate_size: Size = 64 << 20
+    """Size in bytes at which it does so before that."""
+
+
 class LogConfig(Section):
     """Log on stderr. `requests` adds a line for each finished request, at any level."""
 
@@ -412,6 +425,7 @@ class Deployment(Section):
     """The folder that `cross_encoder` names, None for none; set by the loader."""
     local_model: LocalModel = LocalModel()
     telemetry: TelemetryConfig = TelemetryConfig()
+    ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()

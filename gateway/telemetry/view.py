@@ -24,6 +24,7 @@ _NAME_WIDTH: Final = 15
 _TIME_WIDTH: Final = 9
 _COLUMNS: Final = ("time", "surface", "path", "tier", "status", "ttft", "total", "cost")
 _LEFT_COLUMNS: Final = 4
+_USUAL_WIDTHS: Final = (8, 12, 14, 8, 6, 8, 8, 10)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final = {names.REQUEST: "blue", names.ATTEMPT: "magenta", names.ROUTE: "yellow", names.EMBED: "yellow"}
 
@@ -41,14 +42,20 @@ def draw(record: Record, console: Console, feedback: Feedback | None = None) -> 
             _wrapped(console, "; ".join(reasons), width, indent="    ", style="red" if hop["error"] else "dim")
 
 
-def draw_list(records: Sequence[Record], console: Console) -> None:
-    """Print one row per request, in the order given; in a narrow terminal the id is on a line of its own."""
+def draw_list(records: Sequence[Record], console: Console, *, goes_on: bool = False) -> None:
+    """Print one row per request, in the order given; in a narrow terminal the id is on a line of its own.
+
+    With `goes_on` the rows belong below those printed before: without a heading, and as wide.
+    """
     rows = [_cells(record["ledger"], record["started"]) for record in records]
     widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
+    if goes_on:
+        widths = [max(width, least) for width, least in zip(widths, _USUAL_WIDTHS, strict=True)]
     ids = [_plain(record["ledger"]["request_id"]) for record in records]
     room = sum(widths) + 2 * len(widths) + max(map(len, ids), default=0)
     narrow = console.is_terminal and room > console.width
-    console.print(Text(_line(_COLUMNS, widths) + ("" if narrow else "request"), style="bold"), soft_wrap=True)
+    if not goes_on:
+        console.print(Text(_line(_COLUMNS, widths) + ("" if narrow else "request"), style="bold"), soft_wrap=True)
     for record, row, request_id in zip(records, rows, ids, strict=True):
         line = Text(_line(row, widths), style=_status_style(record["ledger"]["status"], ok=""))
         if narrow:

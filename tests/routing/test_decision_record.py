@@ -33,6 +33,7 @@ difficulties = st.none() | st.builds(
     st.just(CLASSIFIER),
     st.sampled_from(("", "chat", "maths")),
     st.none() | shares,
+    shares,
 )
 features = st.builds(
     Features,
@@ -116,10 +117,19 @@ def test_nothing_that_decides_is_left_out() -> None:
         "model_version",
         "kind",
         "quantile",
+        "p_kind",
     ]
     assert Features._fields == (
-        "text", "turns", "approx_tokens", "has_tools", "wants_json", "has_images", "stream",
-    )  # fmt: skip
+        "text",
+        "turns",
+        "approx_tokens",
+        "has_tools",
+        "wants_json",
+        "has_images",
+        "stream",
+        "tools",
+        "parallel_tools",
+    )  # fmt: skip  (the text, and the tools in detail, decide by the difficulty alone)
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
     ]  # fmt: skip

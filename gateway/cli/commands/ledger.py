@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -15,8 +14,8 @@ import orjson
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import whole
+from gateway.cli.commands import CommandError, _ledger_files
+from gateway.cli.commands._flags import duration, whole
 from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.commands._ledger_view import show
 from gateway.cli.commands._store import add_store_flags, store_url
@@ -40,11 +39,16 @@ errors and disconnected clients are not counted. The holdout was sent to the str
 `holdout`): the difference between its scores and the others' is what routing costs in quality, if a random sample of
 both was rated.
 
+The store forgets; the files that `tierline up` keeps in .state/ledger do not, for 30 days. Ask them in SQL:
+  tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
+  tierline ledger query "SELECT * FROM requests WHERE error IS NOT NULL ORDER BY started DESC LIMIT 5" --json
+  tierline ledger export --parquet chat.parquet --since 7d --surface chat
+  tierline ledger tail --follow                   one line per request, as they end
+  tierline ledger keep --dir /var/lib/tierline    write the files where no `tierline up` does
+
 A line of --export is one request: its ledger with the cost of each backend call, its start time, its trace id, and the
 feedback on it (`score`, `comment`; null without feedback)."""
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)([smhd])$")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _REPORT_EVERY = 200
 
 
@@ -61,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--last", type=whole(1), metavar="N", help="only the latest N requests")
     which.add_argument(
-        "--since", type=_duration, metavar="TIME", help="only requests of the last TIME, such as 90s, 15m, 1h or 2d"
+        "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 90s, 15m, 1h or 2d"
     )
     parser.add_argument("--surface", metavar="NAME", help="only requests of this surface")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -69,10 +73,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--export", type=Path, metavar="FILE", help="also write the records to this file, one JSON object a line"
     )
     add_store_flags(parser)
+    _ledger_files.add_actions(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the records, print their summary, and export them if requested. Raises CommandError."""
+    if args.action is not None:
+        return _ledger_files.run(args)
     with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
         rows = _rows(args, on_progress)
         if not rows:
@@ -144,10 +151,3 @@ def _write(file: Path, rows: list[dict[str, Any]], on_progress: OnProgress) -> N
                     on_progress("writing", number, len(rows))
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def _duration(text: str) -> float:
-    match = _DURATION.match(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90s, 15m, 1h or 2d")
-    return float(match[1]) * _SECONDS[match[2]]

@@ -14,6 +14,7 @@ from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
 from gateway.cli.local.gateway_child import Listen, gateway_child
+from gateway.cli.local.ledger_child import ledger_child
 from gateway.cli.local.local_model import NAME as LOCAL
 from gateway.cli.local.local_model import find_gguf, local_child
 from gateway.cli.local.state import StateFolder, Up, free_port, why_not_listen
@@ -51,11 +52,12 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
         if not os.environ.get("TIERLINE_LOCAL_MODEL"):
             # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
+    store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
+    if deployment.ledger.keep:
+        specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, extra_env, state))
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
-    store_url, local_base_url = deployment.store.url, extra_env.get(LOCAL_URL)
-    if not store_url:
-        raise AssertionError("the loader reads the store's URL from the environment, where it was just set")
+    local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
         raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
     return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)

@@ -5,6 +5,7 @@ up.json     {url, store_url, local_base_url, pid} of the running supervisor, for
 ports.json  the loopback ports chosen for the children
 logs/       one file per child
 store/      the embedded store's data and its config
+ledger/     the ledger in files, see gateway.archive
 metrics/    the metrics that the gateway's workers share
 """
 

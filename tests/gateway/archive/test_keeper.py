@@ -169,7 +169,7 @@ async def test_segments_are_rotated_merged_and_deleted_in_time(store: RedisStore
     """By size and age; a segment goes when its last record is older than what is to be kept."""
     await record(store, 1, 3)
     with locked(tmp_path):
-        keeper = Keeper(store, tmp_path, Rotation(bytes=1), lambda _: None)
+        keeper = Keeper(store, tmp_path, Rotation(hot_bytes=1), lambda _: None)
         await keeper.catch_up()
         with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
             keeper._tidy(files)
@@ -219,4 +219,4 @@ async def test_a_damaged_hot_file_is_named(store: RedisStore, tmp_path: Path) ->
     tmp_path.joinpath("requests.jsonl").write_bytes(b"not json\n")
     with pytest.raises(ArchiveError, match="is damaged"):
         TableFiles(tmp_path, REQUESTS)
-    assert archive.known_bases(tmp_path) == frozenset()
+    assert archive.known_bases(tmp_path) == set()

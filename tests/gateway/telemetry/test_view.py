@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from gateway.telemetry import names
+from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import Ledger, encode
 from gateway.telemetry.reasons import dollars, explain, milliseconds
@@ -18,7 +19,7 @@ from tests.gateway.telemetry.requests_made import escalated, failed
 
 
 def _record(request: tuple[Trace, Ledger]) -> dict[str, Any]:
-    record: dict[str, Any] = orjson.loads(encode(*request))
+    record: dict[str, Any] = orjson.loads(encode(*request, DecisionRecorder({})))
     return record
 
 

@@ -1,0 +1,239 @@
+"""Run `tierline ledger keep | query | export | tail`: the ledger in files, and as it comes in."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from rich.table import Table
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import duration, whole
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.config.schema import LedgerConfig
+from gateway.exit_codes import Exit
+from gateway.telemetry import reader
+from gateway.telemetry.ledger import TRACES, is_record
+from gateway.telemetry.view import draw_list
+from offline.report import console_of_stdout
+
+_LAST_PAGE_S: Final = 3.0
+_PAGE: Final = 200
+_BLOCK_MS: Final = 1000
+_PIPED: Final = 160
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the actions to the command line of `ledger`; without one it prints its summary."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
+    parser.set_defaults(action=None)
+    keep = actions.add_parser(
+        "keep",
+        help="follow the store and write its records into files, until stopped",
+        description="Follow the store's records and write them into Parquet files. `tierline up` does so by itself.",
+    )
+    _add_folder(keep, with_state=False)
+    add_store_flags(keep)
+    keep.add_argument("--once", action="store_true", help="write what the store holds now, and end")
+    query = actions.add_parser(
+        "query",
+        help="ask the files in SQL (DuckDB's): the tables requests, feedback and bases",
+        description="Ask the files in SQL. Tables: requests (one row per request), feedback, bases. "
+        '`tierline ledger query "DESCRIBE requests"` lists the columns.',
+    )
+    query.add_argument("sql", metavar="SQL", help="one query in DuckDB's SQL")
+    _add_folder(query)
+    query.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
+    export = actions.add_parser("export", help="copy the files' records into one file")
+    which = export.add_mutually_exclusive_group(required=True)
+    which.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
+    which.add_argument("--jsonl", type=Path, metavar="FILE", help="write JSON, one object a line")
+    export.add_argument(
+        "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 15m or 2d"
+    )
+    export.add_argument("--surface", metavar="NAME", help="only requests of this surface")
+    _add_folder(export)
+    tail = actions.add_parser("tail", help="print the latest requests, one a line, from the store")
+    tail.add_argument("-n", type=whole(0), default=20, metavar="N", help="so many to begin with (default: 20)")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on with requests as they end, until stopped")
+    tail.add_argument("--surface", metavar="NAME", help="only requests of this surface")
+    tail.add_argument("--json", action="store_true", help="print whole records, one JSON object a line")
+    add_store_flags(tail)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one action. Raises CommandError."""
+    from gateway.archive.folder import ArchiveError
+    from gateway.archive.query import QueryError
+
+    try:
+        return {"keep": _keep, "query": _query, "export": _export, "tail": _tail}[args.action](args)
+    except (ArchiveError, QueryError) as error:
+        raise CommandError(str(error)) from None
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+
+
+def _add_folder(parser: argparse.ArgumentParser, *, with_state: bool = True) -> None:
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the folder of the files (default: STATE/ledger)")
+    if with_state:
+        parser.add_argument(
+            "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
+        )
+
+
+def _config(args: argparse.Namespace) -> LedgerConfig:
+    if getattr(args, "config", None) is None:
+        return LedgerConfig()
+    from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
+
+    return load_deployment(args.config).ledger
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    return Path(args.dir or _config(args).folder or Path(args.state) / "ledger")
+
+
+def _keep(args: argparse.Namespace) -> int:
+    from gateway.archive.folder import locked
+
+    config = _config(args)
+    if not config.keep:
+        raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
+    url, folder = store_url(args), _folder(args)
+    with locked(folder):
+        _say(f"keeping the ledger in {folder}, for {config.keep / 86400:g} days")
+        try:
+            asyncio.run(_follow(url, folder, config, once=args.once))
+        except ValueError as bad:
+            raise CommandError(str(bad)) from None
+        except KeyboardInterrupt:
+            _say("stopped")
+    return Exit.OK
+
+
+async def _follow(url: str, folder: Path, config: LedgerConfig, *, once: bool) -> None:
+    from gateway.archive.keeper import Keeper, Rotation
+
+    store = RedisStore.from_url(url)
+    keeper = Keeper(store, folder, Rotation.of(config), _say)
+    try:
+        if once:
+            await keeper.catch_up()
+            return
+        try:
+            await keeper.run()
+        except asyncio.CancelledError:
+            # What the gateway has recorded before it stopped is still in the store.
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                await asyncio.wait_for(keeper.catch_up(), _LAST_PAGE_S)
+            raise
+    finally:
+        await store.aclose()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stdout.flush()
+
+
+def _query(args: argparse.Namespace) -> int:
+    from gateway.archive.query import ask, opened
+
+    with opened(_folder(args)) as database:
+        result = ask(database, args.sql)
+        names = [column[0] for column in result.description or ()]
+        if args.json:
+            while rows := result.fetchmany(_PAGE):
+                for row in rows:
+                    line = orjson.dumps(dict(zip(names, row, strict=True)), default=str)
+                    sys.stdout.write(line.decode() + "\n")
+            return Exit.OK
+        rows = result.fetchall()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, value in zip(names, rows[0] if rows else names, strict=True):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    console_of_stdout(_PIPED).print(table)
+    return Exit.OK
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else str(value)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _export(args: argparse.Namespace) -> int:
+    from gateway.archive.query import export_to, opened
+
+    file: Path = args.parquet or args.jsonl
+    oldest = time.time() - args.since if args.since else None
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        with opened(_folder(args), write_to=draft) as database:
+            rows = export_to(database, draft, "parquet" if args.parquet else "json", oldest, args.surface)
+        draft.replace(file)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    sys.stdout.write(f"{rows} requests written to {file}\n")
+    return Exit.OK
+
+
+def _tail(args: argparse.Namespace) -> int:
+    try:
+        asyncio.run(_print_tail(store_url(args), args))
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+    except KeyboardInterrupt:
+        if not args.follow:
+            raise
+    return Exit.OK
+
+
+async def _print_tail(url: str, args: argparse.Namespace) -> None:
+    store = RedisStore.from_url(url)
+    try:
+        newest = await store.latest(TRACES, 1)
+        records: list[Mapping[str, Any]] = []
+        if args.n:
+            async for blob in reader.newest(store):
+                record = orjson.loads(blob)
+                if args.surface in (None, record["ledger"]["surface"]):
+                    records.append(record)
+                if len(records) == args.n:
+                    break
+        _print_records(records[::-1], args, goes_on=False)
+        last = newest[0][0] if newest else "0-0"
+        while args.follow:
+            page = await store.after(TRACES, last, _PAGE, _BLOCK_MS)
+            if page:
+                last = page[-1][0]
+            new = [orjson.loads(blob) for _, blob in page if is_record(blob)]
+            _print_records([one for one in new if args.surface in (None, one["ledger"]["surface"])], args, goes_on=True)
+    finally:
+        await store.aclose()
+
+
+def _print_records(records: list[Mapping[str, Any]], args: argparse.Namespace, *, goes_on: bool) -> None:
+    if args.json:
+        sys.stdout.write("".join(orjson.dumps(record).decode() + "\n" for record in records))
+    elif records or not goes_on:
+        draw_list(records, console_of_stdout(_PIPED), goes_on=goes_on)
+    sys.stdout.flush()
