@@ -61,7 +61,9 @@ def test_no_question_occurs_in_two_pairs() -> None:
 
 
 def test_nothing_that_is_trained_on_holds_one_of_these_texts() -> None:
-    files = [file for file in (ROOT / "offline" / "training").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    folder = ROOT / "offline" / "training"
+    others = {folder / "plain_requests.toml"}  # which trains the difficulty classifier, and is measured on other texts
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc" and file not in others]
     trained_on = "\n".join(file.read_text("utf-8", errors="replace").casefold() for file in files)
     for name in FILES:
         for pair in pairs_of(name):

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from rich.table import Table
@@ -17,14 +17,31 @@ from rich.table import Table
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import duration, whole
+from gateway.cli.commands._flags import add_command, duration, whole
 from gateway.cli.commands._store import add_store_flags, store_url
-from gateway.config.schema import LedgerConfig
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.ledger import TRACES, is_record
 from gateway.telemetry.view import draw_list
 from offline.report import console_of_stdout
+
+if TYPE_CHECKING:
+    from gateway.config.schema import LedgerConfig
+
+_KEEP: Final = """examples:
+  tierline ledger keep --store redis://10.0.0.5:6379/0 --dir /var/lib/tierline/ledger
+  tierline ledger keep --config my.yaml           the store, the folder and the times of a config
+  tierline ledger keep --once                     what the store of `tierline up` holds now"""
+_QUERY: Final = """examples:
+  tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
+  tierline ledger query --json "SELECT request_id, decision.reason FROM requests LIMIT 5"
+  tierline ledger query "DESCRIBE requests"       the columns"""
+_EXPORT: Final = """examples:
+  tierline ledger export --parquet week.parquet --since 7d
+  tierline ledger export --jsonl chat.jsonl --surface chat"""
+_TAIL: Final = """examples:
+  tierline ledger tail --follow                   go on as requests end
+  tierline ledger tail -n 100 --surface chat --json | jq .ledger.cost_usd"""
 
 _LAST_PAGE_S: Final = 3.0
 _PAGE: Final = 200
@@ -36,24 +53,27 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     """Add the actions to the command line of `ledger`; without one it prints its summary."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
     parser.set_defaults(action=None)
-    keep = actions.add_parser(
+    keep = add_command(
+        actions,
         "keep",
-        help="follow the store and write its records into files, until stopped",
-        description="Follow the store's records and write them into Parquet files. `tierline up` does so by itself.",
+        "follow the store and write its records into files, until stopped",
+        "Follow the store's records and write them into Parquet files. `tierline up` does so by itself.",
+        _KEEP,
     )
     _add_folder(keep, with_state=False)
     add_store_flags(keep)
     keep.add_argument("--once", action="store_true", help="write what the store holds now, and end")
-    query = actions.add_parser(
+    query = add_command(
+        actions,
         "query",
-        help="ask the files in SQL (DuckDB's): the tables requests, feedback and bases",
-        description="Ask the files in SQL. Tables: requests (one row per request), feedback, bases. "
-        '`tierline ledger query "DESCRIBE requests"` lists the columns.',
+        "ask the files in SQL (DuckDB's): the tables requests, feedback and bases",
+        "Ask the files in SQL. Tables: requests (one row per request), feedback and bases.",
+        _QUERY,
     )
     query.add_argument("sql", metavar="SQL", help="one query in DuckDB's SQL")
     _add_folder(query)
     query.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
-    export = actions.add_parser("export", help="copy the files' records into one file")
+    export = add_command(actions, "export", "copy the files' records into one file", examples=_EXPORT)
     which = export.add_mutually_exclusive_group(required=True)
     which.add_argument("--parquet", type=Path, metavar="FILE", help="write a Parquet file")
     which.add_argument("--jsonl", type=Path, metavar="FILE", help="write JSON, one object a line")
@@ -62,7 +82,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     )
     export.add_argument("--surface", metavar="NAME", help="only requests of this surface")
     _add_folder(export)
-    tail = actions.add_parser("tail", help="print the latest requests, one a line, from the store")
+    tail = add_command(actions, "tail", "print the latest requests, one a line, from the store", examples=_TAIL)
     tail.add_argument("-n", type=whole(0), default=20, metavar="N", help="so many to begin with (default: 20)")
     tail.add_argument("-f", "--follow", action="store_true", help="go on with requests as they end, until stopped")
     tail.add_argument("--surface", metavar="NAME", help="only requests of this surface")
@@ -91,25 +111,19 @@ def _add_folder(parser: argparse.ArgumentParser, *, with_state: bool = True) -> 
         )
 
 
-def _config(args: argparse.Namespace) -> LedgerConfig:
-    if getattr(args, "config", None) is None:
-        return LedgerConfig()
-    from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
-
-    return load_deployment(args.config).ledger
-
-
-def _folder(args: argparse.Namespace) -> Path:
-    return Path(args.dir or _config(args).folder or Path(args.state) / "ledger")
+def _folder(args: argparse.Namespace, configured: Path | None = None) -> Path:
+    return Path(args.dir or configured or Path(args.state) / "ledger")
 
 
 def _keep(args: argparse.Namespace) -> int:
     from gateway.archive.folder import locked
+    from gateway.config.loader import load_deployment  # slow to import, and not needed by the other actions
+    from gateway.config.schema import LedgerConfig
 
-    config = _config(args)
+    config = load_deployment(args.config).ledger if args.config else LedgerConfig()
     if not config.keep:
         raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
-    url, folder = store_url(args), _folder(args)
+    url, folder = store_url(args), _folder(args, config.folder)
     with locked(folder):
         _say(f"keeping the ledger in {folder}, for {config.keep / 86400:g} days")
         try:
