@@ -218,15 +218,20 @@ def _truly_nearest(plan: Plan, row: int, vector: Vectors) -> tuple[float, set[st
     return best, {plan.questions.kept.texts[int(rows[place])] for place in np.flatnonzero(cosines >= best - 2e-4)}
 
 
+_READ_AGAIN_S = 0.6
+"""Time in which a worker that was held up has read its scopes' generations again."""
+
+
 async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, float, int, Times, float, list[float]]:
     """How long a lookup takes, the share of hits, how many failed, the CPU of one, here and there (the mean), and the
     seconds of those that asked the cross-encoder.
     """
-    plans = [worker.plan(text, plan.tenant(row)) for row, text in enumerate(asked.texts)]
+    await asyncio.sleep(_READ_AGAIN_S)
     took, cost, checked, hits, failed = list[float](), list[float](), list[float](), 0, 0
     before = cpu_s(plan.server.pid)
-    for each, vector in zip(plans, asked.vectors, strict=True):
+    for row, (text, vector) in enumerate(zip(asked.texts, asked.vectors, strict=True)):
         await asyncio.sleep(0)
+        each = worker.plan(text, plan.tenant(row))  # now: a plan is of the generations that the worker knows
         began, spent = time.perf_counter(), time.thread_time()
         found = await worker.cache.semantic(each, vector)
         took.append(time.perf_counter() - began)
@@ -237,8 +242,8 @@ async def _lookups(plan: Plan, worker: Worker, asked: Asked) -> tuple[Times, flo
         if found.outcome not in ("hit", "miss"):
             failed += 1
             await asyncio.sleep(0.05)
-    there = (cpu_s(plan.server.pid) - before) / len(plans) * 1000
-    return _spread(took), hits / len(plans), failed, _spread(cost), there, checked
+    there = (cpu_s(plan.server.pid) - before) / len(asked.texts) * 1000
+    return _spread(took), hits / len(asked.texts), failed, _spread(cost), there, checked
 
 
 async def _writes(plan: Plan, writer: Worker, reader: Worker) -> tuple[Times, Times, float]:
