@@ -80,7 +80,7 @@ class TableFiles:
             draft.unlink()
         self._drop_merged()
         self._hot = self._repaired()
-        self._file = self._path.open("ab")
+        self._file = self._path.open("ab", buffering=0)  # what is not written must not stay in a buffer
 
     @property
     def last(self) -> tuple[Place, int]:
@@ -109,17 +109,15 @@ class TableFiles:
     def append(self, rows: Sequence[Row]) -> None:
         """Write rows, in the order of their entries, and wait until the disk has them. Raises OSError."""
         lines = b"".join([orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows])
+        hot, left = self._hot, memoryview(lines)
         try:
-            self._file.write(lines)
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
             os.fdatasync(self._file.fileno())
         except OSError:
-            # Part of the lines may be there: the next attempt begins where whole rows end.
-            self._file.close()
-            self._hot = self._repaired()
-            self._file = self._path.open("ab")
+            # These entries will be read again: a row of them that is there already would then be there twice.
+            os.ftruncate(self._file.fileno(), hot.size)
             raise
-        hot = self._hot
         if not hot.rows:
             hot.first, hot.since = _place(rows[0]), rows[0]["entry_ms"] / 1000
         hot.rows += len(rows)
@@ -131,7 +129,7 @@ class TableFiles:
         segment = self._segment(self._hot.first, self._hot.last)
         self._write(segment.path, f"SELECT * FROM {hot_rows(self._folder, self.table)}")
         self._file.close()
-        self._file = self._path.open("wb")
+        self._file = self._path.open("wb", buffering=0)
         self._hot = _Hot()
         return segment
 

@@ -149,6 +149,26 @@ async def test_a_keeper_killed_at_any_moment_leaves_every_record_once(
     assert ids(tmp_path) == expected(1, 8)
 
 
+async def test_a_full_disk_writes_no_record_twice(
+    store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written of a page before the disk was full is taken back, since the page is read again."""
+    await record(store, 1, 3)
+    await keep(store, tmp_path)
+    await record(store, 4, 9)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.archive.folder.os.fdatasync", full)
+        with pytest.raises(OSError, match="No space"):
+            await keep(store, tmp_path)
+    assert ids(tmp_path) == expected(1, 3)
+    await keep(store, tmp_path)
+    assert ids(tmp_path) == expected(1, 9)
+
+
 async def test_lost_entries_are_counted(store: RedisStore, tmp_path: Path) -> None:
     """What the store trimmed before it was read is a number, in words and in the rows' ordinals."""
     await record(store, 1, 10)
