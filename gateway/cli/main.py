@@ -50,6 +50,9 @@ COMMANDS = {
     "up": _Command("gateway.cli.commands.up", "start the store, the local model and the gateway"),
     "serve": _Command("gateway.cli.commands.serve", "start the gateway alone"),
     "check": _Command("gateway.cli.commands.check", "check the config and the policies for errors"),
+    "policy": _Command(
+        "gateway.cli.commands.policy", "check, test, compare, replay and roll out the policies of surfaces"
+    ),
     "trace": _Command("gateway.cli.commands.trace", "show the steps of recorded requests, with times and reasons"),
     "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
     "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),

@@ -1,0 +1,62 @@
+"""Run `tierline policy`: check, test, compare, replay, apply and roll back the policies of surfaces.
+
+Each action is a module of this folder with a DESCRIPTION, EXAMPLES, `add_options(parser)` and `run(args)`. Only the
+chosen one is imported, since some need DuckDB or numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+from gateway.cli.commands._flags import Subparsers, add_command
+
+ACTIONS: Final = {
+    "lint": "find mistakes in policies, each with its line, its code and what to write instead",
+}
+"""What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
+
+_EXAMPLES = """examples:
+  tierline policy lint                              check the policies shipped with Tierline
+  tierline policy lint rules/chat.yaml --json       check one file, as JSON for a script
+
+`tierline policy ACTION --help` describes an action, its options and its output."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `policy` and its actions to the command line."""
+    summary = "check, test, compare, replay and roll out the policies of surfaces"
+    parser = add_command(subparsers, "policy", summary, examples=_EXAMPLES)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, action=_Actions)
+    for name, what in ACTIONS.items():
+        add_command(actions, name, what)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the chosen action and return its exit code."""
+    return int(_module(args.action).run(args))
+
+
+class _Actions(argparse._SubParsersAction):  # type: ignore[type-arg]  # not subscriptable at run time
+    """Give the chosen action its options, and no other."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Parse the action's own arguments; see argparse."""
+        name = str(values[0]) if values else ""
+        if name in ACTIONS:
+            module, chosen = _module(name), self.choices[name]
+            chosen.description, chosen.epilog = module.DESCRIPTION, module.EXAMPLES
+            module.add_options(chosen)
+        super().__call__(parser, namespace, values, option_string)
+
+
+def _module(action: str) -> Any:
+    return import_module(f"{__name__}.{action.replace('-', '_')}")
