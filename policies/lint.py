@@ -11,14 +11,9 @@ from itertools import pairwise
 
 from policies.caching import CACHE_VALUES
 from policies.errors import KeyPath
-from policies.expression import OTHERWISE, Expression, Range, Ranges, Values, outcomes, parts
-from policies.model import ROUTE_VALUES, Quantiles, Rules
+from policies.expression import OTHERWISE, Expression, Range, Ranges, outcomes, parts
+from policies.model import CLASSIFIER_VALUES, ROUTE_VALUES, Quantiles, Rules, can_occur
 from policies.validation import Finding
-
-_CLASSIFIER_SAYS = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
-"""Values that the classifier gives only for requests in its domain."""
-_MAY_BE_MISSING = frozenset({"kind", "quantile"})
-"""Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 
 
 def faults(policy: Rules) -> list[Finding]:
@@ -88,26 +83,17 @@ def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
 
 def _dead(rule: Expression, ranges: Ranges) -> list[Expression]:
     """Return the comparisons that can never hold, or the rule itself if only their combination cannot."""
-    dead = [part for part in parts(rule) if True not in outcomes(part, ranges, _agree)]
-    return dead or ([] if True in outcomes(rule, ranges, _agree) else [rule])
+    dead = [part for part in parts(rule) if True not in outcomes(part, ranges, can_occur)]
+    return dead or ([] if True in outcomes(rule, ranges, can_occur) else [rule])
 
 
 def _always_holds(rule: Expression, ranges: Ranges) -> bool:
-    return False not in outcomes(rule, ranges, _agree)
-
-
-def _agree(values: Values) -> bool:
-    """Return whether such a request can exist: out of its domain the classifier gives none of its values."""
-    given = [values[name] is not None for name in _CLASSIFIER_SAYS - _MAY_BE_MISSING if name in values]
-    given += [values["in_domain"]] if "in_domain" in values else []
-    if any(values.get(name) is not None for name in _MAY_BE_MISSING):
-        return all(given) and ("kind" not in values or values["kind"] is not None)
-    return all(given) or not any(given)
+    return False not in outcomes(rule, ranges, can_occur)
 
 
 def _named(rule: Expression, ranges: Ranges) -> str:
     described = "; ".join(f"{name} is {ranges[name]}" for name in sorted(rule.names))
-    both = "in_domain" in rule.names and rule.names & _CLASSIFIER_SAYS
+    both = "in_domain" in rule.names and rule.names & CLASSIFIER_VALUES
     if not both:
         return described
     return f"{described}; no comparison with {', '.join(sorted(both))} holds unless in_domain does"
@@ -134,7 +120,7 @@ def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
     if policy.route.classifier != "none":
         return
     for tier, rule in policy.route.start.items():
-        for name in sorted(rule.names & (_CLASSIFIER_SAYS | {"in_domain"})):
+        for name in sorted(rule.names & (CLASSIFIER_VALUES | {"in_domain"})):
             yield ("route", "start", tier), f"{name} has no value, because route.classifier is none"
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
-from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges
+from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.rollout import Rollout
 from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
@@ -35,6 +35,10 @@ ROUTE_VALUES: Final[Ranges] = {
     "budget_ms": Range(0.0),
 }
 """Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
+CLASSIFIER_VALUES: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
+"""Values that the classifier gives only for requests in its domain."""
+_MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
+"""Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 SURFACE_HEADER = "x-tierline-surface"
 RESERVED_NAMES = frozenset({"auto"})
 """Values of `model` with a special meaning; so have all that start with `tier:`."""
@@ -60,6 +64,15 @@ def _deciles(deciles: tuple[float, ...]) -> tuple[float, ...]:
     if any(low > high for low, high in pairwise(deciles)):
         raise ValueError(f"{list(deciles)} must not fall: the first number is the quantile of the easiest tenth")
     return deciles
+
+
+def can_occur(values: Values) -> bool:
+    """Return whether a request can have these values: out of its domain the classifier gives none of its own."""
+    given = [values[name] is not None for name in CLASSIFIER_VALUES - _MAY_BE_MISSING if name in values]
+    given += [values["in_domain"]] if "in_domain" in values else []
+    if any(values.get(name) is not None for name in _MAY_BE_MISSING):
+        return all(given) and ("kind" not in values or values["kind"] is not None)
+    return all(given) or not any(given)
 
 
 RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
