@@ -192,7 +192,7 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
     for hop in trace.hops:
         attributes = hop.attributes
         if hop.name == names.ATTEMPT:
-            call = _account(hop, ledger.served, trace.root.end_ns)
+            call = _account(hop, ledger.served, trace.root)
             calls.append(call)
             beside = bool(attributes.get(names.HEDGE) or attributes.get(names.SPECULATIVE))
             ledger.hedged = ledger.hedged or bool(attributes.get(names.HEDGE))
@@ -202,7 +202,7 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
             if not call.wasted:
                 ledger.head = attributes.get(names.CONFIDENCE_HEAD) or ""
         elif hop.name == names.SAMPLE:
-            sample = _account(hop, ledger.served, trace.root.end_ns)
+            sample = _account(hop, ledger.served, trace.root)
             sample.tier = next((call.tier for call in calls if call.backend == sample.backend), "")
             calls.append(sample)
         elif hop.name == names.ROUTE:
@@ -215,15 +215,22 @@ def _read(trace: Trace, ledger: Ledger) -> list[CallAccount]:
     return calls
 
 
-def _account(hop: Hop, served: Sequence[int] | None, end_ns: int) -> CallAccount:
+_COMPARED: Final = ("confidence ", "no signal")
+"""How the reason of a verdict begins that rests on the confidence alone."""
+
+
+def _account(hop: Hop, served: Sequence[int] | None, root: Hop) -> CallAccount:
     attributes = hop.attributes
     number = attributes.get(names.ATTEMPT_NUMBER, 0) if hop.name == names.ATTEMPT else 0
+    outcome = attributes.get(names.OUTCOME) or hop.error or hop.name
+    basis, reason = attributes.get(names.CONFIDENCE_BASIS, ""), attributes.get(names.REASON, "")
+    finish = attributes.get(names.GEN_AI_FINISH)
     return CallAccount(
         number,
         attributes.get(names.TIER, ""),
         attributes.get(names.BACKEND, ""),
         attributes.get(names.GEN_AI_REQUEST_MODEL, ""),
-        attributes.get(names.OUTCOME) or hop.error or hop.name,
+        outcome,
         attributes.get(names.GEN_AI_TOKENS_IN, 0),
         attributes.get(names.GEN_AI_TOKENS_OUT, 0),
         names.USAGE_ESTIMATED in attributes,
@@ -231,7 +238,12 @@ def _account(hop: Hop, served: Sequence[int] | None, end_ns: int) -> CallAccount
         served is not None and number not in served,
         attributes.get(names.QUEUE, 0.0),
         attributes.get(names.TTFT),
-        ((hop.end_ns or end_ns) - hop.start_ns) / 1e6,
+        ((hop.end_ns or root.end_ns) - hop.start_ns) / 1e6,
+        (hop.start_ns - root.start_ns) / 1e6,
+        attributes.get(names.CONFIDENCE),
+        basis,
+        reason if basis and not reason.startswith(_COMPARED) and outcome == "low_confidence" else "",
+        finish[0] if finish else "",
     )
 
 

@@ -24,7 +24,7 @@ _ENTRY: Final = {"entry_ms": "BIGINT", "entry_seq": "BIGINT", "ordinal": "BIGINT
 _CALL: Final = (
     "STRUCT(attempt INTEGER, tier VARCHAR, backend VARCHAR, model VARCHAR, outcome VARCHAR, tokens_in BIGINT, "
     "tokens_out BIGINT, estimated BOOLEAN, cost_usd DOUBLE, wasted BOOLEAN, queue_ms DOUBLE, ttft_ms DOUBLE, "
-    "total_ms DOUBLE)"
+    "total_ms DOUBLE, start_ms DOUBLE, confidence DOUBLE, basis VARCHAR, fault VARCHAR, finish VARCHAR)"
 )
 LEDGER: Final[Mapping[str, str]] = {
     "request_id": "VARCHAR",

@@ -271,7 +271,7 @@ def _describe_outcome(hop: Hop, outcome: AttemptOutcome) -> None:
     hop.attributes[names.OUTCOME] = outcome.kind
     hop.attributes[names.REASON] = outcome.detail
     if outcome.confidence is not None:
-        hop.attributes[names.CONFIDENCE] = round(outcome.confidence, 4)
+        hop.attributes[names.CONFIDENCE] = outcome.confidence  # unrounded: replay compares it with a threshold
 
 
 def _end_cancelled(hop: Hop, standing: Standing) -> None:

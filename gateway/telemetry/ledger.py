@@ -47,6 +47,15 @@ class CallAccount:
     queue_ms: float
     ttft_ms: float | None
     total_ms: float
+    start_ms: float = 0.0
+    """From the start of the request to the start of the call."""
+    confidence: float | None = None
+    basis: str = ""
+    """What the confidence is (`routing.confidence.judge.Basis`); empty if the answer was not judged."""
+    fault: str = ""
+    """The structural fault for which the answer was rejected, such as `refusal`."""
+    finish: str = ""
+    """The finish reason of the first choice; empty where it was not seen."""
 
 
 @dataclass(slots=True)
