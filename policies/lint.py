@@ -207,14 +207,6 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
             yield ("cache", "never"), f"{rule.source!r} holds for every request, so nothing is ever cached"
 
 
-def _rollout_waits(policy: Rules) -> Iterator[Finding]:
-    if policy.rollout is not None:
-        yield (
-            ("rollout",),
-            "not carried out yet: the block is checked, but a changed policy takes effect at once, for every request",
-        )
-
-
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
     _rules_leave_a_choice,
@@ -231,5 +223,4 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _holdout_is_a_sample,
     _waits_end_in_time,
     _caches_build_on_each_other,
-    _rollout_waits,
 )

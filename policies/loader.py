@@ -23,6 +23,7 @@ from typing import Any, Literal
 from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
+from policies.rollout import Sticky
 from policies.validation import Section, validate
 from policies.yaml_source import Document, read_yaml
 
@@ -39,6 +40,21 @@ Snapshot = Mapping[str, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class RollingPolicy:
+    """A candidate that is tried beside the policy in force of its surface."""
+
+    policy: Policy
+    share: float
+    """The part of the sticky units that get it, 0..1."""
+    mode: Literal["evaluate", "shadow", "canary"]
+    """Whether it is only decided with, called off the path, or serves its share."""
+    sticky: Sticky = "conversation"
+    """What stays with one version of the policy."""
+    salt: str = ""
+    """Distinguishes the units that this candidate gets from those that another would: its whole version."""
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """The policies in force, at one moment. Never changed: a reload makes another."""
 
@@ -46,6 +62,8 @@ class PolicySet:
     default: Policy
     _by_name: Mapping[str, Policy] = field(repr=False)
     _by_header: Mapping[str, Policy] = field(repr=False)
+    rolling: Mapping[str, RollingPolicy] = field(default_factory=dict)
+    """The candidates, by surface; empty where policies come from files."""
 
     def resolve(self, model: str, surface: str | None = None) -> Policy | None:
         """The policy for a request: by the `x-tierline-surface` header if it was sent, else by `model`.

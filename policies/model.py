@@ -298,7 +298,7 @@ class Rules(Section):
     holdout: Share = 0.01
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None
-    """How to introduce a change of this policy. It is validated but not executed yet: see policies.rollout."""
+    """How to introduce a change of this policy, where policies come from the store."""
 
     @field_validator("surface")
     @classmethod

@@ -1,15 +1,18 @@
-"""Define the rollout section of a policy: how a change of it is to be introduced in steps. Nothing executes it yet.
+"""Define the rollout section of a policy: how a change of it is introduced in steps, and when it is taken back.
 
-The section is parsed and validated, so that mistakes in it are found; `tierline check` reports that it has no effect.
+`gateway.rollout` carries it out, where policies come from the store.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from policies.validation import Section, Share, seconds, share
+from policies.validation import Seconds, Section, Share, seconds, share
+
+Sticky = Literal["conversation", "key", "tenant"]
+"""What stays with one version of a policy while another is tried."""
 
 
 def _fall(value: object) -> object:
@@ -63,14 +66,18 @@ class Floor(Section):
 class Rollout(Section):
     """The shares of requests that get the new policy, one step after the other, before all do.
 
-    `sticky`: the unit that stays with one policy. `sure`: the required certainty of a verdict, 0..1. `undecided`: the
+    `sure`: how certain a verdict must be, 0..1; the guards and the steps share what is left of 1. `undecided`: the
     action at the end of a step without a verdict.
     """
 
     steps: Annotated[tuple[Share, ...], Field(min_length=1)]
-    sticky: Literal["conversation", "key", "tenant"] = "conversation"
+    step_min: Seconds = 1800.0
+    """Shortest duration of a step in seconds, however clear its figures are."""
+    step_max: Seconds = 86400.0
+    """Longest duration of a step in seconds, after which `undecided` applies."""
+    sticky: Sticky = "conversation"
     guard: Guard = Guard()
-    sure: Share = 0.95
+    sure: Annotated[Share, Field(gt=0, lt=1)] = 0.95
     undecided: Literal["pause", "promote", "rollback"] = "pause"
     floor: Floor = Floor()
 
@@ -80,3 +87,9 @@ class Rollout(Section):
         if any(not 0 < step < 1 for step in steps) or list(steps) != sorted(set(steps)):
             raise ValueError("each step is a larger share than the one before, above 0% and below 100%")
         return steps
+
+    @model_validator(mode="after")
+    def _step_ends(self) -> Self:
+        if self.step_max <= self.step_min:
+            raise ValueError("step_max must be longer than step_min")
+        return self

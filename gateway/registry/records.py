@@ -10,7 +10,12 @@ All three are stored as JSON objects with these fields.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+JUDGE: Final = "tierline:policy:judge"
+"""Key of the store that the process which judges canaries holds: its lease and its pulse. Without it none serves."""
+REPORTS: Final = "tierline:policy:reports"
+"""Key of the store's hash of the latest report on each candidate: JSON, by surface; see `gateway.rollout.report`."""
 
 Mode = Literal["evaluate", "shadow", "canary"]
 """How a candidate is tried: decided with beside the live policy, called off the path, or serving a share."""

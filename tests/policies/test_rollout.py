@@ -1,4 +1,4 @@
-"""The `rollout` block of a policy: read and checked, and said to have no effect yet."""
+"""The `rollout` block of a policy: read and checked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.errors import ConfigError, dotted
-from policies.lint import lint
+from policies.errors import ConfigError
 from policies.loader import load_policies, read_policy
 from policies.model import DeployedTier
 from tests.policies.conftest import CHAT, Write
@@ -58,12 +57,6 @@ def test_the_design_s_own_example_loads(tmp_path: Path) -> None:
     _load(tmp_path, DESIGN.read_text().partition("```yaml\nsurface:")[2].partition("```")[0].join(("surface:", "")))
 
 
-def test_it_is_said_that_nothing_carries_it_out(write: Write) -> None:
-    """Nobody is to think that a change is brought in step by step."""
-    policy = read_policy(write("chat", CHAT + "rollout: {steps: [5%]}\n"))[0]
-    assert [(dotted(path), "not carried out yet" in message) for path, message in lint(policy)] == [("rollout", True)]
-
-
 def test_it_is_no_part_of_the_version(write: Write) -> None:
     """It rules how a change comes in, and not what the policy answers by."""
     without, with_it = read_policy(write("a", CHAT))[0], read_policy(write("b", CHAT + "rollout: {steps: [5%]}\n"))[0]
@@ -83,6 +76,8 @@ def test_it_is_no_part_of_the_version(write: Write) -> None:
         ("{steps: [5%], guard: {ttft_p95: 50ms}}", "rollout.guard.ttft_p95", "a plus, such as +50ms"),
         ("{steps: [5%], guard: {cost: -10%}}", "rollout.guard.cost", "a plus, such as +10%"),
         ("{steps: [5%], floor: {quality: 90%}}", "rollout.floor.quality", "unknown key"),
+        ("{steps: [5%], sure: 100%}", "rollout.sure", "less than 1"),
+        ("{steps: [5%], step_min: 2d}", "rollout", "step_max must be longer"),
         ("{steps: [5%], undecided: wait}", "rollout.undecided", "'pause', 'promote' or 'rollback'"),
     ],
 )
