@@ -127,6 +127,22 @@ class PolicySource:
             reader=reader,
         )
 
+    def made(self, content: Mapping[str, Any], name: str) -> tuple[Policy, Document]:
+        """Return the policy with the `content` of a file, as this deployment runs it. Raises ConfigError.
+
+        `name` stands for the file in the problems.
+        """
+        document = Document(Path(name), dict(content), {})
+        rules = validate(Rules, document, _refuse_version)
+        return _made(rules, document, _deployed(rules, self.tiers)), document
+
+    def joined(self, policies: Sequence[tuple[Policy, Document]]) -> PolicySet:
+        """Return the set of these policies, which may come from elsewhere than the folder. Raises ConfigError."""
+        return _joined(
+            policies, [], self.directory, self.tiers, self.default_surface, self.teamless, self.backends,
+            self.cross_encoder,
+        )  # fmt: skip
+
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, without reading them: one listing, and one stat a file."""
         found = {}
@@ -212,6 +228,20 @@ def load_policies(
             read.append(reader(file, tiers))
         except ConfigError as error:
             problems += error.problems
+    return _joined(read, problems, directory, tiers, default_surface, teamless, backends, cross_encoder)
+
+
+def _joined(
+    read: Sequence[tuple[Policy, Document]],
+    problems: list[Problem],
+    directory: Path,
+    tiers: Sequence[DeployedTier],
+    default_surface: str,
+    teamless: Sequence[str],
+    backends: Sequence[str],
+    cross_encoder: CrossEncoderKind,
+) -> PolicySet:
+    """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""
     problems += _unknown_tiers(read, [tier.name for tier in tiers])
     problems += _too_wide(read, teamless)
     problems += _out_of_reach(read, backends, cross_encoder)
@@ -270,7 +300,7 @@ def _refuse_version(path: KeyPath, _value: Any) -> str | None:
     return "set by Tierline from the file's content; remove it" if path == ("version",) else None
 
 
-def _unknown_tiers(read: list[tuple[Policy, Document]], known: Collection[str]) -> Iterator[Problem]:
+def _unknown_tiers(read: Sequence[tuple[Policy, Document]], known: Collection[str]) -> Iterator[Problem]:
     for policy, document in read:
         for i, tier in enumerate(policy.tiers):
             if tier not in known:
@@ -278,7 +308,7 @@ def _unknown_tiers(read: list[tuple[Policy, Document]], known: Collection[str]) 
                 yield document.problem(("tiers", i), f"the deployment has no tier {tier!r}{have}")
 
 
-def _too_wide(read: list[tuple[Policy, Document]], teamless: Sequence[str]) -> Iterator[Problem]:
+def _too_wide(read: Sequence[tuple[Policy, Document]], teamless: Sequence[str]) -> Iterator[Problem]:
     """A cache may be as wide as what a key may see, and no wider."""
     for policy, document in read:
         if policy.cache.scope == "team" and teamless:
@@ -289,7 +319,7 @@ def _too_wide(read: list[tuple[Policy, Document]], teamless: Sequence[str]) -> I
 
 
 def _out_of_reach(
-    read: list[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: CrossEncoderKind
+    read: Sequence[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: CrossEncoderKind
 ) -> Iterator[Problem]:
     """Models that a semantic cache needs, and that the deployment does not have as it needs them."""
     for policy, document in read:
@@ -312,7 +342,9 @@ def _out_of_reach(
             yield document.problem((*at, "audit_judge", "backend"), message)
 
 
-def _names(read: list[tuple[Policy, Document]], problems: list[Problem]) -> tuple[dict[str, Policy], dict[str, Policy]]:
+def _names(
+    read: Sequence[tuple[Policy, Document]], problems: list[Problem]
+) -> tuple[dict[str, Policy], dict[str, Policy]]:
     """Policies by what `model` may say and by what the header may say; a name taken twice is a problem."""
     by_name: dict[str, Policy] = {}
     by_header: dict[str, Policy] = {}

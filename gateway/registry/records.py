@@ -1,20 +1,26 @@
 """Define what the registry of policies holds: versions, the state of each surface, and the audit trail.
 
-    Version        one policy file as it was applied, immutable, by the hash of what it rules
-    InForce   what is in force on a surface, and the candidate that is being tried beside it
-    AuditEntry     one change, appended and never altered
+    Version      one policy file as it was applied, immutable
+    InForce      what is in force on a surface, and the candidate that is being tried beside it
+    AuditEntry   one change, appended and never altered
+    Replica      what one worker has in force, as it said itself
 
-All three are stored as JSON objects with these fields.
+All are stored as JSON objects with these fields. A policy's `version` is the hash of what it rules, and so is not
+changed by comments, the description or `rollout`. A `document` is the hash of the whole file: several documents may
+have one version, each is stored once, and none is ever overwritten.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
 
-JUDGE: Final = "tierline:policy:judge"
+import orjson
+
+JUDGE: Final = "tierline:{policies}:judge"
 """Key of the store that the process which judges canaries holds: its lease and its pulse. Without it none serves."""
-REPORTS: Final = "tierline:policy:reports"
+REPORTS: Final = "tierline:{policies}:reports"
 """Key of the store's hash of the latest report on each candidate: JSON, by surface; see `gateway.rollout.report`."""
 
 Mode = Literal["evaluate", "shadow", "canary"]
@@ -23,7 +29,7 @@ Mode = Literal["evaluate", "shadow", "canary"]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One applied policy. `version` is its content hash, 64 hex digits; `text` is the file as it was written."""
+    """One applied policy. `version` is the hash of its rules, 64 hex digits; `text` is the file as it was written."""
 
     surface: str
     version: str
@@ -34,6 +40,10 @@ class Version:
     """Unix seconds of its first application."""
     parent: str = ""
     """The version that was in force when it was applied; '' for the first."""
+    document: str = ""
+    """SHA-256 of `text` and `content`: the key under which it is stored."""
+    content: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What the file says with its defaults, as plain values: `policies.loader.made_policy` makes the policy from it."""
 
     @property
     def label(self) -> str:
@@ -54,6 +64,7 @@ class Rolling:
     """Unix seconds at which this step began."""
     paused: str = ""
     """Why no further step is taken; '' while it goes on. A paused canary keeps its share."""
+    document: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +78,13 @@ class InForce:
     rolling: Rolling | None = None
     frozen: bool = False
     """Whether nothing but a rollback is taken for now."""
+    document: str = ""
+    """Document of the version in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change: `action` is apply, step, promote, pause, resume or rollback; `by` is a person or `tierline`."""
+    """One change: `action` is seed, apply, step, promote, pause, resume or rollback; `by` is a person or `tierline`."""
 
     surface: str
     action: str
@@ -82,3 +95,51 @@ class AuditEntry:
     at: float
     details: str = ""
     """What the change rests on, such as the guard that was crossed with its figures."""
+    document: str = ""
+    """Document that this change put into force; '' if it changed only what is being tried."""
+    state: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The surface's InForce after the change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What one worker has in force. `surfaces` maps each to its version, `rolling` to `version mode share`."""
+
+    name: str
+    """Its host and process id."""
+    revision: int
+    """Of the whole registry, as it was when this worker read it last."""
+    surfaces: Mapping[str, str]
+    rolling: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why it cannot follow the registry; '' if it does."""
+    drift: tuple[str, ...] = ()
+    """Its policy files that say something else than what is in force, one sentence each."""
+
+
+def to_json(record: Version | InForce | AuditEntry | Replica) -> bytes:
+    """Return the record as a JSON object."""
+    return orjson.dumps(asdict(record))
+
+
+def version_from(blob: bytes) -> Version:
+    """Return the version that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    return Version(**orjson.loads(blob))
+
+
+def in_force_from(blob: bytes) -> InForce:
+    """Return the state that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    fields = orjson.loads(blob)
+    rolling = fields.pop("rolling")
+    return InForce(**fields, rolling=None if rolling is None else Rolling(**rolling))
+
+
+def entry_from(blob: bytes) -> AuditEntry:
+    """Return the audit entry that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    return AuditEntry(**orjson.loads(blob))
+
+
+def replica_from(blob: bytes) -> Replica:
+    """Return the replica that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    fields = orjson.loads(blob)
+    return Replica(**{**fields, "drift": tuple(fields["drift"])})
