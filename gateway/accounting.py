@@ -162,7 +162,8 @@ class Finalizer:
         if calls:
             _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
-        terms = self._terms.get(ledger.policy) or self._terms_of(ledger)
+        key = ledger.policy if not ledger.arm else f"{ledger.policy} {ledger.arm}"
+        terms = self._terms.get(key) or self._terms_of(ledger, key)
         if terms is None:
             return
         tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
@@ -170,15 +171,22 @@ class Finalizer:
             ledger.counterfactual_usd = cost(terms.strongest, Usage(tokens_in, tokens_out))
         ledger.slo = _held_against(terms, ledger)
 
-    def _terms_of(self, ledger: Ledger) -> _Terms | None:
-        """Return the terms of the request's policy version; None if it was replaced before any request needed them."""
-        policy = self._policies.current.by_surface.get(ledger.surface)
-        if policy is None or policy.label != ledger.policy:
+    def _terms_of(self, ledger: Ledger, key: str) -> _Terms | None:
+        """Return the terms of the request's policy version; None if it was replaced before any request needed them.
+
+        A canary's requests are held against the objectives of the policy in force: else a candidate with easier
+        objectives would seem the better one.
+        """
+        policies = self._policies.current
+        live = policy = policies.by_surface.get(ledger.surface)
+        if ledger.arm and (rolling := policies.rolling.get(ledger.surface)) and rolling.policy.label == ledger.policy:
+            policy = rolling.policy
+        if live is None or policy is None or policy.label != ledger.policy:
             return None
         if len(self._terms) >= _MOST_POLICIES:
             self._terms.clear()
-        ttft, total = _objectives(policy.slo)
-        terms = self._terms[ledger.policy] = _Terms(self._strongest(policy), ttft, total)
+        ttft, total = _objectives(live.slo)
+        terms = self._terms[key] = _Terms(self._strongest(policy), ttft, total)
         return terms
 
     def _strongest(self, policy: Policy) -> Price | None:

@@ -69,6 +69,8 @@ LEDGER: Final[Mapping[str, str]] = {
     "head": "VARCHAR",
     "slo": "MAP(VARCHAR, BOOLEAN)",
     "calls": f"{_CALL}[]",
+    "arm": "VARCHAR",
+    "unit": "VARCHAR",
 }
 """The DuckDB type of each field of a `Ledger`."""
 _DECISION: Final = (

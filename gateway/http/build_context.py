@@ -11,8 +11,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
+from gateway.request.access import bearer_key
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
+from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
 from routing.decide import Clamp
 from routing.features import features_of
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
+    from policies.loader import PolicySet, RollingPolicy
     from policies.model import Output, Policy
 
 
@@ -37,7 +40,10 @@ def build_context(
     """Return the context of a checked body. Raises ApiError for an unknown model or tier, or a passed deadline."""
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
-    policy = _policy(steps, body["model"], options, pinned)
+    policies = steps.policies.current
+    policy = _policy(policies, body["model"], options, pinned)
+    if policies.rolling:
+        policy = _assigned(policies.rolling, policy, headers, body, ledger)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
@@ -66,8 +72,7 @@ def build_context(
     )
 
 
-def _policy(steps: Steps, model: str, options: RequestOptions, pinned: str | None) -> Policy:
-    policies = steps.policies.current
+def _policy(policies: PolicySet, model: str, options: RequestOptions, pinned: str | None) -> Policy:
     policy = policies.resolve("auto" if pinned is not None else model, options.surface)
     if policy is None:
         name = options.surface or model
@@ -77,6 +82,21 @@ def _policy(steps: Steps, model: str, options: RequestOptions, pinned: str | Non
             param="x-tierline-surface" if options.surface else "model",
         )
     return policy
+
+
+def _assigned(
+    rolling: Mapping[str, RollingPolicy],
+    live: Policy,
+    headers: Mapping[bytes, bytes],
+    body: dict[str, Any],
+    ledger: Ledger,
+) -> Policy:
+    """Return the policy of a request's arm, and note the arm, where a canary runs on the surface; else `live`."""
+    candidate = rolling.get(live.surface)
+    if candidate is None or candidate.mode != "canary":
+        return live
+    ledger.arm, ledger.unit = assign(candidate, ledger.tenant, bearer_key(headers), body["messages"])
+    return candidate.policy if ledger.arm == CANDIDATE else live
 
 
 def _clamp(policy: Policy, options: RequestOptions, pinned: str | None) -> Clamp | None:

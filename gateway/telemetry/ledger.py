@@ -129,6 +129,10 @@ class Ledger:
     slo: Mapping[str, bool] | None = None
     """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()
+    arm: str = ""
+    """`candidate` or `control` while a canary runs on the surface, else empty. `policy` is the arm's."""
+    unit: str = ""
+    """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
 
 
 TRACES: Final = "tierline:traces"

@@ -25,6 +25,7 @@ REQUEST_ID: Final = "tierline.request_id"
 TENANT: Final = "tierline.tenant"
 SURFACE: Final = "tierline.surface"
 POLICY: Final = "tierline.policy"
+ARM: Final = "tierline.arm"  # candidate or control, while a canary runs on the surface
 PATH: Final = "tierline.path"
 STATUS: Final = "http.response.status_code"
 STREAM: Final = "tierline.stream"
@@ -109,6 +110,7 @@ OF_LEDGER: Final = {
     TENANT: "tenant",
     SURFACE: "surface",
     POLICY: "policy",
+    ARM: "arm",
     STATUS: "status",
     PATH: "path",
     STREAM: "stream",

@@ -85,6 +85,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[tuple[str, str]]:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started"]))
     first = [f"request {ledger['request_id']}", ledger["policy"] or ledger["surface"], str(ledger["status"])]
+    if ledger.get("arm"):
+        first.append(ledger["arm"])
     if ledger["path"]:
         first.append(f"path {ledger['path']}")
     if ledger["error"]:

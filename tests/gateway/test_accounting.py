@@ -95,6 +95,7 @@ def _books(
     slo: dict[str, Any] | None = None,
     version: str = "1111111",
     ladder: tuple[str, ...] = ("local", "hosted"),
+    candidate: Policy | None = None,
 ) -> Finalizer:
     """Books over tiers local and hosted; hosted has a backend for each price, unconfigured where it is None."""
     policy = Policy.model_validate(
@@ -107,7 +108,8 @@ def _books(
             "ladder": ladder,
         }
     )
-    watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}))
+    rolling = {} if candidate is None else {"chat": SimpleNamespace(policy=candidate)}
+    watcher = SimpleNamespace(current=SimpleNamespace(by_surface={"chat": policy}, rolling=rolling))
     configs = [SimpleNamespace(configured=price is not None, price=price) for price in prices or (LARGE,)]
     local = [SimpleNamespace(configured=True, price=Price(input=0.5, output=1))]
     tiers = {
@@ -287,3 +289,30 @@ def test_races_and_draws_are_told() -> None:
     ledger = request.closed(_books())
     assert (ledger.speculated, ledger.hedged, ledger.holdout) == (True, True, False)
     assert (ledger.embedder, ledger.classifier, ledger.queue_ms) == ("wordllama-256", "0fe444b29605", 2.0)
+
+
+def test_a_canary_is_held_against_the_objectives_in_force() -> None:
+    """A candidate that allows itself more time is not the better one for it; its prices are its own."""
+    candidate = Policy.model_validate(
+        {
+            "surface": "chat",
+            "slo": {"deadline": "60s"},
+            "tiers": ["local"],
+            "route": {"start": {"local": "otherwise"}},
+            "version": "2222222",
+        }
+    )
+    books = _books(candidate=candidate)
+    for policy, arm, total_ms, good in (
+        ("chat@2222222", "candidate", 9000.0, False),
+        ("chat@2222222", "candidate", 7000.0, True),
+        ("chat@1111111", "control", 9000.0, False),
+    ):
+        request = Finished(arm=arm)
+        request.ledger.policy = policy
+        request.ledger.total_ms = total_ms
+        request.attempt("local", usage=Usage(1_000_000, 0), OUTCOME="accepted")
+        settle(request.ledger, 1)
+        ledger = request.closed(books)
+        assert ledger.slo == {"deadline": good}
+        assert ledger.counterfactual_usd == pytest.approx(0.5 if arm == "candidate" else 2.5)
