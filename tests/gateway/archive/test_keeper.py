@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from cache.store.base import Append, Command
+from cache.store.base import Append, Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.archive import folder as archive
-from gateway.archive.columns import FEEDBACK, LEDGER, REQUESTS
+from gateway.archive.columns import FEEDBACK, LEDGER, REQUESTS, TABLES
 from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import QueryError, ask, opened
@@ -22,25 +22,15 @@ from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
+from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
-from tests.support.store import UNHURRIED, LocalStore, local_store
+from tests.support.redis_script import scripted_redis
+from tests.support.store import UNHURRIED
+from tests.support.wait import eventually
+
+__all__ = ["server", "store"]
 
 NEVER = Rotation(after_s=1e9)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalStore]:
-    with local_store() as running:
-        yield running
-
-
-@pytest.fixture
-async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
-    opened_ = RedisStore.from_url(server.url, slack=UNHURRIED)
-    await opened_.delete(TRACES)
-    await opened_.delete(feedback.STREAM)
-    yield opened_
-    await opened_.aclose()
 
 
 async def record(store: RedisStore, first: int, last: int, keep: int = 100_000) -> None:
@@ -232,6 +222,29 @@ async def test_one_keeper_at_a_time(store: RedisStore, tmp_path: Path) -> None:
         pass
     with pytest.raises(ArchiveError, match="holds no ledger"), opened(tmp_path / "none"):
         pass
+
+
+async def test_a_store_that_answers_with_errors_is_tried_again(tmp_path: Path) -> None:
+    """As it does while it loads its data after a restart: it is said once, and the keeper goes on."""
+    said: list[str] = []
+    async with scripted_redis(b"-LOADING Valkey is loading the dataset in memory\r\n") as script:
+        loading = RedisStore.from_url(script.url, slack=UNHURRIED)
+        keeper = Keeper(loading, tmp_path, NEVER, said.append)
+        with pytest.raises(StoreUnavailable, match="loading"):
+            await keeper.catch_up()
+        with pytest.raises(StoreUnavailable, match="loading"):
+            await keeper._keep_bases({"unknown"})
+        following = asyncio.create_task(keeper.run())
+        await eventually(lambda: len(said) == len(TABLES), what="each table's complaint")
+        script.reply = b"*-1\r\n"  # loaded, and no entry has come yet
+        await eventually(lambda: len(said) == 2 * len(TABLES), what="each table goes on")
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await loading.aclose()
+    assert {line.partition(":")[2] for line in said} == {
+        f" the store does not answer (loading: {script.url.removeprefix('redis://')}); trying on",
+        " goes on",
+    }
 
 
 async def test_a_damaged_hot_file_is_named(store: RedisStore, tmp_path: Path) -> None:

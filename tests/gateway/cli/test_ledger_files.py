@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import duckdb
@@ -20,29 +19,21 @@ from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import TRACES, encode
+from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.gateway import environment
-from tests.support.store import UNHURRIED, LocalStore, local_store
+from tests.support.store import LocalStore
 from tests.support.wait import until
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalStore]:
-    with local_store() as running:
-        yield running
+__all__ = ["server", "store"]
 
 
-@pytest.fixture
-async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
-    """A store with three requests of chat and one of batch, and a word on `req-2`."""
-    opened = RedisStore.from_url(server.url, slack=UNHURRIED)
-    await opened.delete(TRACES)
-    await opened.delete(feedback.STREAM)
-    await opened.apply([Append(feedback.STREAM, Feedback("req-2", "acme", "chat", 0.5, "so so", 1.0).encode(), 10)])
+@pytest.fixture(autouse=True)
+async def _filled(store: RedisStore) -> None:
+    """Three requests of chat and one of batch, and feedback on `req-2`."""
+    await store.apply([Append(feedback.STREAM, Feedback("req-2", "acme", "chat", 0.5, "so so", 1.0).encode(), 10)])
     for number, surface in enumerate(("chat", "batch", "chat", "chat")):
-        await _record(opened, number, surface)
-    yield opened
-    await opened.aclose()
+        await _record(store, number, surface)
 
 
 async def _record(store: RedisStore, number: int, surface: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from cache.store.redis_store import RedisStore
+from gateway.telemetry import feedback
+from gateway.telemetry.ledger import TRACES
 from tests.gateway.telemetry.collector import Collector
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
@@ -20,7 +22,8 @@ def server() -> Iterator[LocalStore]:
 @pytest.fixture
 async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     opened = RedisStore.from_url(server.url, slack=UNHURRIED)
-    await opened.delete("tierline:traces")
+    await opened.delete(TRACES)
+    await opened.delete(feedback.STREAM)
     yield opened
     await opened.aclose()
 

@@ -19,9 +19,11 @@ from routing.decision_record import outcome_of
 from tests.gateway.telemetry.waiting import eventually
 from tests.support.app import in_process
 from tests.support.store import LocalStore
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Reply, Upstream, error_reply
 
-POLICIES = {f"{name}.yaml": (SHIPPED / f"{name}.yaml").read_text() for name in ("chat", "batch", "autocomplete")}
+SURFACES = ("chat", "batch", "autocomplete")
+_SHIPPED = {f"{name}.yaml": (SHIPPED / f"{name}.yaml").read_text() for name in SURFACES}
+POLICIES = {**_SHIPPED, "batch.yaml": _SHIPPED["batch.yaml"].replace("holdout: 1%", "holdout: 90%")}
 QUESTIONS = (
     "What is the capital of France?",
     "Prove that the square root of two is irrational, step by step.",
@@ -59,7 +61,9 @@ async def test_every_recorded_decision_is_made_again(
     sent = 0
     hosted = upstream.url if hosted_is_there else None
     async with in_process(tmp_path, local=upstream.url, hosted=hosted, store_url=server.url, policies=POLICIES) as app:
-        for surface in ("chat", "batch", "autocomplete"):
+        for surface in SURFACES:
+            if surface == SURFACES[-1]:  # by then the others' requests have found it well
+                upstream.on(lambda request: request.body["model"] == "large").reply(error_reply(503))
             for more in MORE:
                 for headers in HEADERS:
                     question = QUESTIONS[sent % len(QUESTIONS)]
@@ -68,14 +72,18 @@ async def test_every_recorded_decision_is_made_again(
     records = [orjson.loads(blob) for blob in await eventually(lambda: reader.latest(store, sent))]
     assert len(records) == sent
     bases = await _bases(store)
-    assert {basis.policy.surface for basis in bases.values()} == {"chat", "batch", "autocomplete"}
+    assert {basis.policy.surface for basis in bases.values()} == set(SURFACES)
     made = [record["decide"] for record in records if record["decide"]]
     assert len(made) > sent / 2
+    held_out = failed = 0
     for one in made:
         basis = bases[one["basis"]]
         given = basis.input_of(one["in"])
+        held_out += given.holdout
+        failed += any(health.unavailable != "" for health in given.health.values())
         try:
             again: Any = outcome_of(decide(basis.policy, given))
         except NoTierError:
             again = None
         assert again == one["out"]
+    assert (held_out > 0) is (failed > 0) is hosted_is_there
