@@ -266,12 +266,14 @@ def test_b35_a_slow_tier_is_hedged_within_its_budget(
     assert {answer.status for answer in answers} == {200}
     hedged = [answer for answer in answers if answer.headers["x-tierline-path"] == "hedged"]
     assert [answer.text for answer in hedged] == ["quick"] * len(hedged)
-    assert 1 <= len(hedged) == len(hosted_upstream.requests)
-    lost = [request for request in local_upstream.requests if request.done_at is None]
-    assert len(lost) == len(hedged)
-    for request in lost:
-        request.wait_gone(1)
+    # On a busy machine the quick tier can still come last: then it is the one that is given up.
     ledgers = [rig.record(answer.headers["x-request-id"])["ledger"] for answer in answers]
+    assert 1 <= len(hedged) <= len(hosted_upstream.requests) == sum(len(ledger["calls"]) == 2 for ledger in ledgers)
+    # The upstreams note a reply's end after the client has it, so it may still be missing here.
+    for upstream in (local_upstream, hosted_upstream):
+        until(lambda upstream=upstream: upstream.in_flight == 0, 1, "what lost is given up")  # type: ignore[misc]
+    lost = [one for one in (*local_upstream.requests, *hosted_upstream.requests) if one.gone_at is not None]
+    assert 1 <= len(lost) <= len(hosted_upstream.requests)
     for answer, ledger in zip(answers, ledgers, strict=True):
         usage = answer.json["usage"]
         once = (usage["prompt_tokens"] * PRICE["input"] + usage["completion_tokens"] * PRICE["output"]) / 1e6
