@@ -162,7 +162,10 @@ class Store(Protocol):
         """
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        """Return the replies to commands executed in one round trip, within a lookup's time limit or `limit_s`."""
+        """Return the replies to commands executed in one round trip, within a lookup's time limit or `limit_s`.
+
+        Raises StoreUnavailable if any of them is an error.
+        """
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
         """Return those of the named commands that the server supports."""
