@@ -185,6 +185,7 @@ def _build_comparison(
 
 
 _COMBINATIONS = 20_000
+_HUGE = 1e300
 _ANYTHING = frozenset({True, False})
 
 
@@ -262,6 +263,28 @@ def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool
         return _ANYTHING
     combinations = (dict(zip(names, values, strict=True)) for values in product(*samples))
     return frozenset(rule.holds(values) for values in combinations if possible(values))
+
+
+def constants_by_name(rule: Expression) -> dict[str, frozenset[float]]:
+    """Return, for each name of the rule, the numbers that it is compared with."""
+    found: dict[str, set[float]] = {name: set() for name in rule.names}
+    for node in () if rule.tree is None else _comparisons(rule.tree):
+        numbers = {
+            float(one.value)
+            for one in ast.walk(node)
+            if isinstance(one, ast.Constant) and isinstance(one.value, int | float) and abs(one.value) < _HUGE
+        }
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name):
+                found[one.id] |= numbers
+    return {name: frozenset(numbers) for name, numbers in found.items()}
+
+
+def compares_names(rule: Expression, ranges: Ranges) -> bool:
+    """Return whether two numbers of a request are compared with each other, such as `turns < tokens_in`."""
+    return rule.tree is not None and any(
+        _compares_numbers_of_requests(node, ranges) for node in _comparisons(rule.tree)
+    )
 
 
 def parts(rule: Expression) -> Iterator[Expression]:

@@ -15,6 +15,7 @@ from gateway.cli.commands._flags import Subparsers, add_command
 
 ACTIONS: Final = {
     "lint": "find mistakes in policies, each with its line, its code and what to write instead",
+    "diff": "compare what two policies mean, and which recorded requests that moves",
 }
 """What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
 

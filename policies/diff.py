@@ -1,0 +1,366 @@
+"""Compare what two policies mean: which values differ, and what each difference changes.
+
+Values are compared as the model holds them, so `0.4s` and `400ms` are equal, and so are a default and the same value
+written out. Order counts where it has a meaning: in `tiers` and `route.start`. Two rules are equal if they hold for the
+same requests, which is decided exactly, as in `policies.expression.outcomes`; where that takes too many combinations,
+rules that are written differently count as different.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+from policies.caching import CACHE_VALUES
+from policies.errors import KeyPath, dotted
+from policies.expression import Expression, Range, Ranges, Values, compares_names, constants_by_name
+from policies.model import ROUTE_VALUES, Rules, can_occur
+from policies.rollout import Delay, Fall, Rise
+from policies.validation import Seconds, Section, Share
+
+Weight = Literal["changes", "rewritten", "aside"]
+"""What a difference comes to: something in force changes; the same in other words; or it rules nothing in force."""
+
+_COMBINATIONS: Final = 60_000
+_NONE: Final = "none"
+_START: Final = ("route", "start")
+_PROBABILITIES: Final = frozenset({"confidence_below", "uncalibrated_below", "min_score", "sure"})
+"""Shares that people write as 0.62, not as 62%."""
+_SETS: Final = frozenset({("match", "models"), ("cache", "tags"), ("cache", "semantic", "guards"), ("output", "stop")})
+"""Lists whose order has no meaning."""
+_ASIDE: Final = frozenset({"description", "rollout"})
+"""Keys that rule nothing in force."""
+
+EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
+    ("surface",): "It is another surface: requests that name the old one are refused.",
+    ("description",): "Text for people; nothing in force changes.",
+    ("rollout",): "How later changes are brought in; nothing in force changes.",
+    ("match",): "Which requests come to this surface.",
+    ("slo", "deadline"): "How long a request may take; `budget_ms` in rules, and whether an escalation still fits.",
+    ("slo", "on_miss"): "What a client gets when the next tier would come too late.",
+    ("slo", "ttft"): "An objective that the ledger measures; no request is answered otherwise.",
+    (
+        "slo",
+        "ttft",
+        "p99",
+    ): "How long a stream may take to its first token: a tier expected to be slower does not start.",
+    ("slo", "total"): "An objective that the ledger measures; no request is answered otherwise.",
+    ("slo", "total", "p95"): "When a draft that a stronger tier could replace is given up.",
+    ("slo", "total", "p99"): "When a draft is given up where p95 is missing.",
+    ("tiers",): "Which models answer and where an escalation goes.",
+    ("route",): "Where requests start.",
+    ("route", "classifier"): "Whether requests are judged; without it no rule on difficulty holds.",
+    ("route", "traffic"): "Which requests `easiest 40% of its kind` means, and so where they start.",
+    ("escalate", "when"): "Which answers are replaced by the next tier's.",
+    ("escalate", "no_signal"): "What happens to an answer that there is no evidence about.",
+    ("escalate", "agreement"): "How answers without log-probabilities are judged, and further samples to pay for.",
+    ("escalate", "stream"): "How much of a stream is held back and judged before the client sees any.",
+    ("escalate", "stream", "alive"): "What a client sees before a stream's first token.",
+    ("escalate", "stream", "on_break"): "What happens to a stream that breaks off after the client has seen some.",
+    ("escalate", "hedge"): "When a slow tier gets a rival, and what that may cost.",
+    ("escalate", "speculate"): "Which calls start before it is known that they are needed, and so the cost.",
+    ("escalate", "max_attempts"): "How many backend calls one request may make.",
+    ("cache",): "What is answered from the store.",
+    ("cache", "exact"): "Whether equal requests are answered from the store, and for how long.",
+    ("cache", "semantic"): "Which other wordings are answered from the store, and how surely.",
+    ("cache", "never"): "Which requests the cache passes over.",
+    ("cache", "scope"): "Who shares stored answers.",
+    ("output",): "How long answers may be and where they end.",
+    ("load",): "Who waits, and for how long, when all backends are full.",
+    ("holdout",): "How many requests go to the strongest tier whatever the rules say.",
+    ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
+}
+"""What a change of a key affects, by the longest path that the key begins with."""
+DROPS: Final = "Answers stored so far are not served any more."
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """One difference. `before` and `after` are values as a person writes them; `line` is where, in the new file."""
+
+    path: str
+    before: str
+    after: str
+    line: int
+    effect: str
+    weight: Weight = "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All differences of two policies, in the order of the keys in `policies.model`."""
+
+    changes: tuple[PolicyChange, ...]
+    drops_answers: bool
+    """Whether answers stored under the one policy are not served under the other, in the same deployment."""
+
+    @property
+    def in_force(self) -> tuple[PolicyChange, ...]:
+        """The differences that change what is in force."""
+        return tuple(change for change in self.changes if change.weight == "changes")
+
+
+def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = lambda _: 0) -> Difference:
+    """Return how two policies differ. `line_of` gives the line of a key in the new policy's file."""
+    found = _Differences(before, after, line_of)
+    for name in Rules.model_fields:
+        found.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
+    drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "output", "cache"))
+    return Difference(tuple(found.changes), drops)
+
+
+def same_requests(one: Expression, other: Expression, ranges: Ranges) -> bool:
+    """Return whether two rules certainly hold for the same requests."""
+    if one.source == other.source:
+        return True
+    combinations = _combinations([one, other], ranges)
+    return combinations is not None and all(one.holds(values) == other.holds(values) for values in combinations)
+
+
+def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.10g}") -> str:
+    """Return a value as a person writes it in YAML; `how` writes its numbers."""
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Expression):
+        return value.source
+    if isinstance(value, Section):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        shown = {name: part for name, part in fields.items() if name in value.model_fields_set} or fields
+        kinds = type(value).model_fields
+        parts = [f"{name}: {written(part, _how(name, kinds[name]))}" for name, part in shown.items()]
+        return f"{{{', '.join(parts)}}}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {written(part, how)}' for key, part in value.items())}}}"
+    if isinstance(value, frozenset):
+        value = sorted(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(written(part, how) for part in value)}]"
+    if isinstance(value, int | float):
+        return how(value)
+    text = str(value)
+    return text if text.isprintable() and text == text.strip() and text else json.dumps(text)
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as `400ms`, `6s`, `5m`, `24h` or `7d`."""
+    for unit, length, least in (("d", 86400, 2), ("h", 3600, 1), ("m", 60, 2), ("s", 1, 1)):
+        count = seconds / length
+        if count >= least and (unit == "s" or math.isclose(count, round(count), rel_tol=1e-12)):
+            return f"{count:.10g}{unit}"
+    return f"{seconds * 1000:.10g}ms" if seconds else "0s"
+
+
+def share(value: float) -> str:
+    """Write a share as `1%`."""
+    return f"{value * 100:.10g}%"
+
+
+def _validator(alias: Any) -> Any:
+    return next(part.func for part in alias.__metadata__ if isinstance(part, BeforeValidator))
+
+
+_NOTATIONS: Final[Mapping[Any, Callable[[float], str]]] = {
+    _validator(Seconds): duration,
+    _validator(Share): share,
+    _validator(Fall): share,
+    _validator(Rise): lambda value: f"+{share(value)}",
+    _validator(Delay): lambda value: f"+{duration(value)}",
+}
+
+
+def _how(name: str, field: FieldInfo) -> Callable[[float], str]:
+    """Return how the numbers of a key are written."""
+    if name == "after":  # `hedge.after`, which may be a quantile as well
+        return duration
+    if name in _PROBABILITIES:
+        return lambda value: f"{value:.10g}"
+    notations = [_NOTATIONS[part.func] for part in _parts(field) if part.func in _NOTATIONS]
+    return notations[0] if notations else lambda value: f"{value:.10g}"
+
+
+def _parts(field: FieldInfo) -> list[BeforeValidator]:
+    pending, found = [*field.metadata, field.annotation], []
+    while pending:
+        part = pending.pop()
+        if isinstance(part, BeforeValidator):
+            found.append(part)
+        pending += [*getattr(part, "__metadata__", ()), *get_args(part)]
+    return found
+
+
+class _Differences:
+    """Collect the differences of two policies."""
+
+    def __init__(self, before: Rules, after: Rules, line_of: Callable[[KeyPath], int]) -> None:
+        self._before, self._after, self._line_of = before, after, line_of
+        deadline = max(before.slo.deadline, after.slo.deadline)
+        self._ranges: Ranges = {**ROUTE_VALUES, "budget_ms": Range(0.0, deadline * 1000)}
+        self.changes: list[PolicyChange] = []
+
+    def add(self, path: KeyPath, before: str, after: str, weight: Weight = "changes", note: str = "") -> None:
+        """Add one difference; `note` goes before what it affects."""
+        effect = note
+        if weight == "rewritten":
+            effect = note or "Written differently, the same meaning."
+            if path[0] == "cache":
+                effect += f" {DROPS}"
+        else:
+            effect = " ".join(part for part in (note, _effect(path)) if part)
+        if path[0] in _ASIDE:
+            weight = "aside"
+        self.changes.append(PolicyChange(dotted(path), before, after, self._line_of(path), effect, weight))
+
+    def value(self, path: KeyPath, before: Any, after: Any, field: FieldInfo) -> None:
+        """Add the differences of one key, whatever stands below it."""
+        how = _how(str(path[-1]), field)
+        if path == _START:
+            self._starts(before, after)
+        elif path == ("cache", "never"):
+            self._never(before, after)
+        elif path == ("escalate", "when", "uncalibrated_below"):
+            self._uncalibrated(path)
+        elif isinstance(before, Expression) and isinstance(after, Expression):
+            self._rule(path, before, after, alike=False)
+        elif isinstance(before, Section) and isinstance(after, Section):
+            for name, part in type(before).model_fields.items():
+                self.value((*path, name), getattr(before, name), getattr(after, name), part)
+        elif isinstance(before, Mapping) and isinstance(after, Mapping):
+            for key in dict.fromkeys([*before, *after]):
+                if not _equal(before.get(key), after.get(key)):
+                    self.add((*path, key), written(before.get(key), how), written(after.get(key), how))
+        elif not _equal(before, after):
+            weight: Weight = "rewritten" if path in _SETS and set(before) == set(after) else "changes"
+            note = "Their order has no meaning." if weight == "rewritten" else ""
+            self.add(path, written(before, how), written(after, how), weight, note)
+
+    def _rule(self, path: KeyPath, before: Expression, after: Expression, *, alike: bool) -> None:
+        if before.source != after.source:
+            same = alike or same_requests(before, after, self._ranges)
+            self.add(path, before.source, after.source, "rewritten" if same else "changes")
+
+    def _uncalibrated(self, path: KeyPath) -> None:
+        """Compare the thresholds in force: one that is left out follows from `confidence_below`."""
+        one, other = self._before.escalate.when, self._after.escalate.when
+        was, is_ = one.threshold(calibrated=False), other.threshold(calibrated=False)
+        if not _equal(was, is_):
+            note = "" if other.uncalibrated_below is not None else "The default where it is left out."
+            self.add(path, f"{was:.10g}", f"{is_:.10g}", note=note)
+
+    def _starts(self, before: Mapping[str, Expression], after: Mapping[str, Expression]) -> None:
+        if [(tier, rule.source) for tier, rule in before.items()] == [(tier, r.source) for tier, r in after.items()]:
+            return
+        alike = self._before.tiers == self._after.tiers and _start_alike(before, after, self._after.tiers, self._ranges)
+        for tier in dict.fromkeys([*before, *after]):
+            one, other = before.get(tier), after.get(tier)
+            if one is None or other is None:
+                self.add((*_START, tier), written(one), written(other), "rewritten" if alike else "changes")
+            else:
+                self._rule((*_START, tier), one, other, alike=alike)
+        if [tier for tier in before if tier in after] != [tier for tier in after if tier in before]:
+            note = "The rules are read in this order" + ("; the same requests start at each tier." if alike else ".")
+            order = " then ".join(before), " then ".join(after)
+            self.add(_START, *order, "rewritten" if alike else "changes", note)
+
+    def _never(self, before: Sequence[Expression], after: Sequence[Expression]) -> None:
+        """Compare two lists of rules of which any may hold; the order has no meaning."""
+        removed = [rule for rule in before if rule.source not in {other.source for other in after}]
+        added = [rule for rule in after if rule.source not in {other.source for other in before}]
+        places = {rule.source: i for i, rule in enumerate(after)}
+        for rule in list(removed):
+            twin = next((other for other in added if same_requests(rule, other, CACHE_VALUES)), None)
+            if twin is not None:
+                self.add(("cache", "never", places[twin.source]), rule.source, twin.source, "rewritten")
+                removed.remove(rule)
+                added.remove(twin)
+        if not removed and not added:
+            return
+        combinations = _combinations([*before, *after], CACHE_VALUES)
+        alike = combinations is not None and all(
+            any(rule.holds(values) for rule in before) == any(rule.holds(values) for rule in after)
+            for values in combinations
+        )
+        weight: Weight = "rewritten" if alike else "changes"
+        for rule in removed:
+            self.add(("cache", "never"), rule.source, _NONE, weight)
+        for rule in added:
+            self.add(("cache", "never", places[rule.source]), _NONE, rule.source, weight)
+
+
+def _effect(path: KeyPath) -> str:
+    keys = tuple(map(str, path))
+    longest = max((prefix for prefix in EFFECTS if keys[: len(prefix)] == prefix), key=len, default=None)
+    effect = EFFECTS[longest] if longest else "A part of the policy that is in force."
+    return f"{effect} {DROPS}" if path[0] in {"cache", "output", "tiers"} else effect
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two values are equal, but for the last digits of numbers that were converted from other units."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(_equal(*pair) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def _combinations(rules: Sequence[Expression], ranges: Ranges) -> list[Values] | None:
+    """Return a combination of values for each case that these rules can tell apart; None if there are too many."""
+    if any(compares_names(rule, ranges) for rule in rules):
+        return None
+    constants: dict[str, set[float]] = {}
+    for rule in rules:
+        for name, numbers in constants_by_name(rule).items():
+            constants.setdefault(name, set()).update(numbers)
+    names = sorted(constants)
+    samples = [ranges[name].samples(sorted(constants[name])) for name in names]
+    if math.prod(map(len, samples)) > _COMBINATIONS:
+        return None
+    every = (dict(zip(names, values, strict=True)) for values in product(*samples))
+    return [values for values in every if can_occur(values)]
+
+
+def _start_alike(
+    before: Mapping[str, Expression], after: Mapping[str, Expression], tiers: Sequence[str], ranges: Ranges
+) -> bool:
+    """Return whether both lists of start rules certainly start every request at the same tier.
+
+    Each tier's rule compares the tier's own `p_adequate`, which is 1 for the last tier.
+    """
+    rules = [*before.items(), *after.items()]
+    if any(compares_names(rule, ranges) for _, rule in rules):
+        return False
+    constants: dict[tuple[str, str], set[float]] = {}
+    for tier, rule in rules:
+        for name, numbers in constants_by_name(rule).items():
+            constants.setdefault((name, tier if name == "p_adequate" else ""), set()).update(numbers)
+    keys = sorted(constants)
+    samples: list[list[Any]] = []
+    for name, tier in keys:
+        last = name == "p_adequate" and tier == tiers[-1]
+        samples.append([1.0, None] if last else ranges[name].samples(sorted(constants[name, tier])))
+    if math.prod(map(len, samples)) > _COMBINATIONS:
+        return False
+    for combination in product(*samples):
+        shared = {name: value for (name, tier), value in zip(keys, combination, strict=True) if not tier}
+        own = {tier: value for (_, tier), value in zip(keys, combination, strict=True) if tier}
+        if len({value is None for value in own.values()}) > 1:
+            continue
+        if not can_occur({**shared, **({"p_adequate": next(iter(own.values()))} if own else {})}):
+            continue
+        if _start_of(before, shared, own) != _start_of(after, shared, own):
+            return False
+    return True
+
+
+def _start_of(rules: Mapping[str, Expression], shared: Values, own: Mapping[str, float | None]) -> str:
+    return next(tier for tier, rule in rules.items() if rule.holds({**shared, "p_adequate": own.get(tier)}))
