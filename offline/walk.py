@@ -1,0 +1,572 @@
+"""Walk one request through a policy without calling anything: what would be tried, and what would the client get?
+
+The decision is `routing.decide.decide`, the attempts are those of `routing.cascade.Cascade`, and the answers that the
+tiers would give (`Draft`) are judged by `routing.confidence.judge.assess`: the same code that serves. Only the clock is
+a variable. It starts at 0 when the decision is made, and jumps from one event to the next: a first token, the end of a
+hold, the end of an answer, a time limit, a hedge that is due.
+
+What a walk leaves out: how long the gateway itself takes, retry and hedge budgets (they depend on other requests; see
+`Surroundings.may_hedge`), and a stream that breaks after the client has seen part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from policies.errors import KeyPath
+from policies.value_type import value_type
+from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, Path, Racing, Serve, Wait
+from routing.confidence.judge import Assessment, Evidence, assess, structural_fault
+from routing.decide import Decision, DecisionInput, NoTierError, decide, rule_values
+
+if TYPE_CHECKING:
+    from policies.model import Policy
+
+Fault = Literal["", "error", "too_long", "rejected"]
+"""Why a call gives no answer: it fails, its context is too short, or it rejects the request as invalid."""
+Refusal = Literal["", "no_tier", "unable", "deadline", "timeout", "full", "rejected", "too_long", "failed"]
+"""Why the client gets an error: `STATUS` has the HTTP status of each."""
+STATUS: Final[Mapping[Refusal, int]] = {
+    "": 200,
+    "no_tier": 502,
+    "unable": 400,
+    "deadline": 504,
+    "timeout": 504,
+    "full": 503,
+    "rejected": 400,
+    "too_long": 400,
+    "failed": 502,
+}
+_STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
+_LEAST_S: Final = 0.001
+_LOOK_EVERY: Final = 32
+"""Tokens between two looks at a JSON draft that is read as a stream (`gateway.cascade.prefix`)."""
+_REFUSED_TEXT: Final = "I cannot help with that."
+_REPEATED: Final = "again "
+
+
+@value_type
+class Draft:
+    """What one call of a tier would give: an answer of so many tokens, evenly spaced, or a fault.
+
+    `confidence` is 0..1, None without any evidence; `calibrated` says that a confidence head gave it. The first token
+    comes after `ttft_s` and the last one after `total_s` seconds; None takes the median that the tier's forecast has,
+    or 0. `invalid` names what is wrong with its structure (`json`, `json_schema`, `tool_args`); `calls_tools` that it
+    calls a tool. `text` replaces the text that follows from the flags.
+    """
+
+    confidence: float | None = 1.0
+    calibrated: bool = True
+    tokens: int = 100
+    finish: str = "stop"
+    invalid: str = ""
+    refusal: bool = False
+    repetition: bool = False
+    empty: bool = False
+    calls_tools: bool = False
+    text: str | None = None
+    fault: Fault = ""
+    ttft_s: float | None = None
+    total_s: float | None = None
+
+    def text_of(self, tokens: int, *, wants_json: bool) -> str:
+        """Return the text of the first `tokens` tokens, a word each."""
+        if self.text is not None:
+            return self.text if tokens >= self.tokens else " ".join(self.text.split()[:tokens])
+        if self.empty:
+            return ""
+        if self.repetition:
+            return _REPEATED * tokens
+        if self.refusal:
+            return _REFUSED_TEXT
+        if wants_json:
+            return "{" if self.invalid == "json" or tokens < self.tokens else "{}"
+        return "" if self.calls_tools else "An answer."
+
+
+GOOD: Final = Draft()
+"""An answer that every policy accepts."""
+
+
+@value_type
+class TierQueue:
+    """The queue before a tier's backends: the seconds that a new request waits, and how many of its surface wait."""
+
+    wait_s: float = 0.0
+    waiting: int = 0
+
+
+_NO_QUEUE: Final = TierQueue()
+
+
+@value_type
+class Surroundings:
+    """What holds around a request beside the input of its decision.
+
+    `drafts` has for each tier the answers to its calls in order; the last one repeats, and a tier without any gives a
+    good answer. `hedge_after_s` returns the seconds after which a hedge starts beside a tier's call, None for never;
+    left out, that of the policy if it is a duration. `may_hedge`: whether the budget for hedging allows one now.
+    `watches_drafts` are the tiers that stop poor JSON drafts early (`watch_drafts` in the config). `own_limit`: the
+    client limits the output itself.
+    """
+
+    drafts: Mapping[str, Sequence[Draft]] = field(default_factory=dict)
+    hedge_after_s: Callable[[str], float | None] | None = None
+    may_hedge: bool = True
+    queues: Mapping[str, TierQueue] = field(default_factory=dict)
+    watches_drafts: frozenset[str] = frozenset()
+    own_limit: bool = False
+
+
+class Step(NamedTuple):
+    """One thing that a rule of the policy did: the rule's key, whether it held, and what happened in a few words."""
+
+    at: KeyPath
+    held: bool
+    text: str
+
+
+@value_type
+class Walk:
+    """What the client gets.
+
+    `refused` is why it gets an error, '' for an answer, and then `path` is the value of `x-tierline-path`. `tier` gave
+    the answer; `called` are the tiers that were called, in order. `seen_of_draft` counts the tokens that the client saw
+    of the first call's answer; `held` those that were judged of the last judged one before the client saw any.
+    `first_token_s` and `total_s` are when the answer began and ended, in seconds after the decision. `judged` is the
+    last verdict on a draft. `rule` is the source of the start rule that held, '' if none was asked.
+    """
+
+    path: Path | Literal[""] = ""
+    tier: str = ""
+    called: tuple[str, ...] = ()
+    refused: Refusal = ""
+    reason: str = ""
+    decision: Decision | None = None
+    rule: str = ""
+    seen_of_draft: int = 0
+    held: int = 0
+    first_token_s: float = 0.0
+    total_s: float = 0.0
+    judged: Assessment | None = None
+    may_store: bool = False
+    draft: Draft | None = None
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def start(self) -> str:
+        """The tier that is called first; '' if none is."""
+        return "" if self.decision is None else self.decision.tiers[0]
+
+
+class StatedConfidence:
+    """A confidence head that gives the evidence's stated confidence."""
+
+    alternatives = 0
+    version = ""
+
+    def p_right(self, evidence: Evidence, prior: float | None = None) -> float | None:
+        """Return the confidence that the draft states, which is in the evidence's `agreement`."""
+        del prior
+        return evidence.agreement
+
+
+_HEAD: Final = StatedConfidence()
+_NOWHERE: Final = Surroundings()
+
+
+def walk(policy: Policy, given: DecisionInput, around: Surroundings = _NOWHERE) -> Walk:
+    """Return what the client gets for a request with this input."""
+    try:
+        decision = decide(policy, given)
+    except NoTierError as error:
+        return Walk(refused="no_tier" if error.capable else "unable", reason=str(error))
+    return _Course(policy, given, around, decision).run()
+
+
+def rule_of(policy: Policy, decision: Decision) -> str:
+    """Return the tier whose start rule a decision follows; '' if no rule was asked."""
+    return next(
+        (tier for tier, rule in policy.route.start.items() if decision.reason.startswith(f"{tier}: {rule.source}")), ""
+    )
+
+
+class _Call:
+    """One attempt under way. Times are in seconds after the decision."""
+
+    __slots__ = ("attempt", "began", "draft", "ends_at", "failure", "first_at", "last_at", "look", "saturated")
+
+    def __init__(self, attempt: Attempt, draft: Draft, began: float) -> None:
+        self.attempt = attempt
+        self.draft = draft
+        self.began = began
+        self.first_at = self.last_at = math.inf
+        self.ends_at = began
+        self.look = 0
+        """Tokens after which a JSON draft is looked at; 0 for never."""
+        self.failure: tuple[str, str] | None = None
+        """Kind and text of the fault that it ends with."""
+        self.saturated = False
+
+    def at(self, token: int) -> float:
+        """Return when its token of this number comes, from 1."""
+        tokens = self.draft.tokens
+        if tokens <= 1:
+            return self.first_at
+        return self.first_at + (self.last_at - self.first_at) * (token - 1) / (tokens - 1)
+
+    def tokens_by(self, now: float) -> int:
+        """Return how many of its tokens have come by then."""
+        if now < self.first_at or not self.draft.tokens:
+            return 0
+        if now >= self.last_at or self.draft.tokens == 1:
+            return self.draft.tokens
+        per_token = (self.last_at - self.first_at) / (self.draft.tokens - 1)
+        return min(self.draft.tokens, 1 + int((now - self.first_at) / per_token + 1e-9))
+
+
+class _Course:
+    """The walk of one request behind its decision."""
+
+    def __init__(self, policy: Policy, given: DecisionInput, around: Surroundings, decision: Decision) -> None:
+        self.policy, self.given, self.around, self.decision = policy, given, around, decision
+        self.stream = given.features.stream
+        self.now = 0.0
+        self.steps: list[Step] = []
+        self.calls: dict[int, _Call] = {}
+        self.made: dict[int, _Call] = {}
+        self.count: dict[str, int] = {}
+        self.faults: list[tuple[str, str]] = []
+        self.held = 0
+        self.judged: Assessment | None = None
+        self.verdicts: dict[int, Assessment] = {}
+        self.cascade = Cascade(
+            decision, policy, given.health, stream=self.stream, priors=self._priors(), racing=self._racing()
+        )
+
+    def run(self) -> Walk:
+        """Make the attempts until one can be served, or none can."""
+        cascade, began = self.cascade, 0.0
+        while True:
+            if self.calls and self.stream and any(call.first_at <= self.now for call in self.calls.values()):
+                cascade.began()
+            step = cascade.next(self._left(), self.now - began)
+            if isinstance(step, Attempt):
+                self._start(step)
+                if not step.role:
+                    began = self.now
+                else:
+                    key = "hedge" if step.role == "hedge" else "speculate"
+                    self._note(("escalate", key), True, f"{step.tier} is called too, at {_ms(self.now)}")
+            elif isinstance(step, Wait):
+                ends_at = min(call.ends_at for call in self.calls.values())
+                due = math.inf if step.for_s is None else max(self.now + step.for_s, math.nextafter(self.now, math.inf))
+                self.now = min(ends_at, due)
+                for number in [number for number, call in self.calls.items() if call.ends_at <= self.now]:
+                    self._ended(number)
+            elif isinstance(step, Serve):
+                return self._served(step.number)
+            else:
+                return self._failed(step)
+
+    # --- one attempt --------------------------------------------------------------------------------------------------
+
+    def _start(self, attempt: Attempt) -> None:
+        """Begin a call, and work out when it has something to say."""
+        tier = attempt.tier
+        drafts = self.around.drafts.get(tier) or (GOOD,)
+        made = self.count.get(tier, 0)
+        call = _Call(attempt, drafts[min(made, len(drafts) - 1)], self.now)
+        self.calls[attempt.number] = self.made[attempt.number] = call
+        limit = attempt.ttft_timeout_s if self.stream else attempt.timeout_s
+        queue = self.around.queues.get(tier, _NO_QUEUE)
+        if queue.wait_s and (self._is_full(queue, min(self.policy.load.max_wait, limit))):
+            call.failure, call.saturated = ("retryable", f"{tier} is full: {_ms(queue.wait_s)} in line"), True
+            return
+        self.count[tier] = made + 1
+        call.began = self.now + queue.wait_s
+        limit = max(_LEAST_S, limit - queue.wait_s)
+        draft, (ttft_s, total_s) = call.draft, self._latency(tier, call.draft, queue)
+        comes_s = ttft_s if self.stream or draft.fault else total_s
+        if comes_s > limit:
+            call.ends_at = call.began + limit
+            call.failure = ("retryable", f"{tier}: nothing within {_ms(limit)}")
+        elif draft.fault:
+            call.ends_at = call.began + comes_s
+            kind = {"error": "retryable", "too_long": "too_long", "rejected": "caller_fault"}[draft.fault]
+            call.failure = (kind, f"{tier}: {draft.fault.replace('_', ' ')}")
+        else:
+            call.first_at, call.last_at = call.began + ttft_s, call.began + total_s
+            self._begin_answer(call)
+
+    def _begin_answer(self, call: _Call) -> None:
+        """Set when the call's answer is judged: at its end, or of a stream, at the end of the hold."""
+        attempt, rules, tokens = call.attempt, self.policy.escalate.stream, call.draft.tokens
+        if self.stream:
+            call.ends_at = call.first_at
+            if attempt.judged:
+                left_s = self._left(call.first_at).first_token_s - attempt.reserved_s
+                by_time = call.first_at + min(rules.hold_max, max(0.0, left_s))
+                by_tokens = call.at(rules.hold_tokens) if tokens >= rules.hold_tokens else call.last_at
+                call.ends_at = min(by_time, by_tokens)
+            return
+        call.ends_at = call.last_at
+        watched = attempt.tier in self.around.watches_drafts and attempt.judged and not attempt.final
+        if watched and tokens > rules.hold_tokens:
+            call.look = rules.hold_tokens
+            call.ends_at = call.at(call.look)
+
+    def _ended(self, number: int) -> None:
+        """Tell the cascade how the call ended, unless it was only looked at and goes on."""
+        call = self.calls[number]
+        if call.failure is not None:
+            kind, text = call.failure
+            self.faults.append((kind, "full" if call.saturated else "late" if "nothing within" in text else text))
+            outcome = AttemptOutcome(kind, text)  # type: ignore[arg-type]
+            self._limits_told(call, late="nothing within" in text)
+        elif not call.attempt.judged:
+            outcome = AttemptOutcome("accepted", "nothing stronger follows", kept=True)
+            self._limits_told(call, late=False)
+        else:
+            verdict = self._verdict(call)
+            if verdict is None:
+                return
+            outcome = verdict
+            self._limits_told(call, late=False)
+        del self.calls[number]
+        self.cascade.observe(outcome, number)
+
+    def _verdict(self, call: _Call) -> AttemptOutcome | None:
+        """Judge what there is of an answer. None: it goes on, and is looked at again."""
+        attempt, draft, rules = call.attempt, call.draft, self.policy.escalate
+        if self.stream:
+            tokens = min(call.tokens_by(self.now), max(rules.stream.hold_tokens, 1))
+            complete = self.now >= call.last_at and draft.tokens < rules.stream.hold_tokens
+            self._hold_told(call, tokens, complete)
+        else:
+            tokens, complete = (call.look, False) if call.look else (draft.tokens, True)
+        evidence = self._evidence(draft, tokens, complete=complete)
+        began_well = call.look > rules.stream.hold_tokens
+        if began_well and not complete:
+            fault = structural_fault(evidence, rules)
+            verdict = Assessment(not fault, None, fault or "goes on")
+        else:
+            verdict = assess(evidence, rules, _HEAD if draft.calibrated else None, attempt.prior)
+        self.held, self.judged = tokens, verdict
+        self.verdicts[attempt.number] = verdict
+        self._judgement_told(evidence, draft, verdict)
+        if call.look:
+            if not verdict.accepted and self.cascade.takes_over(self._left()):
+                return AttemptOutcome("low_confidence", verdict.reason, verdict.confidence)
+            call.look += _LOOK_EVERY
+            if call.look >= draft.tokens:
+                call.look = 0
+            call.ends_at = call.at(call.look) if call.look else call.last_at
+            return None
+        if verdict.accepted:
+            return AttemptOutcome("accepted", verdict.reason, verdict.confidence, kept=True)
+        # A poor stream goes out all the same where nothing could take over; a poor JSON answer is kept.
+        kept = not self.stream or attempt.final or not self.cascade.takes_over(self._left())
+        return AttemptOutcome("low_confidence", verdict.reason, verdict.confidence, kept=kept)
+
+    def _evidence(self, draft: Draft, tokens: int, *, complete: bool) -> Evidence:
+        when, wants_json = self.policy.escalate.when, self.given.features.wants_json
+        text, misfit = draft.text_of(tokens, wants_json=wants_json), ""
+        if complete and draft.invalid == "json_schema" and "json_schema" in when.invalid and text and wants_json:
+            misfit = "not what the JSON schema says"
+        bad_call = draft.invalid == "tool_args"
+        calls = (("{",) if bad_call else ("{}",)) if draft.calls_tools or bad_call else ()
+        return Evidence(
+            text=text,
+            agreement=draft.confidence,
+            finish_reason=draft.finish if complete else None,
+            tool_arguments=calls,
+            tool_names=("tool",) * len(calls),
+            has_other_output=bool(calls),
+            refused=draft.refusal,
+            wants_json=wants_json,
+            own_limit=self.around.own_limit,
+            complete=complete,
+            misfit=misfit,
+        )
+
+    # --- what the rules did -------------------------------------------------------------------------------------------
+
+    def _note(self, at: KeyPath, held: bool, text: str) -> None:
+        self.steps.append(Step(at, held, text))
+
+    def _judgement_told(self, evidence: Evidence, draft: Draft, verdict: Assessment) -> None:
+        """Note each condition of `escalate.when` that the answer was put to."""
+        when = self.policy.escalate.when
+        if when.asks_for_confidence and self._look_is_first(draft, verdict):
+            silent = verdict.confidence is None
+            self._note(("escalate", "no_signal"), silent, verdict.reason if silent else "there was evidence")
+        if verdict.threshold is not None and verdict.confidence is not None:
+            key = "confidence_below" if verdict.basis == "calibrated" else "uncalibrated_below"
+            below = verdict.confidence < verdict.threshold
+            compared = f"{verdict.confidence:g} {'<' if below else '>='} {verdict.threshold:g}"
+            self._note(("escalate", "when", key), below, compared)
+        if when.refusal:
+            self._note(("escalate", "when", "refusal"), verdict.reason == "refusal", verdict.reason)
+        if when.repetition:
+            self._note(("escalate", "when", "repetition"), verdict.reason == "repetition loop", verdict.reason)
+        if evidence.complete:
+            for finish in when.finish:
+                held = draft.finish == finish and verdict.reason in ("cut off", "content filter")
+                self._note(("escalate", "when", "finish", finish), held, verdict.reason)
+            kinds = {"json": evidence.wants_json, "json_schema": evidence.wants_json and bool(evidence.text)}
+            kinds["tool_args"] = bool(evidence.tool_arguments)
+            for kind in when.invalid:
+                if kinds[kind]:
+                    held = draft.invalid == kind and not verdict.accepted
+                    self._note(("escalate", "when", "invalid", kind), held, verdict.reason)
+
+    @staticmethod
+    def _look_is_first(draft: Draft, verdict: Assessment) -> bool:
+        """Return whether the verdict rests on the confidence, as all but later looks at a JSON draft do."""
+        return draft.confidence is None or verdict.confidence is not None
+
+    def _hold_told(self, call: _Call, tokens: int, complete: bool) -> None:
+        """Note which limit ended the hold of a stream."""
+        rules = self.policy.escalate.stream
+        by_tokens = not complete and tokens >= rules.hold_tokens
+        by_time = not complete and not by_tokens
+        held_s = self.now - call.first_at
+        self._note(("escalate", "stream", "hold_tokens"), by_tokens, f"{tokens} tokens were held")
+        self._note(("escalate", "stream", "hold_max"), by_time, f"held for {_ms(held_s)}")
+
+    def _limits_told(self, call: _Call, *, late: bool) -> None:
+        """Note which of the policy's time limits bound the call, and whether it ended the call."""
+        slo, attempt = self.policy.slo, call.attempt
+        if call.saturated or self.around.queues.get(attempt.tier, _NO_QUEUE).wait_s:
+            self._note(("load", "max_wait"), call.saturated, "" if call.failure is None else call.failure[1])
+        if call.saturated:
+            return
+        text = call.failure[1] if call.failure else f"{attempt.tier} was in time"
+        if self.stream and slo.ttft.p99 is not None:
+            self._note(("slo", "ttft", "p99"), late, text)
+        which = "p95" if slo.total.p95 is not None else "p99"
+        limit = slo.total.p95 or slo.total.p99
+        if limit is not None and not attempt.final and not self.stream:
+            self._note(("slo", "total", which), late and attempt.timeout_s == limit, text)
+
+    # --- what the client gets -----------------------------------------------------------------------------------------
+
+    def _served(self, number: int) -> Walk:
+        call, cascade, policy = self.made[number], self.cascade, self.policy
+        verdict = self.verdicts.get(number)
+        attempt, clamp = call.attempt, self.given.clamp
+        self._outcome_told()
+        settled = attempt.judged or clamp is None or attempt.tier == policy.ladder[-1]
+        accepted = verdict is None or verdict.accepted
+        total_s = max(self.now, call.last_at) if self.stream else self.now
+        return self._walk(
+            path=cascade.path,
+            tier=attempt.tier,
+            first_token_s=self.now,
+            total_s=total_s,
+            may_store=accepted and settled and cascade.path in _STORED_PATHS,
+            draft=call.draft,
+            seen_of_draft=call.draft.tokens if number == 1 else 0,
+        )
+
+    def _failed(self, failed: Fail) -> Walk:
+        self._outcome_told()
+        last = self.faults[-1] if self.faults else ("", "")
+        refused: Refusal
+        if failed.full_s and not self.faults:
+            refused = "full"
+        elif failed.timed_out:
+            refused = "deadline"
+        elif not self.faults:
+            refused = "failed"
+        else:
+            holding = [one for one in self.faults if one[0] != "too_long"]
+            last = (holding or self.faults)[-1]
+            by_text: dict[str, Refusal] = {"full": "full", "late": "timeout"}
+            by_kind: dict[str, Refusal] = {"too_long": "too_long", "caller_fault": "rejected"}
+            refused = by_text.get(last[1]) or by_kind.get(last[0]) or "failed"
+        return self._walk(refused=refused, reason=last[1], total_s=self.now)
+
+    def _outcome_told(self) -> None:
+        """Note whether the limits on attempts and the deadline kept a poor draft from being replaced."""
+        poor = [number for number, verdict in self.verdicts.items() if not verdict.accepted]
+        if not poor:
+            return
+        last = self.made[max(poor)].attempt
+        replaced = any(number > last.number for number in self.made)
+        stronger = self.decision.tiers
+        above = last.tier in stronger[:-1]
+        if not above:
+            return
+        enough = len(self.made) >= self.policy.escalate.max_attempts
+        self._note(("escalate", "max_attempts"), not replaced and enough, f"{len(self.made)} attempts were made")
+        if not replaced and not enough:
+            nearest = stronger[stronger.index(last.tier) + 1]
+            forecast = self.given.health[nearest].forecast
+            expected = 0.0 if forecast is None else forecast.ttft_s if self.stream else forecast.whole_s
+            left = self._left()
+            left_s = left.first_token_s if self.stream else left.total_s
+            self._note(("slo", "on_miss"), True, f"{nearest} would take {_ms(expected)}, {_ms(left_s)} left")
+        else:
+            self._note(("slo", "on_miss"), False, "the next tier was in time" if replaced else "")
+
+    def _walk(self, **values: object) -> Walk:
+        called = tuple(call.attempt.tier for call in self.made.values() if not call.saturated)
+        wanted = rule_of(self.policy, self.decision)
+        rule = self.policy.route.start[wanted].source if wanted else ""
+        reason = values.pop("reason", "") or self.decision.reason
+        return Walk(
+            called=called,
+            decision=self.decision,
+            rule=rule,
+            reason=reason,  # type: ignore[arg-type]
+            held=self.held,
+            judged=self.judged,
+            steps=tuple(self.steps),
+            **values,  # type: ignore[arg-type]
+        )
+
+    # --- the request's own figures ------------------------------------------------------------------------------------
+
+    def _left(self, at: float | None = None) -> Left:
+        now = self.now if at is None else at
+        ttft_s = self.given.ttft_s
+        return Left(self.given.budget_s - now, None if ttft_s is None else ttft_s - now)
+
+    def _latency(self, tier: str, draft: Draft, queue: TierQueue) -> tuple[float, float]:
+        """Return the seconds to the first and to the last token, from when a slot is taken."""
+        forecast = self.given.health[tier].forecast
+        known = forecast is not None and forecast.known
+        median = max(0.0, forecast.ttft_s - queue.wait_s) if known and forecast is not None else 0.0
+        whole = max(0.0, forecast.whole_s - queue.wait_s) if known and forecast is not None else 0.0
+        ttft_s = median if draft.ttft_s is None else draft.ttft_s
+        return ttft_s, max(ttft_s, whole if draft.total_s is None else draft.total_s)
+
+    def _is_full(self, queue: TierQueue, longest_s: float) -> bool:
+        return queue.wait_s > longest_s or queue.waiting >= self.policy.load.max_waiting
+
+    def _priors(self) -> Mapping[str, float]:
+        difficulty, tiers = self.given.difficulty, self.policy.tiers
+        if difficulty is None or not difficulty.in_domain:
+            return {}
+        return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
+
+    def _racing(self) -> Racing:
+        given, rule, hedge = self.given, self.policy.escalate.speculate.both, self.policy.escalate.hedge
+        both = False
+        if rule is not None:
+            both = rule.holds(rule_values(self.policy, given.difficulty, given.features, given.budget_s))
+        if hedge is None:
+            return Racing(both)
+        after_s, after = self.around.hedge_after_s, hedge.after
+        if after_s is None:
+            after_s = (lambda _: None) if isinstance(after, str) else (lambda _: after)
+        return Racing(both, after_s, lambda: self.around.may_hedge)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
