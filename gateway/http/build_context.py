@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key
@@ -18,13 +18,14 @@ from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
 from routing.decide import Clamp
 from routing.features import features_of
+from routing.output_limits import effective_body
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
     from policies.loader import PolicySet, RollingPolicy
-    from policies.model import Output, Policy
+    from policies.model import Policy
 
 
 def build_context(
@@ -142,30 +143,6 @@ def _deadline_s(policy: Policy, options: RequestOptions) -> float:
 def _ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float | None:
     limits = [limit for limit in (policy.slo.ttft.p99, options.ttft_s) if limit is not None]
     return came + min(limits) if limits else None
-
-
-_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""Token limits of a request: OpenAI's API prefers the first; many other servers support only the second."""
-
-
-def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
-    """Return the body to send, and whether its token limit is the client's own rather than the policy's."""
-    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None}
-    cap = output.max_tokens
-    # Backends differ in which of two limits they use, so both are capped; the smaller is taken as the client's.
-    own_limit = bool(given) and (cap is None or min(given.values()) <= cap)
-    changes: dict[str, Any] = {}
-    if cap is not None:
-        changes = {key: cap for key, limit in given.items() if limit > cap} if given else {_TOKEN_LIMITS[0]: cap}
-    if output.stop:
-        changes["stop"] = [*_listed(body.get("stop")), *output.stop]
-    return ({**body, **changes} if changes else body), own_limit
-
-
-def _listed(stop: object) -> list[Any]:
-    if stop is None:
-        return []
-    return list(stop) if isinstance(stop, list) else [stop]
 
 
 def namespaced(body: Mapping[str, Any], tenant: str) -> Mapping[str, Any]:
