@@ -29,6 +29,7 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner
+from gateway.comparing.comparer import Comparer
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from gateway.request.access import LoopbackGuard, Tenants
@@ -95,6 +96,7 @@ def build(
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight)
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
+    comparer = Comparer(tiers, store, classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -108,7 +110,8 @@ def build(
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
         router=Router(tiers, classifier),
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
-        write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets)),
+        write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets), comparer),
+        comparer=comparer,
         cache=cache,
         store=store,
         tiers=tiers,
@@ -164,6 +167,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     await steps.cache.start()
     steps.telemetry.start()
     steps.write_behind.start()
+    steps.comparer.start()
     steps.coalescer.start()
     steps.gate.start()
     endpoints = list(_endpoints(steps.tiers).values())
@@ -182,6 +186,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
             await watching
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
+        await steps.comparer.aclose()
         await steps.telemetry.aclose()
         await steps.cache.aclose()
         await steps.store.aclose()

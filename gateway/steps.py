@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
+    from gateway.comparing.comparer import Comparer
     from gateway.config.policy_reload import PolicyReloader
     from gateway.config.schema import Deployment
     from gateway.request.access import LoopbackGuard, Tenants
@@ -41,6 +42,7 @@ class Steps:
     router: Router
     cascade: CascadeRunner
     write_behind: WriteBehind
+    comparer: Comparer
     cache: ResponseCache
     store: Store
     tiers: Mapping[str, Tier]

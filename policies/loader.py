@@ -1,8 +1,8 @@
 """From a folder of YAML files, one per surface, to the set of policies a gateway answers by.
 
 A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
-layout, the description, `rollout` and the order of keys do not change it, except the order of `route.start`, which has
-a meaning.
+layout, the description, `rollout`, `learn` and the order of keys do not change it, except the order of `route.start`,
+which has a meaning.
 
 Here policies and deployment meet, at the start and at every reload: which of a policy's tiers are configured (its
 ladder), and what its stored answers belong to, is worked out once, and no request has to.
@@ -32,7 +32,7 @@ AUTO = "auto"
 SHIPPED = Path(__file__).parent
 """The folder with the policies that come with Tierline."""
 
-_RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout"})
+_RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
 
 Snapshot = Mapping[str, tuple[int, int, int]]
@@ -92,8 +92,8 @@ class PolicySource:
     default_surface: str = DEFAULT_SURFACE
     teamless: tuple[str, ...] = ()
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
-    backends: tuple[str, ...] = ()
-    """The backends that a policy may name."""
+    backends: Mapping[str, str] = field(default_factory=dict)
+    """The backends that a policy may name, each with its model."""
     cross_encoder: CrossEncoderKind = "none"
     """Which cross-encoder the deployment has."""
     _read: dict[str, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -212,7 +212,7 @@ def load_policies(
     default_surface: str = DEFAULT_SURFACE,
     teamless: Sequence[str] = (),
     *,
-    backends: Sequence[str] = (),
+    backends: Mapping[str, str] = MappingProxyType({}),
     cross_encoder: CrossEncoderKind = "none",
     reader: Callable[[Path, Sequence[DeployedTier]], tuple[Policy, Document]] = read_policy,
 ) -> PolicySet:
@@ -245,6 +245,7 @@ def _joined(
     problems += _unknown_tiers(read, [tier.name for tier in tiers])
     problems += _too_wide(read, teamless)
     problems += _out_of_reach(read, backends, cross_encoder)
+    problems += _partial_judges(read, tiers, backends)
     by_name, by_header = _names(read, problems)
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
         message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
@@ -319,7 +320,7 @@ def _too_wide(read: Sequence[tuple[Policy, Document]], teamless: Sequence[str]) 
 
 
 def _out_of_reach(
-    read: Sequence[tuple[Policy, Document]], backends: Sequence[str], cross_encoder: CrossEncoderKind
+    read: Sequence[tuple[Policy, Document]], backends: Collection[str], cross_encoder: CrossEncoderKind
 ) -> Iterator[Problem]:
     """Models that a semantic cache needs, and that the deployment does not have as it needs them."""
     for policy, document in read:
@@ -337,9 +338,33 @@ def _out_of_reach(
             yield document.problem((*at, "cross_encoder"), message)
         judge = semantic.audit_judge
         if judge is not None and judge.backend not in backends:
-            have = did_you_mean(judge.backend, backends) or f"; it has {', '.join(backends)}"
-            message = f"the deployment has no backend {judge.backend!r}{have}"
-            yield document.problem((*at, "audit_judge", "backend"), message)
+            yield document.problem((*at, "audit_judge", "backend"), _no_backend(judge.backend, backends))
+
+
+def _partial_judges(
+    read: Sequence[tuple[Policy, Document]], tiers: Sequence[DeployedTier], backends: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Judges of `learn` that do not exist, or whose model would judge its own answers."""
+    models = {tier.name: tier.models for tier in tiers}
+    for policy, document in read:
+        if policy.learn is None:
+            continue
+        judge, at = policy.learn.judge, ("learn", "judge")
+        if judge not in backends:
+            yield document.problem(at, _no_backend(judge, backends))
+            continue
+        own = [tier for tier in policy.tiers if backends[judge] in models.get(tier, ())]
+        if own:
+            yield document.problem(
+                at,
+                f"{judge} is {backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, so "
+                "it cannot judge them; name a backend of another model, in a tier that this surface does not use",
+            )
+
+
+def _no_backend(name: str, backends: Collection[str]) -> str:
+    have = did_you_mean(name, backends) or f"; it has {', '.join(backends)}"
+    return f"the deployment has no backend {name!r}{have}"
 
 
 def _names(

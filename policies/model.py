@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from policies.caching import CachePolicy
 from policies.errors import did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
+from policies.learn import Learn
 from policies.rollout import Rollout
 from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
@@ -299,6 +300,8 @@ class Rules(Section):
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None
     """How to introduce a change of this policy, where policies come from the store."""
+    learn: Learn | None = None
+    """Compare a share of its answers with another tier's, to learn from them."""
 
     @field_validator("surface")
     @classmethod

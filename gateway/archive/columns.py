@@ -2,8 +2,9 @@
 
 `requests` has the columns of the `Ledger`, then the time and ids of the trace, its hops as JSON, and the routing
 decision: what it was made of (`given`), and what came of it (`decision`, NULL where no tier could answer). `feedback`
-has what clients said of replies. Both begin with the place of the entry in the store's stream: its id, and its
-`ordinal`, which counts all entries ever added, so that a gap in it is a number of lost entries.
+has what clients said of replies, `labels` what a judge said of two tiers' answers. All begin with the place of the
+entry in the store's stream: its id, and its `ordinal`, which counts all entries ever added, so that a gap in it is a
+number of lost entries.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.comparing import label
 from gateway.telemetry import feedback
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.decision_record import named
@@ -159,4 +161,36 @@ FEEDBACK: Final = Table(
     },
     _feedback,
 )
-TABLES: Final = (REQUESTS, FEEDBACK)
+_ANSWER: Final = (
+    "STRUCT(tier VARCHAR, backend VARCHAR, model VARCHAR, served BOOLEAN, adequate DOUBLE, cost_usd DOUBLE, "
+    "tokens_out BIGINT, confidence DOUBLE, evidence STRUCT(finish_reason VARCHAR, logprobs VARCHAR, "
+    "alternatives INTEGER, top_logprobs VARCHAR), text VARCHAR)"
+)
+LABEL: Final[Mapping[str, str]] = {
+    "request_id": "VARCHAR",
+    "tenant": "VARCHAR",
+    "surface": "VARCHAR",
+    "policy": "VARCHAR",
+    "at": "DOUBLE",
+    "conversation": "BIGINT",
+    "better": "VARCHAR",
+    "agreed": "BOOLEAN",
+    "judge": "VARCHAR",
+    "judge_usd": "DOUBLE",
+    "small": _ANSWER,
+    "strong": _ANSWER,
+    "classifier": "VARCHAR",
+    "embedder": "VARCHAR",
+    "in_domain": "BOOLEAN",
+    "kind": "VARCHAR",
+    "quantile": "DOUBLE",
+    "p_right": "DOUBLE[]",
+    "tokens_in": "BIGINT",
+    "has_tools": "BOOLEAN",
+    "vector": "VARCHAR",
+    "counts": "DOUBLE[]",
+    "messages": "JSON",
+}
+"""The DuckDB type of each field of a `PairLabel`."""
+LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode)
+TABLES: Final = (REQUESTS, FEEDBACK, LABELS)

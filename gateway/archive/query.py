@@ -1,8 +1,8 @@
 """Ask the archive in SQL: DuckDB in memory, over the Parquet segments and the hot file.
 
 Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `feedback` (the latest on each
-request alone; `feedback_all` has every entry) and `bases` (`id`, `basis` as JSON). A query may read these files and
-nothing else: not the network, and no other file.
+request alone; `feedback_all` has every entry), `labels` and `bases` (`id`, `basis` as JSON). A query may read these
+files and nothing else: not the network, and no other file.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
             _view(database, folder, table)
         database.execute(f"CREATE VIEW requests AS {_REQUESTS} FROM requests_all")
         database.execute(_FEEDBACK)
+        database.execute("CREATE VIEW labels AS SELECT * FROM labels_all")
         bases = folder / BASES
         read = (
             f"read_json({quoted(bases)}, format = 'newline_delimited', columns = {{'id': 'VARCHAR', 'basis': 'JSON'}})"
@@ -92,13 +93,17 @@ def export_to(
 
 
 def _view(database: duckdb.DuckDBPyConnection, folder: Path, table: Table) -> None:
-    """Create the view of a table: its hot rows, copied, and its segments.
+    """Create the view of a table: its hot rows, copied, and its segments; an archive of before the table has neither.
 
     While files are listed and read, the keeper may turn the hot file into a segment: then both are read again.
     """
     while True:
         segments = segments_of(folder, table.name)
-        database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot AS SELECT * FROM {hot_rows(folder, table)}")
+        if (folder / f"{table.name}.jsonl").exists():
+            database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot AS SELECT * FROM {hot_rows(folder, table)}")
+        else:
+            columns = ", ".join(f'"{name}" {kind}' for name, kind in table.columns.items())
+            database.execute(f"CREATE OR REPLACE TABLE {table.name}_hot ({columns})")
         if segments_of(folder, table.name) == segments:
             break
     parts = [f"SELECT * FROM {table.name}_hot"]

@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.backends.base import BackendError, BackendRequest, TimedOut
-from gateway.cascade.call import BackendCall
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Hop
-from gateway.tiers.slot import SlotRequest
-from routing.features import estimated_tokens
+from gateway.backends.base import BackendRequest
+from gateway.comparing.model_call import call_model, text_of_answer
 
 if TYPE_CHECKING:
     from gateway.tiers import Endpoint
@@ -62,21 +58,11 @@ class AuditJudge:
 
     async def _ask(self, surface: str, endpoint: Endpoint, body: Mapping[str, Any]) -> tuple[bool | None, str, float]:
         """Return whether the answers are the same, how the call ended, and its cost in US dollars."""
-        tokens_in = int(sum(estimated_tokens(message["content"]) for message in body["messages"]))
-        slot = endpoint.take(SlotRequest(surface, "batch", tokens_in=tokens_in))
-        # The call belongs to no request, so its ledger and its hop are not recorded.
-        with BackendCall(Ledger("audit"), slot, Hop("audit", 0, {}), tokens_in) as call:
-            try:
-                async with asyncio.timeout(self._limit_s):
-                    value = (await call.complete(BackendRequest(body, ask_logprobs=False))).value
-            except BackendError as error:
-                call.close(error)
-                return None, error.error_type, call.cost_usd
-            except TimeoutError:
-                call.close("cancelled")
-                return None, TimedOut.error_type, call.cost_usd
-        same = _word(value)
-        return same, "unclear" if same is None else "same" if same else "different", call.cost_usd
+        answer = await call_model(endpoint, surface, BackendRequest(body, ask_logprobs=False), self._limit_s)
+        if answer.value is None:
+            return None, answer.error, answer.cost_usd
+        same = _word(answer.value)
+        return same, "unclear" if same is None else "same" if same else "different", answer.cost_usd
 
 
 def _body(question: str, stored: str, fresh: str) -> dict[str, Any]:
@@ -88,6 +74,5 @@ def _body(question: str, stored: str, fresh: str) -> dict[str, Any]:
 
 def _word(completion: Mapping[str, Any]) -> bool | None:
     """Return True for SAME, False for DIFFERENT and None for anything else."""
-    message = completion["choices"][0].get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    return _WORDS.get(content.strip().removesuffix(".").lower()) if isinstance(content, str) else None
+    text = text_of_answer(completion)
+    return None if text is None else _WORDS.get(text.strip().removesuffix(".").lower())

@@ -1,5 +1,7 @@
 """Step 11: prepare an answer's cache write, and once the reply is out write cache, ledger and trace.
 
+An answer that chance draws for a comparison (a policy's `learn`) is handed on from here too.
+
 Nothing here can fail or delay a request. Answers are stored in batches, one round trip to the store for all that came
 within a few milliseconds. The queue is bounded; when it is full the cache write is dropped and counted, and the request
 is recorded all the same.
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from gateway.accounting import Finalizer
     from gateway.cascade.runner import Served
+    from gateway.comparing.comparer import Comparer
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
@@ -55,7 +58,8 @@ class Finished:
 class WriteBehind:
     """One background task that finishes finished requests."""
 
-    def __init__(self, cache: ResponseCache, telemetry: Telemetry, finalizer: Finalizer) -> None:
+    def __init__(self, cache: ResponseCache, telemetry: Telemetry, finalizer: Finalizer, comparer: Comparer) -> None:
+        self._comparer = comparer
         self._cache = cache
         self._telemetry = telemetry
         self._finalizer = finalizer
@@ -71,12 +75,20 @@ class WriteBehind:
         """
         answer, pending = served.answer, self._cache.pending
         may_store = served.may_store and plan.write and not plan.reason
+        drawn = (learn := request.policy.learn) is not None and self._comparer.draws(learn)
         if isinstance(answer, LiveStream):
-            write = _pending_write(request, plan, vector, answer.remember()) if may_store else None
+            write = None
+            if may_store or drawn:
+                whole = answer.remember()
+                write = _pending_write(request, plan, vector, whole) if may_store else None
+                if drawn:
+                    self._comparer.draw(request, vector, whole, None)
             if write is not None:
                 answer.on_whole = partial(pending.add, write)
             return Reply(events=answer.events(), write=write, stream=answer)
         completion = answer.value
+        if drawn:
+            self._comparer.draw(request, vector, lambda: completion, answer.evidence)
         write = _pending_write(request, plan, vector, lambda: completion) if may_store and answer.sound else None
         if write is not None:
             pending.add(write)
@@ -110,6 +122,8 @@ class WriteBehind:
 
     def _take(self, finished: Finished) -> None:
         self._settle(finished)
+        if (after := finished.trace.after) is not None:
+            after(finished.ledger)
         if finished.write is None:
             self._record(finished, written=False)
         elif len(self._queue) >= _QUEUE:

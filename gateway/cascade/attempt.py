@@ -26,7 +26,7 @@ from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
 from routing.cascade import Attempt, AttemptOutcome, OutcomeKind
-from routing.confidence.judge import Assessment, structural_fault
+from routing.confidence.judge import Assessment, Evidence, structural_fault
 
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
@@ -39,12 +39,16 @@ _LEAST_S: Final = 0.001
 
 @dataclass(slots=True)
 class JsonAnswer:
-    """A whole answer in the client's form. `sound` is false if something in it had to be corrected."""
+    """A whole answer in the client's form. `sound` is false if something in it had to be corrected.
+
+    `evidence` is what it was judged by, None if it was not judged.
+    """
 
     body: bytes
     value: dict[str, Any]
     verdict: Assessment
     sound: bool
+    evidence: Evidence | None
 
 
 @dataclass(slots=True)
@@ -157,12 +161,12 @@ async def _complete(
         return answer
     # The call is settled by now: the client may leave while the samples are awaited.
     value, body = answer.value, answer.raw
-    verdict = await _judge(request, attempt, endpoint, value, call.hop, samples)
+    verdict, evidence = await _judge(request, attempt, endpoint, value, call.hop, samples)
     if backend_request.ask_logprobs:
         strip_logprobs(value)
     if backend_request.ask_logprobs or not body:
         body = orjson.dumps(value)
-    return JsonAnswer(body, value, verdict, answer.sound)
+    return JsonAnswer(body, value, verdict, answer.sound, evidence)
 
 
 async def open_stream(
@@ -197,12 +201,12 @@ async def _judge(
     value: dict[str, Any],
     hop: Hop,
     samples: Samples | None,
-) -> Assessment:
-    """Return the verdict on a whole answer; record its basis on the hop."""
+) -> tuple[Assessment, Evidence | None]:
+    """Return the verdict on a whole answer, and the evidence if it was judged; record its basis on the hop."""
     hop.attributes[names.GEN_AI_RESPONSE_MODEL] = value.get("model")
     hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in value["choices"]]
     if not attempt.judged:
-        return UNJUDGED
+        return UNJUDGED, None
     evidence = evidence_of(
         value,
         wants_json=request.features.wants_json,
@@ -213,7 +217,7 @@ async def _judge(
     if samples is not None and not structural_fault(evidence, request.policy.escalate):
         evidence = replace(evidence, agreement=await samples.agreement(evidence.text))
     hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
-    return judge(request, attempt, endpoint, hop, evidence)
+    return judge(request, attempt, endpoint, hop, evidence), evidence
 
 
 async def _slot_request(request: RequestContext, tier: Tier, attempt: Attempt) -> SlotRequest:

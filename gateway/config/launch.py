@@ -67,7 +67,7 @@ class Launch:
             tuple(map(_deployed, deployment.tiers)),
             deployment.default_surface,
             deployment.teamless,
-            deployment.backend_names,
+            deployment.backend_models,
             _kind_of(deployment.cross_encoder_folder),
         )
 

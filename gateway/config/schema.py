@@ -470,9 +470,9 @@ class Deployment(Section):
         )
 
     @property
-    def backend_names(self) -> tuple[str, ...]:
-        """The backends' names, in the order of the tiers."""
-        return tuple(backend.name for tier in self.tiers for backend in tier.backends)
+    def backend_models(self) -> dict[str, str]:
+        """The model of each backend, by its name, in the order of the tiers."""
+        return {backend.name: backend.model for tier in self.tiers for backend in tier.backends}
 
     @property
     def keyless(self) -> bool:

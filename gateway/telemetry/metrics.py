@@ -129,6 +129,12 @@ class Metrics:
         self.judge_cost = counter(
             "cache_judge_usd", "Cost in US dollars of these comparisons; in no client's ledger.", "surface"
         )
+        self.comparisons = counter(
+            "learn_comparisons", "Answers drawn to be compared with another tier's.", "surface", "outcome"
+        )
+        self.comparison_cost = counter(
+            "learn_usd", "Cost in US dollars of comparisons; in no client's ledger.", "surface", "part"
+        )
         self.drops = counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
         self.log_drops = counter("log_dropped", "Log lines that could not be written.")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
@@ -198,6 +204,12 @@ class Metrics:
         """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
         self.judgements.labels(surface, outcome).inc()
         self.judge_cost.labels(surface).inc(dollars)
+
+    def answers_compared(self, surface: str, outcome: str, other_usd: float, judge_usd: float) -> None:
+        """Count an answer that was to be compared, and the cost of the other answer and of the judge in US dollars."""
+        self.comparisons.labels(surface, outcome).inc()
+        self.comparison_cost.labels(surface, "other").inc(other_usd)
+        self.comparison_cost.labels(surface, "judge").inc(judge_usd)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""

@@ -13,7 +13,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.telemetry.decisions import RecordedDecision
+    from gateway.telemetry.ledger import Ledger
 
 _SPAN_ID_MASK = (1 << 64) - 1
 # Seeded by the system once per process: ids must be unique but not secret, and a system call for each costs 2 us.
@@ -52,7 +55,7 @@ class Trace:
     Span ids are consecutive from a random base, which is cheaper than drawing each.
     """
 
-    __slots__ = ("_base", "decision", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
+    __slots__ = ("_base", "after", "decision", "hops", "parent_id", "root", "started_unix_ns", "trace_id")
 
     def __init__(self, name: str, trace_id: int = 0, parent_id: int = 0) -> None:
         drawn = _ids.getrandbits(192)
@@ -65,6 +68,8 @@ class Trace:
         self.hops: list[Hop] = [self.root]
         self.decision: RecordedDecision | None = None
         """The routing decision and what it was made of; None if there was none."""
+        self.after: Callable[[Ledger], None] | None = None
+        """Called with the ledger when the request is over and its reply is out; must not block or raise."""
 
     def begin(self, name: str, attributes: dict[str, Any] | None = None) -> Hop:
         """Begin a hop under the root; the caller must end it."""

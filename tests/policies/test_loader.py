@@ -311,11 +311,11 @@ def test_a_cross_encoder_is_asked_only_where_the_deployment_has_one(write: Write
 def test_a_judge_is_a_backend_of_the_deployment(write: Write) -> None:
     """Another name does not load, and the nearest one is suggested."""
     file = write("chat", CHAT.replace("cache: {", "cache: {semantic: {ttl: 6h, audit_judge: {backend: hosted}}, "))
-    semantic = PolicySource(file.parent, TIERS, backends=("small", "hosted")).load().default.cache.semantic
+    semantic = PolicySource(file.parent, TIERS, backends={"small": "a", "hosted": "b"}).load().default.cache.semantic
     assert semantic is not None
     assert semantic.audit_judge is not None
     with pytest.raises(InvalidContent, match="no backend 'hosted' \\(did you mean 'hosted-1'") as caught:
-        PolicySource(file.parent, TIERS, backends=("small", "hosted-1")).load()
+        PolicySource(file.parent, TIERS, backends={"small": "a", "hosted-1": "b"}).load()
     assert caught.value.problems[0].key == "cache.semantic.audit_judge.backend"
 
 
@@ -326,3 +326,20 @@ def test_tags_are_bounded(write: Write, tags: str) -> None:
     assert good.cache.tags == ("doc:42",)
     with pytest.raises(ConfigError):
         read_policy(write("bad", CHAT.replace("cache: {", f"cache: {{tags: {tags}, ")))
+
+
+def test_a_judge_of_answers_gives_none_itself(write: Write) -> None:
+    """`learn` names a backend of the deployment whose model answers in no tier of the surface; it is no new version."""
+    plain = read_policy(write("chat", CHAT), TIERS)[0]
+    file = write("chat", f"{CHAT}\nlearn: {{judge: wise, share: 5%, max_usd_per_day: 0.5}}\n")
+    tiers = (DeployedTier("local", ("small",)), DeployedTier("hosted", ("large",)), DeployedTier("judges", ("wise-1",)))
+    backends = {"local": "small", "hosted": "large", "hosted-2": "large", "wise": "wise-1"}
+    policy = PolicySource(file.parent, tiers, backends=backends).load().default
+    assert policy.learn is not None and policy.learn.share == 0.05
+    assert policy.version == plain.version
+    with pytest.raises(InvalidContent, match="no backend 'wise'") as caught:
+        PolicySource(file.parent, tiers, backends={"local": "small"}).load()
+    assert caught.value.problems[0].key == "learn.judge"
+    with pytest.raises(InvalidContent, match="hosted-2 is large, which answers here as 'hosted'"):
+        write("chat", f"{CHAT}\nlearn: {{judge: hosted-2}}\n")
+        PolicySource(file.parent, tiers, backends=backends).load()

@@ -14,10 +14,11 @@ import pytest
 from cache.store.base import Append, Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.archive import folder as archive
-from gateway.archive.columns import FEEDBACK, LEDGER, REQUESTS, TABLES
+from gateway.archive.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABLES
 from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import QueryError, ask, opened
+from gateway.comparing.label import PairLabel
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
@@ -64,6 +65,7 @@ def test_every_field_of_the_ledger_has_a_column() -> None:
     assert list(LEDGER) == [field.name for field in fields(Ledger)]
     calls = LEDGER["calls"].removeprefix("STRUCT(").removesuffix(")[]")
     assert [part.split()[0] for part in calls.split(", ")] == [field.name for field in fields(CallAccount)]
+    assert list(LABEL) == [field.name for field in fields(PairLabel)]
     assert {name for name in FEEDBACK.columns if not name.startswith("entry") and name != "ordinal"} == {
         "given_at" if field.name == "at" else field.name for field in fields(Feedback)
     }
