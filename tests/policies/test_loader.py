@@ -8,7 +8,7 @@ import pytest
 
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.lint import lint
-from policies.loader import SHIPPED, PolicySource, load_policies, read_policy
+from policies.loader import SHIPPED, PolicySource, load_policies, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from tests.policies.conftest import CHAT, Write
 
@@ -270,12 +270,23 @@ def test_a_snapshot_changes_with_every_write(write: Write) -> None:
 
 
 def test_the_shipped_policies_are_right() -> None:
-    """The three surfaces load, nothing about them is doubtful, and only autocomplete has no semantic cache."""
+    """They load, nothing about them is doubtful, and those have a semantic cache whose answers may be worded anew."""
     policies = load_policies(SHIPPED, TIERS)
-    assert policies.names == ("autocomplete", "batch", "chat")
-    assert [lint(policy) for policy in policies.by_surface.values()] == [[], [], []]
-    assert [name for name, policy in policies.by_surface.items() if policy.cache.semantic is None] == ["autocomplete"]
+    assert policies.names == ("agent", "autocomplete", "batch", "chat", "drafting", "extraction", "support", "voice")
+    assert [finding for policy in policies.by_surface.values() for finding in lint(policy)] == []
+    semantic = [name for name, policy in policies.by_surface.items() if policy.cache.semantic is not None]
+    assert semantic == ["batch", "chat", "support", "voice"]
     assert policies.resolve("auto") is policies.by_surface["chat"]
+
+
+def test_every_line_of_a_shipped_policy_says_why() -> None:
+    """Each value has a comment behind it or directly above it."""
+    for file in policy_files(SHIPPED):
+        above = ""
+        for number, line in enumerate(map(str.strip, file.read_text().splitlines()), 1):
+            is_value = line and not line.startswith(("#", "description:")) and not line.endswith(":")
+            assert not is_value or "# " in line or above.startswith("#"), f"{file.name}:{number}: {line}"
+            above = line
 
 
 def test_a_cache_is_no_wider_than_every_tenant_has_a_team(write: Write) -> None:

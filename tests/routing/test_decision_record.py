@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.loader import SHIPPED, read_policy
+from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from routing.decide import Clamp, DecisionInput, NoTierError, TierHealth, decide
 from routing.decision_basis import BasisError, DecisionBasis, basis_of
@@ -79,7 +79,7 @@ inputs = st.builds(
 )
 
 
-@pytest.fixture(scope="module", params=["chat", "batch", "autocomplete"])
+@pytest.fixture(scope="module", params=[file.stem for file in policy_files(SHIPPED)])
 def policy(request: pytest.FixtureRequest) -> Policy:
     return read_policy(SHIPPED / f"{request.param}.yaml")[0]
 

@@ -110,8 +110,8 @@ def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
     (artefact / SHEET_FILE).write_text(json.dumps(sheet))
     assert main(command) == 0
     out = capsys.readouterr().out
-    for surface in ("chat", "batch", "autocomplete"):
-        assert f"{surface}.yaml:{line_of(policies / f'{surface}.yaml', ' of its kind')}: route.start.local: " in out
+    for file in policy_files(policies):
+        assert f"{file.name}:{line_of(file, '    local: ')}: route.start.local: " in out
     assert "names no kind, so no comparison with kind or quantile holds" in out
 
 
@@ -170,7 +170,7 @@ def test_json_shows_what_would_run(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     out = capsys.readouterr().out
     report = json.loads(out)
     assert [(tier["name"], tier["configured"]) for tier in report["tiers"]] == [("local", False), ("hosted", True)]
-    assert {surface["name"] for surface in report["surfaces"]} == {"autocomplete", "batch", "chat"}
+    assert {surface["name"] for surface in report["surfaces"]} == {file.stem for file in policy_files(SHIPPED)}
     assert "sk-canary" not in out
 
 
@@ -221,8 +221,9 @@ def test_thresholds_that_a_backend_gives_nothing_for_are_pointed_out(
     """A backend whose answers are judged, without a head or without log-probabilities."""
     config = tmp_path / "my.yaml"
     config.write_text(HEADS.format(local=local))
-    for other in ("batch", "autocomplete"):
-        (policies / f"{other}.yaml").unlink()
+    for other in policy_files(policies):
+        if other.stem != "chat":
+            other.unlink()
     if change is not None:
         chat = policies / "chat.yaml"
         chat.write_text(re.sub(*change, chat.read_text()))
