@@ -20,7 +20,7 @@ from gateway.telemetry.ledger import CallAccount, Ledger
 from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:
-    from gateway.config.policy_reload import PolicyReloader
+    from gateway.config.policy_reload import Policies
     from gateway.config.schema import Price
     from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
@@ -150,7 +150,7 @@ class _Terms:
 class Finalizer:
     """Complete ledgers, with the prices and objectives of the policies in force."""
 
-    def __init__(self, policies: PolicyReloader, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets) -> None:
+    def __init__(self, policies: Policies, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets) -> None:
         self._policies = policies
         self._hedge_budgets = hedge_budgets
         self._tiers = tiers

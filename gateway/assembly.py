@@ -30,8 +30,10 @@ from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
-from gateway.config.policy_reload import PolicyReloader
+from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.registry.follower import PolicyFollower
+from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import LoopbackGuard, Tenants
 from gateway.request.load_shedding import LoadShedder
 from gateway.steps import Steps
@@ -61,12 +63,12 @@ def build(
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
-    policies = source.load()
+    metrics = Metrics()
+    store = store or _store(deployment)
+    policies = _policies(deployment, source, store, metrics)
     embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
     classifier = DifficultyModel.load(artefact, embedder)
-    metrics = Metrics()
-    store = store or _store(deployment)
     metrics.watch_log(dropped_lines)
     tiers = _tiers(deployment, _refusals_told(metrics))
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
@@ -92,7 +94,6 @@ def build(
     )
     if cache.audits is not None:
         metrics.watch_learning(cache.audits.state)
-    reloader = _reloader(source, policies, metrics)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight)
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
@@ -103,14 +104,14 @@ def build(
         gate=gate,
         guard=LoopbackGuard(deployment),
         tenants=Tenants(deployment.tenants),
-        policies=reloader,
+        policies=policies,
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
         router=Router(tiers, classifier),
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
-        write_behind=WriteBehind(cache, telemetry, Finalizer(reloader, tiers, hedge_budgets), comparer),
+        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer),
         comparer=comparer,
         cache=cache,
         store=store,
@@ -159,11 +160,12 @@ def _cache(
 @contextlib.asynccontextmanager
 async def running(steps: Steps) -> AsyncIterator[Steps]:
     """Start the steps for the block, and close them after it."""
-    watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     with contextlib.suppress(StoreUnavailable):
         # Makes the store's state available to /readyz from the start; a store that is down is degraded, not a failed
         # start.
         await steps.store.ping()
+    await steps.policies.start()
+    watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
     await steps.cache.start()
     steps.telemetry.start()
     steps.write_behind.start()
@@ -184,6 +186,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
+        await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
         await steps.comparer.aclose()
@@ -200,7 +203,9 @@ def _store(deployment: Deployment) -> Store:
     return NoStore() if url is None else RedisStore.from_url(url)
 
 
-def _reloader(source: PolicySource, policies: PolicySet, metrics: Metrics) -> PolicyReloader:
+def _policies(deployment: Deployment, source: PolicySource, store: Store, metrics: Metrics) -> Policies:
+    """Return where policies come from, as the config says. Raises ConfigError."""
+
     def reloaded(loaded: PolicySet) -> None:
         metrics.policy_reloaded(ok=True)
         log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))
@@ -209,7 +214,12 @@ def _reloader(source: PolicySource, policies: PolicySet, metrics: Metrics) -> Po
         metrics.policy_reloaded(ok=False)
         log.error("policies not reloaded, the last good ones stay in force:\n%s", error)
 
-    return PolicyReloader(source, policies, reloaded, refused)
+    def noted(note: str) -> None:
+        log.warning("policies: %s", note)
+
+    if deployment.policies.source == "files":
+        return PolicyReloader(source, source.load(), reloaded, refused)
+    return PolicyFollower(source, PolicyRegistry(store), deployment.embedding.state, reloaded, refused, noted)
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:

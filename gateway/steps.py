@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
     from gateway.comparing.comparer import Comparer
-    from gateway.config.policy_reload import PolicyReloader
+    from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.request.access import LoopbackGuard, Tenants
     from gateway.request.load_shedding import LoadShedder
@@ -34,7 +34,7 @@ class Steps:
     gate: LoadShedder
     guard: LoopbackGuard
     tenants: Tenants
-    policies: PolicyReloader
+    policies: Policies
     exact_cache: ExactLookup
     coalescer: Coalescer
     embedder: QuestionEmbedder

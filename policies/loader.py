@@ -238,7 +238,7 @@ def _joined(
     tiers: Sequence[DeployedTier],
     default_surface: str,
     teamless: Sequence[str],
-    backends: Sequence[str],
+    backends: Mapping[str, str],
     cross_encoder: CrossEncoderKind,
 ) -> PolicySet:
     """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""

@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
 from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
-from gateway.config.schema import Admin, BackendConfig, Deployment, StoreConfig, TenantConfig, key_digest
+from gateway.config.schema import (
+    Admin,
+    BackendConfig,
+    Deployment,
+    PoliciesConfig,
+    StoreConfig,
+    TenantConfig,
+    key_digest,
+)
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -24,6 +32,8 @@ _IN_WHEEL = _PACKAGE / "defaults" / "tierline.yaml"
 
 STORE_URL = "TIERLINE_STORE_URL"
 """Environment variable with the store's URL, used if the config has none."""
+POLICY_SOURCE = "TIERLINE_POLICY_SOURCE"
+"""Environment variable with `files` or `store`, used in place of the config's `policies.source`."""
 LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
@@ -92,6 +102,7 @@ class _Resolver:
             "tiers": tiers,
             "tenants": tenants,
             "store": self._store(deployment.store),
+            "policies": self._policies(deployment.policies),
             "classifier": self._existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "admin": self._admin(deployment.admin, tenants),
@@ -111,6 +122,15 @@ class _Resolver:
         except ValueError as error:
             self._refuse(("store", "url"), f"{STORE_URL}: {error}")
         return store.model_copy(update={"url": url})
+
+    def _policies(self, policies: PoliciesConfig) -> PoliciesConfig:
+        source = self._environ.get(POLICY_SOURCE)
+        if not source:
+            return policies
+        if source not in ("files", "store"):
+            self._refuse(("policies", "source"), f"{POLICY_SOURCE} is {source!r}; say files or store")
+            return policies
+        return policies.model_copy(update={"source": source})
 
     def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
         reason = self._why_no_url((*path, "base_url")) if backend.lacks_url else None

@@ -1,10 +1,10 @@
 """Reload policy files when they change, while requests continue.
 
-The files' names, times and sizes are checked about twice a second, in a thread; less often if that would take more than
-0.3% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same state, so a
-burst of writes is one reload, and a file that is half written, or missing between an editor's two renames, is not read.
-Only changed files are read. If the new set cannot be loaded, the last valid one stays in force; the failure is reported
-once and remembered until it is corrected.
+The files' names, times and sizes are checked about three times a second, in a thread; less often if that would take
+more than 0.3% of a core (1,000 files: about once a second). A change is read when two checks in a row see the same
+state, so a burst of writes is one reload, and a file that is half written, or missing between an editor's two renames,
+is not read. Only changed files are read. If the new set cannot be loaded, the last valid one stays in force; the
+failure is reported once and remembered until it is corrected.
 """
 
 from __future__ import annotations
@@ -12,13 +12,39 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource, Snapshot
 
 _SHARE: Final = 0.003
 """Largest share of one CPU core for checking unchanged files."""
+
+
+class Policies(Protocol):
+    """Where a worker's policies come from: files (`PolicyReloader`) or the store (`gateway.registry.follower`)."""
+
+    current: PolicySet
+    """The set in force. A request reads it once, at its start, and uses that set to its end."""
+    failure: ConfigError | None
+    """Why something newer is not in force; None if nothing is."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is wrong with where they come from, in words, for /readyz."""
+
+    @property
+    def revision(self) -> int | None:
+        """Revision of the registry in the store that is in force; None where policies come from files."""
+
+    async def start(self) -> None:
+        """Be ready to serve."""
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+
+    async def aclose(self) -> None:
+        """Stop."""
 
 
 class PolicyReloader:
@@ -35,7 +61,7 @@ class PolicyReloader:
         policies: PolicySet,
         on_success: Callable[[PolicySet], None],
         on_failure: Callable[[ConfigError], None],
-        interval_s: float = 0.5,
+        interval_s: float = 0.3,
     ) -> None:
         self.current = policies
         self.failure: ConfigError | None = None
@@ -47,6 +73,15 @@ class PolicyReloader:
         # No snapshot yet: the first check reloads, so a change between the first load and that check is not missed.
         self._read: Snapshot | None = None
         self._last: Snapshot | None = None
+
+    notes: tuple[str, ...] = ()
+    revision: None = None
+
+    async def start(self) -> None:
+        """Do nothing: the files were read when this was made."""
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to close."""
 
     async def run(self) -> None:
         """Check and reload until cancelled."""

@@ -271,6 +271,14 @@ class EmbeddingConfig(Section):
     state: Path = Path(".state")
 
 
+class PoliciesConfig(Section):
+    """Where policies come from."""
+
+    source: Literal["files", "store"] = "files"
+    """`files`: the folder of policies, whose changes come into force as they are saved. `store`: the registry in the
+    store, which `tierline policy apply` changes for all replicas; the files seed it when it is empty, and no more."""
+
+
 class LocalModel(Section):
     """Model that `tierline up` serves with llama.cpp for a backend without a URL. `tierline serve` ignores this."""
 
@@ -415,6 +423,7 @@ class Deployment(Section):
     tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
     """The tiers, cheapest first."""
     store: StoreConfig = StoreConfig()
+    policies: PoliciesConfig = PoliciesConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     classifier: OptionalPath = None
     """Folder of a classifier artefact; None for the one shipped for the chosen embedding."""

@@ -96,6 +96,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
         degraded.append(f"semantic index: {index.reason}")
     if failure is not None:
         degraded.append(f"policies: the last valid ones are in force; {failure}")
+    degraded += [f"policies: {note}" for note in steps.policies.notes]
     learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"
@@ -117,6 +118,20 @@ def readiness(steps: Steps) -> dict[str, Any]:
         "embedder": steps.embedder.embedder.name,
         "classifier": steps.router.classifier.version,
         "surfaces": {name: policy.version for name, policy in policies.items()},
+        "policies": _policies(steps),
+    }
+
+
+def _policies(steps: Steps) -> dict[str, Any]:
+    """Return where policies come from, and what is being tried beside those in force."""
+    revision = steps.policies.revision
+    return {
+        "source": steps.deployment.policies.source,
+        "revision": revision,
+        "candidates": {
+            name: {"version": one.policy.version, "mode": one.mode, "share": one.share}
+            for name, one in steps.policies.current.rolling.items()
+        },
     }
 
 

@@ -1,0 +1,32 @@
+"""Keep the last good set of policies in a file, for a worker that starts while the store is down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from gateway.registry.records import Version, to_json, version_from
+
+
+def keep(file: Path, versions: Sequence[Version]) -> None:
+    """Write the versions in force to `file`, whole or not at all. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        new.write_bytes(b"".join(to_json(version) + b"\n" for version in versions))
+        new.replace(file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+
+
+def kept(file: Path) -> list[Version]:
+    """Return the versions that `keep` wrote; none if there is no such file or it cannot be read."""
+    try:
+        return [version_from(line) for line in file.read_bytes().splitlines()]
+    except (OSError, ValueError, KeyError, TypeError, orjson.JSONDecodeError):
+        return []

@@ -1,0 +1,462 @@
+"""Keep the registry of policies in the store: its documents, the state of each surface, and the audit trail.
+
+Six keys with one hash tag, so that a cluster keeps them on one node and a script can change them together:
+
+    tierline:{policies}:documents   hash   SURFACE@VERSION@DOCUMENT -> Version; written once, never overwritten
+    tierline:{policies}:state       hash   surface -> InForce
+    tierline:{policies}:revision    a number that every change raises; workers poll it
+    tierline:{policies}:audit       stream of AuditEntry; never trimmed
+    tierline:{policies}:replicas    hash   worker -> Replica, and a sorted set beside it of when each was last heard
+    tierline:{policies}:reports     hash   surface -> the judge's latest report on its candidate
+
+Every change of a surface is one script that compares the surface's `revision`, stores the new state and appends the
+audit entry: there is neither without the other. Nothing here expires, so a store that evicts keys without an expiry
+(`allkeys-*`) is not fit for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from cache.store.base import Command, Store, StoreUnavailable
+from gateway.registry.records import (
+    JUDGE,
+    REPORTS,
+    AuditEntry,
+    InForce,
+    Mode,
+    Replica,
+    Rolling,
+    Version,
+    entry_from,
+    in_force_from,
+    replica_from,
+    to_json,
+    version_from,
+)
+from policies.errors import ConfigError
+from policies.loader import made_policy
+from policies.rollout import Rollout
+
+T = TypeVar("T")
+
+_DOCUMENTS: Final = b"tierline:{policies}:documents"
+_STATE: Final = b"tierline:{policies}:state"
+_REVISION: Final = b"tierline:{policies}:revision"
+_AUDIT: Final = b"tierline:{policies}:audit"
+_REPLICAS: Final = b"tierline:{policies}:replicas"
+_HEARD: Final = b"tierline:{policies}:heard"
+
+_LIMIT_S: Final = 1.0
+"""Time limit of every operation: no request waits for one, and a busy event loop must not fail it."""
+_PAGE: Final = 1000
+REPLICA_TTL_S: Final = 10
+"""Seconds after which a worker that was not heard of is left out, by the store's clock."""
+
+# KEYS: state, revision, audit, documents. ARGV: surface, revision expected, new state, audit entry, document's name,
+# document. Returns 1, or the state that stood in the way.
+_CHANGE: Final = b"""
+local old = redis.call('HGET', KEYS[1], ARGV[1])
+local revision = 0
+if old then revision = cjson.decode(old).revision end
+if revision ~= tonumber(ARGV[2]) then return old or '' end
+if ARGV[5] ~= '' then redis.call('HSETNX', KEYS[4], ARGV[5], ARGV[6]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('XADD', KEYS[3], '*', 'v', ARGV[4])
+redis.call('INCR', KEYS[2])
+return 1
+"""
+# The revision begins at the time, so that a registry that was lost and seeded anew has another than before.
+# KEYS as above. ARGV: for each surface its name, state, audit entry, document's name and document.
+_SEED: Final = b"""
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+for i = 1, #ARGV, 5 do
+  redis.call('HSETNX', KEYS[4], ARGV[i + 3], ARGV[i + 4])
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  redis.call('XADD', KEYS[3], '*', 'v', ARGV[i + 2])
+end
+redis.call('SET', KEYS[2], redis.call('TIME')[1])
+return 1
+"""
+# KEYS: replicas, heard. ARGV: name, record ('' to remove it), seconds to keep.
+_PUBLISH: Final = b"""
+local now = tonumber(redis.call('TIME')[1])
+for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - tonumber(ARGV[3]))) do
+  redis.call('HDEL', KEYS[1], gone)
+  redis.call('ZREM', KEYS[2], gone)
+end
+if ARGV[2] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  return redis.call('ZREM', KEYS[2], ARGV[1])
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return redis.call('ZADD', KEYS[2], now, ARGV[1])
+"""
+_LIVE_REPLICAS: Final = b"""
+local now, alive = tonumber(redis.call('TIME')[1]), {}
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], now - tonumber(ARGV[1]), '+inf')) do
+  alive[#alive + 1] = redis.call('HGET', KEYS[1], name) or nil
+end
+return alive
+"""
+
+
+class RegistryError(Exception):
+    """A change or a question that the registry refuses. The message says why, and what to do."""
+
+
+class RegistryConflict(RegistryError):
+    """The surface has changed since it was read. `now` is its present state, None if there is none."""
+
+    def __init__(self, surface: str, now: InForce | None) -> None:
+        is_now = "is gone" if now is None else f"is now {surface}@{now.live[:7]} (revision {now.revision})"
+        super().__init__(f"{surface} was changed meanwhile: it {is_now}; look at `tierline policy status {surface}`")
+        self.now = now
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What a follower polls: the registry's revision, 0 for an empty one, and whether a judge is at work."""
+
+    revision: int
+    judged: bool
+
+
+def document_of(text: str, content: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hex, of a policy file and what it says with its defaults."""
+    return hashlib.sha256(orjson.dumps([text, content])).hexdigest()
+
+
+class PolicyRegistry:
+    """Operations on the registry. Each raises StoreUnavailable; those that change it RegistryError or a subclass too.
+
+    `by` is who makes a change, `message` why. A change is made from the state with this `revision`; RegistryConflict
+    if there is another by now.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def pulse(self) -> Pulse:
+        """Return what has to be known to see whether anything changed: two commands in one round trip."""
+        revision, judged = await self._ask(Command((b"GET", _REVISION)), Command((b"EXISTS", JUDGE.encode())))
+        return Pulse(int(revision or 0), judged == 1)
+
+    async def in_force(self) -> Mapping[str, InForce]:
+        """Return the state of every surface, sorted by name."""
+        (fields,) = await self._ask(Command((b"HGETALL", _STATE)))
+        states = [_read(in_force_from, blob) for blob in _pairs(fields).values()]
+        return {state.surface: state for state in sorted(states, key=lambda state: state.surface)}
+
+    async def surface(self, name: str) -> InForce:
+        """Return the state of one surface. Raises RegistryError if there is none."""
+        states = await self.in_force()
+        if name not in states:
+            raise RegistryError(f"the registry has no surface {name!r}; it has {', '.join(states) or 'none'}")
+        return states[name]
+
+    async def documents(self, states: Sequence[InForce], known: Container[str] = ()) -> Mapping[str, Version]:
+        """Return, by document, the versions that are in force or being tried, but for the documents `known`."""
+        wanted = [(state.surface, state.live, state.document) for state in states]
+        wanted += [(one.surface, one.rolling.version, one.rolling.document) for one in states if one.rolling]
+        names = [_name(*one) for one in wanted if one[2] not in known]
+        if not names:
+            return {}
+        (blobs,) = await self._ask(Command((b"HMGET", _DOCUMENTS, *names)))
+        return {version.document: version for version in (_read(version_from, blob) for blob in blobs if blob)}
+
+    async def version(self, surface: str, prefix: str) -> Version:
+        """Return the version that begins with `prefix`, as it was applied last. Raises RegistryError."""
+        found = {
+            version.document: version for version in await self.versions(surface) if version.version.startswith(prefix)
+        }
+        if not found:
+            raise RegistryError(f"{surface} has no version {prefix!r}; see `tierline policy history {surface}`")
+        if len({version.version for version in found.values()}) > 1:
+            labels = ", ".join(sorted({version.version[:12] for version in found.values()}))
+            raise RegistryError(f"{prefix!r} begins several versions of {surface}: {labels}; write more of it")
+        for entry in reversed(await self.history(surface)):
+            if entry.document in found:
+                return found[entry.document]
+        return max(found.values(), key=lambda version: version.at)
+
+    async def versions(self, surface: str) -> list[Version]:
+        """Return all versions of a surface, each document once, oldest first."""
+        cursor, found = b"0", {}
+        while True:
+            pattern = f"{surface}@*".encode()
+            (reply,) = await self._ask(Command((b"HSCAN", _DOCUMENTS, cursor, b"MATCH", pattern, b"COUNT", b"200")))
+            cursor, fields = reply
+            found.update(_pairs(fields))
+            if cursor == b"0":
+                return sorted((_read(version_from, blob) for blob in found.values()), key=lambda one: one.at)
+
+    async def history(self, surface: str | None = None) -> list[AuditEntry]:
+        """Return the audit entries, oldest first: of one surface, or of all."""
+        entries: list[AuditEntry] = []
+        start = b"-"
+        while True:
+            (page,) = await self._ask(Command((b"XRANGE", _AUDIT, start, b"+", b"COUNT", b"%d" % _PAGE)))
+            entries += [_read(entry_from, fields[1]) for _, fields in page]
+            if len(page) < _PAGE:
+                return [entry for entry in entries if surface in (None, entry.surface)]
+            start = b"(" + page[-1][0]
+
+    async def seed(self, versions: Sequence[Version], message: str) -> bool:
+        """Put these versions in force if the registry is empty; return whether it was."""
+        words: list[bytes] = []
+        for version in versions:
+            state = InForce(version.surface, version.version, 1, document=version.document)
+            entry = _entry(
+                state, "seed", version.version, "", version.author, message, version.at, "", version.document
+            )
+            name = _name(version.surface, version.version, version.document)
+            words += [version.surface.encode(), to_json(state), to_json(entry), name, to_json(version)]
+        (done,) = await self._ask(Command((b"EVAL", _SEED, b"4", _STATE, _REVISION, _AUDIT, _DOCUMENTS, *words)))
+        return bool(done)
+
+    async def apply(
+        self, version: Version, base: InForce | None, mode: Mode | None = None, share: float = 1.0
+    ) -> InForce:
+        """Put a version in force, or try it in a `mode` beside what is in force. `base`: the state it was made from.
+
+        Author and message are the version's. The content must have been checked: see `gateway.registry.checks`.
+        """
+        surface, now = version.surface, version.at
+        if base is not None and base.frozen:
+            raise RegistryError(f"{surface} is frozen; `tierline policy resume {surface} -m WHY` ends that")
+        if base is not None and base.rolling is not None:
+            raise RegistryError(
+                f"{surface}@{base.rolling.version[:7]} is being tried; promote it or roll it back before another"
+            )
+        before, revision = ("", 0) if base is None else (base.live, base.revision)
+        version = replace(version, parent=before)
+        if base is None or mode is None:
+            if base is not None and base.document == version.document:
+                raise RegistryError(f"{version.label} is already in force, with this very text")
+            state = InForce(surface, version.version, revision + 1, document=version.document)
+            document, details = version.document, "" if before != version.version else "the rules are the same"
+        else:
+            if base.live == version.version:
+                raise RegistryError(f"{version.label} rules the same as what is in force: there is nothing to try")
+            rolling = Rolling(version.version, mode, share, 0, now, "", version.document)
+            state = replace(base, revision=revision + 1, rolling=rolling)
+            document, details = "", f"{mode} {share:.4g}"
+        entry = _entry(state, "apply", version.version, before, version.author, version.message, now, details, document)
+        return await self._change(state, revision, entry, version)
+
+    async def step(
+        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
+    ) -> InForce:
+        """Take a candidate one step further: from evaluate or shadow to its first share, then to the next, then all."""
+        state, rolling = await self._rolling(surface, revision)
+        at = time.time() if now is None else now
+        steps = (await self._rollout(state, rolling)).steps
+        step = rolling.step + 1 if rolling.mode == "canary" else 0
+        if step >= len(steps):
+            return await self.promote(surface, revision, by=by, message=message, details=details, now=now)
+        further = Rolling(rolling.version, "canary", steps[step], step, at, "", rolling.document)
+        state = replace(state, revision=revision + 1, rolling=further)
+        details = details or f"canary {steps[step]:.4g}"
+        entry = _entry(state, "step", rolling.version, state.live, by, message, at, details)
+        return await self._change(state, revision, entry)
+
+    async def promote(
+        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
+    ) -> InForce:
+        """Put the candidate in force for all."""
+        state, rolling = await self._rolling(surface, revision)
+        after = InForce(surface, rolling.version, revision + 1, None, state.frozen, rolling.document)
+        return await self._made(after, "promote", rolling.version, state.live, by, message, now, details)
+
+    async def pause(
+        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
+    ) -> InForce:
+        """Take no further step with the candidate; without one, freeze the surface against all but a rollback."""
+        state = await self._at(surface, revision)
+        if state.rolling is not None:
+            after = replace(state, revision=revision + 1, rolling=replace(state.rolling, paused=message))
+            about = state.rolling.version
+        else:
+            after, about = replace(state, revision=revision + 1, frozen=True), state.live
+        return await self._made(after, "pause", about, state.live, by, message, now, details)
+
+    async def resume(
+        self, surface: str, revision: int, *, by: str, message: str, details: str = "", now: float | None = None
+    ) -> InForce:
+        """End a pause: the candidate's step begins anew, and a frozen surface takes changes again."""
+        state = await self._at(surface, revision)
+        at = time.time() if now is None else now
+        rolling = state.rolling
+        if not state.frozen and (rolling is None or not rolling.paused):
+            raise RegistryError(f"{surface} is not paused")
+        if rolling is not None:
+            rolling = replace(rolling, paused="", since=at)
+        after = replace(state, revision=revision + 1, rolling=rolling, frozen=False)
+        about = state.live if rolling is None else rolling.version
+        return await self._made(after, "resume", about, state.live, by, message, at, details)
+
+    async def rollback(
+        self,
+        surface: str,
+        revision: int,
+        *,
+        by: str,
+        message: str,
+        details: str = "",
+        now: float | None = None,
+        to: Version | None = None,
+    ) -> InForce:
+        """Drop the candidate; without one, or with `to`, put that version or the one before in force again."""
+        state = await self._at(surface, revision)
+        if to is None and state.rolling is not None:
+            after = replace(state, revision=revision + 1, rolling=None)
+            return await self._made(
+                after, "rollback", state.live, state.rolling.version, by, message, now, details, changed=False
+            )
+        if to is None:
+            to = await self._before(state)
+        if to.document == state.document and state.rolling is None:
+            raise RegistryError(f"{to.label} is in force already")
+        after = InForce(surface, to.version, revision + 1, None, state.frozen, to.document)
+        return await self._made(after, "rollback", to.version, state.live, by, message, now, details)
+
+    async def publish(self, replica: Replica) -> None:
+        """Say what this worker has in force; it is shown for REPLICA_TTL_S seconds."""
+        await self._publish(replica.name, to_json(replica))
+
+    async def withdraw(self, name: str) -> None:
+        """Remove a worker that stops from those that are shown."""
+        await self._publish(name, b"")
+
+    async def replicas(self) -> list[Replica]:
+        """Return what each worker said it has in force, sorted by name."""
+        words = (b"EVAL", _LIVE_REPLICAS, b"2", _REPLICAS, _HEARD, b"%d" % REPLICA_TTL_S)
+        (blobs,) = await self._ask(Command(words))
+        return sorted((_read(replica_from, blob) for blob in blobs), key=lambda replica: replica.name)
+
+    async def put_report(self, surface: str, report: Mapping[str, Any]) -> None:
+        """Store the judge's latest report on the surface's candidate."""
+        await self._ask(Command((b"HSET", REPORTS.encode(), surface.encode(), orjson.dumps(report))))
+
+    async def reports(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the judge's latest report on each surface's candidate."""
+        (fields,) = await self._ask(Command((b"HGETALL", REPORTS.encode())))
+        return {name.decode(): _read(orjson.loads, blob) for name, blob in _pairs(fields).items()}
+
+    async def _at(self, surface: str, revision: int) -> InForce:
+        state = (await self.in_force()).get(surface)
+        if state is None or state.revision != revision:
+            raise RegistryConflict(surface, state)
+        return state
+
+    async def _rolling(self, surface: str, revision: int) -> tuple[InForce, Rolling]:
+        state = await self._at(surface, revision)
+        if state.rolling is None:
+            raise RegistryError(f"{surface} has no candidate; `tierline policy apply FILE --canary` starts one")
+        return state, state.rolling
+
+    async def _rollout(self, state: InForce, rolling: Rolling) -> Rollout:
+        candidate = (await self.documents([state])).get(rolling.document)
+        try:
+            rollout = None if candidate is None else made_policy(candidate.content, Path(candidate.label), {}).rollout
+        except ConfigError as error:
+            raise RegistryError(f"{state.surface}@{rolling.version[:7]} cannot be read: {error}") from None
+        if rollout is None:
+            raise RegistryError(
+                f"{state.surface}@{rolling.version[:7]} has no `rollout` section, so no next step; promote it --full"
+            )
+        return rollout
+
+    async def _before(self, state: InForce) -> Version:
+        """Return the version that was in force before the present one. Raises RegistryError."""
+        live: list[str] = []  # without what was rolled back, so that a second rollback goes further back
+        for entry in await self.history(state.surface):
+            if entry.action == "rollback" and entry.document in live:
+                while live[-1] != entry.document:
+                    live.pop()
+            elif entry.document:
+                live.append(entry.document)
+        by_document = {version.document: version for version in await self.versions(state.surface)}
+        current = by_document[state.document].version if state.document in by_document else state.live
+        # Texts that rule the same are one version: what was in force before is the last that ruled something else.
+        for document in reversed(live):
+            if document in by_document and by_document[document].version != current:
+                return by_document[document]
+        raise RegistryError(f"{state.surface} has had no other version in force; name one with --to")
+
+    async def _made(
+        self,
+        after: InForce,
+        action: str,
+        version: str,
+        before: str,
+        by: str,
+        message: str,
+        now: float | None,
+        details: str,
+        *,
+        changed: bool | None = None,
+    ) -> InForce:
+        """Store a state with its audit entry; the state's revision is one above the one that it was made from."""
+        at = time.time() if now is None else now
+        changed = action in ("promote", "rollback") if changed is None else changed
+        document = after.document if changed else ""
+        entry = _entry(after, action, version, before, by, message, at, details, document)
+        return await self._change(after, after.revision - 1, entry)
+
+    async def _change(
+        self, after: InForce, revision: int, entry: AuditEntry, version: Version | None = None
+    ) -> InForce:
+        name = b"" if version is None else _name(version.surface, version.version, version.document)
+        blob = b"" if version is None else to_json(version)
+        keys = (_STATE, _REVISION, _AUDIT, _DOCUMENTS)
+        words = (after.surface.encode(), b"%d" % revision, to_json(after), to_json(entry), name, blob)
+        (reply,) = await self._ask(Command((b"EVAL", _CHANGE, b"4", *keys, *words)))
+        if reply != 1:
+            raise RegistryConflict(after.surface, _read(in_force_from, reply) if reply else None)
+        return after
+
+    async def _publish(self, name: str, record: bytes) -> None:
+        words = (b"EVAL", _PUBLISH, b"2", _REPLICAS, _HEARD, name.encode(), record, b"%d" % REPLICA_TTL_S)
+        await self._ask(Command(words))
+
+    async def _ask(self, *commands: Command) -> list[Any]:
+        return await self._store.ask(commands, _LIMIT_S)
+
+
+def _entry(
+    state: InForce,
+    action: str,
+    version: str,
+    before: str,
+    by: str,
+    message: str,
+    at: float,
+    details: str = "",
+    document: str = "",
+) -> AuditEntry:
+    return AuditEntry(state.surface, action, version, before, by, message, at, details, document, asdict(state))
+
+
+def _name(surface: str, version: str, document: str) -> bytes:
+    return f"{surface}@{version}@{document}".encode()
+
+
+def _pairs(fields: list[bytes] | Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return a hash from its reply: a flat list, or a map in RESP3."""
+    return dict(fields) if isinstance(fields, Mapping) else dict(zip(fields[::2], fields[1::2], strict=True))
+
+
+def _read(unpack: Callable[[bytes], T], blob: bytes) -> T:
+    try:
+        return unpack(blob)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable("error", f"the registry holds a record that cannot be read: {error}") from None
