@@ -37,6 +37,8 @@ Pair = tuple[Policy, Document]
 
 _INTERVAL_S: Final = 0.25
 _HEARTBEAT_S: Final = 1.0
+_UNHEARD_S: Final = 10.0
+"""Time without the store after which candidates stop serving here: no judge could take them back."""
 _START_S: Final = 2.0
 """How long a start waits for the store before it takes the set that the state folder keeps, or the files."""
 
@@ -58,6 +60,7 @@ class PolicyFollower:
         on_failure: Callable[[ConfigError], None],
         on_note: Callable[[str], None],
         interval_s: float = _INTERVAL_S,
+        unheard_s: float = _UNHEARD_S,
     ) -> None:
         """Take the set that `state` keeps, else the files. Raises ConfigError if neither can be loaded."""
         self.failure: ConfigError | None = None
@@ -70,6 +73,8 @@ class PolicyFollower:
         self._on_failure = on_failure
         self._on_note = on_note
         self._interval_s = interval_s
+        self._unheard_s = unheard_s
+        self._heard_at = time.monotonic()
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         self._pulse: Pulse | None = None
         self._states: Mapping[str, InForce] = {}
@@ -133,9 +138,11 @@ class PolicyFollower:
             if pulse != self._pulse:
                 await self._take(pulse)
                 changed = True
-            self._unavailable = ""
+            self._unavailable, self._heard_at = "", time.monotonic()
         except StoreUnavailable as down:
             self._unavailable = down.reason
+            if time.monotonic() - self._heard_at > self._unheard_s:
+                self._drop_candidates()
         except OSError as error:  # a file that vanished while it was read
             self._unavailable = str(error)
         except ConfigError as error:  # the files cannot seed the registry
@@ -146,6 +153,13 @@ class PolicyFollower:
             self._published_at = time.monotonic()
             with contextlib.suppress(StoreUnavailable):
                 await self._registry.publish(self._replica())
+
+    def _drop_candidates(self) -> None:
+        """Leave out the candidates that call models; they are taken up again when the store answers."""
+        kept = {name: one for name, one in self.current.rolling.items() if one.mode == "evaluate"}
+        if len(kept) < len(self.current.rolling):
+            self.current, self._pulse = replace(self.current, rolling=MappingProxyType(kept)), None
+            self._on_success(self.current)
 
     async def _seed(self) -> None:
         """Fill an empty registry: with the last good set of this worker if there is one, else with the files."""

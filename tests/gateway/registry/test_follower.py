@@ -204,6 +204,24 @@ async def test_a_store_that_goes_down_leaves_the_last_good_set(source: PolicySou
         await store.aclose()
 
 
+async def test_a_canary_serves_no_longer_when_the_store_is_silent(source: PolicySource, tmp_path: Path) -> None:
+    """No judge could take it back; it goes on when the store answers again. An evaluation goes on all the while."""
+    with local_store() as server:
+        store = RedisStore.from_url(server.url)
+        one = Following(store, source, tmp_path)
+        one.follower._unheard_s = 0.05
+        await one.start()
+        await store.ask([Command((b"SET", JUDGE.encode(), b"judge-1"))])
+        await apply(one.registry, source, chat(0.6, ROLLOUT), "canary", 0.05)
+        await eventually(lambda: "chat" in one.follower.current.rolling)
+        server.freeze()
+        await eventually(lambda: "chat" not in one.follower.current.rolling, timeout_s=10)
+        server.thaw()
+        await eventually(lambda: "chat" in one.follower.current.rolling, timeout_s=10)
+        await one.stop()
+        await store.aclose()
+
+
 async def test_a_worker_without_store_and_without_a_kept_set_serves_the_files_and_says_so(
     source: PolicySource, tmp_path: Path, server: LocalStore
 ) -> None:
