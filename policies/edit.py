@@ -58,3 +58,25 @@ def _node_at(text: str, path: tuple[str, ...]) -> yaml.Node | None:
             return None
         node = next((value for key, value in node.value if key.value == part), None)
     return node
+
+
+def keys_by_line(text: str) -> dict[int, str]:
+    """Return the dotted key that begins on each line of a policy file, by line from 1; lines without one are left out.
+
+    Where several begin on a line it is the first, and the outermost.
+    """
+    keys: dict[int, str] = {}
+
+    def walk(node: yaml.Node | None, above: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                path = f"{above}.{key.value}" if above else str(key.value)
+                keys.setdefault(key.start_mark.line + 1, path)
+                walk(value, path)
+        elif isinstance(node, yaml.SequenceNode):
+            for number, item in enumerate(node.value):
+                keys.setdefault(item.start_mark.line + 1, f"{above}[{number}]")
+                walk(item, f"{above}[{number}]")
+
+    walk(yaml.compose(text, Loader=yaml.SafeLoader), "")
+    return keys

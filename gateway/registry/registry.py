@@ -209,6 +209,17 @@ class PolicyRegistry:
                 return [entry for entry in entries if surface in (None, entry.surface)]
             start = b"(" + page[-1][0]
 
+    async def succession(self, surface: str) -> list[AuditEntry]:
+        """Return the changes that led to the text in force, oldest first, without what was rolled back."""
+        live: list[AuditEntry] = []
+        for entry in await self.history(surface):
+            if entry.action == "rollback" and any(one.document == entry.document for one in live):
+                while live[-1].document != entry.document:
+                    live.pop()
+            elif entry.document:
+                live.append(entry)
+        return live
+
     async def seed(self, versions: Sequence[Version], message: str) -> bool:
         """Put these versions in force if the registry is empty; return whether it was."""
         words: list[bytes] = []
@@ -377,19 +388,12 @@ class PolicyRegistry:
 
     async def _before(self, state: InForce) -> Version:
         """Return the version that was in force before the present one. Raises RegistryError."""
-        live: list[str] = []  # without what was rolled back, so that a second rollback goes further back
-        for entry in await self.history(state.surface):
-            if entry.action == "rollback" and entry.document in live:
-                while live[-1] != entry.document:
-                    live.pop()
-            elif entry.document:
-                live.append(entry.document)
         by_document = {version.document: version for version in await self.versions(state.surface)}
         current = by_document[state.document].version if state.document in by_document else state.live
         # Texts that rule the same are one version: what was in force before is the last that ruled something else.
-        for document in reversed(live):
-            if document in by_document and by_document[document].version != current:
-                return by_document[document]
+        for entry in reversed(await self.succession(state.surface)):
+            if entry.document in by_document and by_document[entry.document].version != current:
+                return by_document[entry.document]
         raise RegistryError(f"{state.surface} has had no other version in force; name one with --to")
 
     async def _made(

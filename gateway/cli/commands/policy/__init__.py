@@ -16,12 +16,24 @@ from gateway.cli.commands._flags import Subparsers, add_command
 ACTIONS: Final = {
     "lint": "find mistakes in policies, each with its line, its code and what to write instead",
     "diff": "compare what two policies mean, and which recorded requests that moves",
+    "apply": "put a policy into the store: to evaluate, shadow or canary it, or in force at once",
+    "status": "show what is in force and what is being tried, with the guards' figures",
+    "history": "list every change: when, what, who and why",
+    "show": "print a version as it was applied",
+    "blame": "show who last set each line, when and why",
+    "promote": "take a candidate one step further, or put it in force for all",
+    "pause": "hold a candidate where it is, or freeze a surface",
+    "resume": "end a pause",
+    "rollback": "drop a candidate, or put an earlier version in force again",
 }
 """What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
 
 _EXAMPLES = """examples:
   tierline policy lint                              check the policies shipped with Tierline
   tierline policy lint rules/chat.yaml --json       check one file, as JSON for a script
+  tierline policy apply chat.yaml -m "escalate less"
+                                                    put a version into the store, in force within a second
+  tierline policy rollback chat -m "goodput fell"   and take it back
 
 `tierline policy ACTION --help` describes an action, its options and its output."""
 

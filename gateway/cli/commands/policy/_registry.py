@@ -1,0 +1,157 @@
+"""Open the registry of policies for a command, refuse what cannot take effect, and say how far a change has come."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_json_flag
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+from gateway.registry.records import InForce
+from gateway.registry.registry import PolicyRegistry, RegistryError
+from gateway.registry.view import in_force_shown
+from offline.report import print_json
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
+
+T = TypeVar("T")
+
+_SLACK: Final = 10.0
+"""The time limits of the gateway's own operations are for its event loop; a command may wait longer."""
+_WAIT_S: Final = 3.0
+FILES_MODE: Final = (
+    "policies come from files here: save the file in the gateway's folder, and it is in force within a second. "
+    "To change them by command, set `policies: {source: store}` in the config (or TIERLINE_POLICY_SOURCE=store) and "
+    "start the gateway again"
+)
+
+
+def add_registry_flags(parser: argparse.ArgumentParser) -> None:
+    """Add --store, --config, --state and --json."""
+    add_store_flags(parser)
+    add_json_flag(parser, "text")
+
+
+def add_change_flags(parser: argparse.ArgumentParser) -> None:
+    """Add -m and --author, which the audit trail keeps, and the flags of the registry."""
+    parser.add_argument(
+        "-m", "--message", required=True, metavar="WHY", help="why, for `policy history` and `policy blame`"
+    )
+    parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
+    add_registry_flags(parser)
+
+
+def author_of(args: argparse.Namespace) -> str:
+    """Return who makes the change. Raises CommandError if the operating system does not know."""
+    if args.author:
+        return str(args.author)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise CommandError("the operating system does not say who you are; name yourself with --author") from None
+
+
+def with_registry(args: argparse.Namespace, work: Callable[[PolicyRegistry], Awaitable[T]]) -> T:
+    """Return what `work` returns. Raises CommandError if the store does not answer or the registry refuses."""
+
+    async def run(url: str) -> T:
+        store = RedisStore.from_url(url, slack=_SLACK)
+        try:
+            return await work(PolicyRegistry(store))
+        finally:
+            await store.aclose()
+
+    try:
+        return asyncio.run(run(store_url(args)))
+    except StoreUnavailable as down:
+        raise CommandError(f"the store does not answer ({down}); is it running?") from None
+    except RegistryError as refused:
+        raise CommandError(str(refused)) from None
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+
+
+async def check_in_use(registry: PolicyRegistry, args: argparse.Namespace) -> None:
+    """Refuse a change that no gateway would follow, because policies come from files. Raises CommandError."""
+    if not await registry.replicas() and deployment_of(args).policies.source == "files":
+        raise CommandError(FILES_MODE)
+
+
+def deployment_of(args: argparse.Namespace) -> Deployment:
+    """Return the deployment of --config. Raises ConfigError."""
+    from gateway.config.loader import load_deployment  # slow to import, and most actions do not need it
+
+    return load_deployment(args.config)
+
+
+def change(args: argparse.Namespace, make: Callable[[PolicyRegistry, InForce], Awaitable[InForce]], done: str) -> int:
+    """Make a change of `args.surface` from its present state, wait until the workers have it, and report."""
+
+    async def work(registry: PolicyRegistry) -> tuple[InForce, InForce, dict[str, Any]]:
+        await check_in_use(registry, args)
+        before = await registry.surface(args.surface)
+        after = await make(registry, before)
+        return before, after, await spread(registry, after)
+
+    before, after, workers = with_registry(args, work)
+    report_change(args, done, before, after, workers)
+    return Exit.OK
+
+
+def report_change(
+    args: argparse.Namespace, done: str, before: InForce | None, after: InForce, workers: dict[str, Any]
+) -> None:
+    """Print a change: what was done, what is in force now, and on how many workers."""
+    if args.json:
+        print_json({**in_force_shown(after), "before": before and before.live, "workers": workers})
+        return
+    was = "" if before is None or before.live == after.live else f", was {before.surface}@{before.live[:7]}"
+    lines = [f"{done}: {after.surface}@{after.live[:7]} is in force{was}"]
+    if (rolling := after.rolling) is not None:
+        paused = f", paused: {rolling.paused}" if rolling.paused else ""
+        lines.append(f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {rolling.share:.3%}{paused}")
+    if after.frozen:
+        lines.append("frozen: nothing but a rollback is taken")
+    if not workers["of"]:
+        lines.append("no gateway follows this registry at present; one that starts takes it")
+    else:
+        lines.append(f"on {workers['in_force']} of {workers['of']} workers after {workers['seconds']:.1f} s")
+        lines += [f"  {name} does not have it: {why}" for name, why in workers["lagging"].items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
+    """Wait up to three seconds until all workers have this state; return how many do, and why the others do not."""
+    began = time.monotonic()
+    while True:
+        replicas = await registry.replicas()
+        lagging = {
+            replica.name: replica.problem or f"it has {after.surface}@{replica.surfaces.get(after.surface, '')[:7]}"
+            for replica in replicas
+            if replica.surfaces.get(after.surface) != after.live
+            or (after.rolling is None and after.surface in replica.rolling)
+        }
+        seconds = time.monotonic() - began
+        if not lagging or seconds > _WAIT_S:
+            return {
+                "of": len(replicas),
+                "in_force": len(replicas) - len(lagging),
+                "lagging": lagging,
+                "seconds": round(seconds, 2),
+            }
+        await asyncio.sleep(0.05)
+
+
+def when(at: float) -> str:
+    """Return a time in the local zone, such as 2026-05-01 14:03."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

@@ -1,0 +1,98 @@
+"""Run `tierline policy apply`: put a policy into the registry, in force or as a candidate."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import launch_of
+from gateway.cli.commands.policy._registry import (
+    add_change_flags,
+    author_of,
+    check_in_use,
+    deployment_of,
+    report_change,
+    spread,
+    with_registry,
+)
+from gateway.exit_codes import Exit
+from gateway.registry.apply import How, apply_file
+from policies.errors import ConfigError
+from policies.validation import share
+
+if TYPE_CHECKING:
+    from gateway.registry.apply import Applied
+    from gateway.registry.records import InForce
+    from gateway.registry.registry import PolicyRegistry
+
+DESCRIPTION = """Check a policy file and put it into the registry in the store; all workers take it within a second.
+Without an option for how, a policy with a `rollout` section starts as a canary, any other is in force at once."""
+EXAMPLES = """examples:
+  tierline policy apply chat.yaml -m "escalate less"            as its `rollout` says, else in force at once
+  tierline policy apply chat.yaml -m "escalate less" --evaluate  decide beside the live policy; calls nothing
+  tierline policy apply chat.yaml -m "escalate less" --shadow 10%  call models too, off the path of requests
+  tierline policy apply chat.yaml -m "typo" --now --json        for all at once, with JSON for a script
+
+exit code 1: the policy has errors, and nothing was changed; 2: it could not be done, such as where policies come from
+files, another candidate is being tried, or the surface has changed since."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy apply`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--evaluate", action="store_true", help="only decide with it, beside the live policy")
+    how.add_argument("--shadow", type=_share, metavar="SHARE", help="call models for this share, off the path: 10%%")
+    how.add_argument("--canary", action="store_true", help="serve it to the shares in its `rollout`, step by step")
+    how.add_argument("--now", action="store_true", help="put it in force for all at once")
+    add_change_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Apply the file, wait until the workers have it, and report."""
+    author = author_of(args)
+
+    async def work(registry: PolicyRegistry) -> tuple[InForce | None, Applied, dict[str, Any]]:
+        await check_in_use(registry, args)
+        deployment = deployment_of(args)
+        source = launch_of(args).policy_source(deployment)
+        before = await registry.in_force()
+        try:
+            applied = await apply_file(
+                registry,
+                source,
+                args.file,
+                how=_how(args),
+                share=args.shadow or 0.0,
+                author=author,
+                message=args.message,
+                at=time.time(),
+            )
+        except ConfigError as error:
+            raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
+        return before.get(applied.version.surface), applied, await spread(registry, applied.state)
+
+    before, applied, workers = with_registry(args, work)
+    report_change(args, f"applied {applied.version.label}", before, applied.state, workers)
+    return Exit.OK
+
+
+def _how(args: argparse.Namespace) -> How | None:
+    if args.shadow is not None:
+        return "shadow"
+    return "evaluate" if args.evaluate else "canary" if args.canary else "now" if args.now else None
+
+
+def _share(text: str) -> float:
+    """Parse a share such as 10% or 0.1."""
+    value = share(text) if text.endswith("%") else None
+    try:
+        number = float(text) if value is None else float(str(value))
+    except ValueError:
+        number = -1.0
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 10% or 0.1")
+    return number

@@ -1,0 +1,43 @@
+"""Run `tierline policy blame`: show who last set each line of a policy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.exit_codes import Exit
+from gateway.registry.view import blamed
+from offline.report import print_json
+
+DESCRIPTION = "Show each line of the policy in force with the version that set it, who applied that, when and why."
+EXAMPLES = """examples:
+  tierline policy blame chat
+  tierline policy blame chat --json | jq '.lines[] | select(.key == "escalate.when.confidence_below")'
+
+What was rolled back has set nothing."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy blame`."""
+    parser.add_argument("surface", metavar="SURFACE", help="the surface")
+    add_registry_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the lines."""
+    blame = with_registry(args, lambda registry: blamed(registry, args.surface))
+    if args.json:
+        print_json(blame)
+        return Exit.OK
+    lines = blame["lines"]
+    author = max(len(line["author"]) for line in lines)
+    message = min(36, max(len(line["message"]) for line in lines))
+    for line in lines:
+        why = line["message"] if len(line["message"]) <= message else line["message"][: message - 3] + "..."
+        sys.stdout.write(
+            f"{line['version'][:7]} {line['author']:<{author}} {when(line['at'])} {why:<{message}} "
+            f"{line['line']:>4}  {line['text']}".rstrip()
+            + "\n"
+        )
+    return Exit.OK

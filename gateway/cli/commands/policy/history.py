@@ -1,0 +1,44 @@
+"""Run `tierline policy history`: list every change of the policies in the store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gateway.cli.commands._flags import whole
+from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.exit_codes import Exit
+from gateway.registry.view import history_of
+from offline.report import print_json
+
+DESCRIPTION = (
+    "List the changes of the policies in the store, newest first: when, what, who and why. None is ever removed."
+)
+EXAMPLES = """examples:
+  tierline policy history                     all surfaces
+  tierline policy history chat --last 5       the latest five of one
+  tierline policy history chat --json | jq '.changes[] | select(.action == "rollback")'"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy history`."""
+    parser.add_argument("surface", nargs="?", metavar="SURFACE", help="one surface (default: all)")
+    parser.add_argument("--last", type=whole(1), metavar="N", help="only the latest N changes")
+    add_registry_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the changes."""
+    changes = with_registry(args, lambda registry: history_of(registry, args.surface))[: args.last]
+    if args.json:
+        print_json({"changes": changes})
+        return Exit.OK
+    for change in changes:
+        label = f"{change['surface']}@{change['version'][:7]}"
+        details = f" ({change['details']})" if change["details"] else ""
+        sys.stdout.write(
+            f"{when(change['at'])}  {label:<22} {change['action']:<9} {change['by']:<12} {change['message']}{details}\n"
+        )
+    if not changes:
+        sys.stdout.write("no changes\n")
+    return Exit.OK

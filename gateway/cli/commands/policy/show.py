@@ -1,0 +1,36 @@
+"""Run `tierline policy show`: print a version of a policy as it was applied."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.exit_codes import Exit
+from gateway.registry.view import shown
+from offline.report import print_json
+
+DESCRIPTION = "Print a version of a policy as it was applied, with its comments: the one in force, or the one named."
+EXAMPLES = """examples:
+  tierline policy show chat                       the policy in force
+  tierline policy show chat@f00d > chat.yaml      an earlier version, by the beginning of its hash
+  tierline policy show chat@f00d --json | jq -r .author"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy show`."""
+    parser.add_argument("version", metavar="SURFACE[@VERSION]", help="a surface, or one of its versions by a prefix")
+    add_registry_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the version's text on stdout, and where it comes from on stderr."""
+    surface, _, prefix = args.version.partition("@")
+    version = with_registry(args, lambda registry: shown(registry, surface, prefix))
+    if args.json:
+        print_json(version)
+        return Exit.OK
+    about = f"{version['policy']}, {version['state']}: {version['author']}, {when(version['at'])}: {version['message']}"
+    sys.stderr.write(about + "\n")
+    sys.stdout.write(version["text"])
+    return Exit.OK

@@ -1,0 +1,72 @@
+"""Apply a policy file to the registry: check it, decide how it is tried, and store it with its author and reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gateway.registry.checks import checked
+from gateway.registry.records import InForce, Mode, Version
+from gateway.registry.registry import PolicyRegistry, RegistryError
+from policies.loader import PolicySource
+from policies.model import Policy
+
+How = Literal["evaluate", "shadow", "canary", "now"]
+"""How a version comes: decided with only, called off the path, step by step, or at once for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an application did: the version, and the state of its surface afterwards."""
+
+    version: Version
+    policy: Policy
+    state: InForce
+    how: How
+
+
+async def apply_file(
+    registry: PolicyRegistry,
+    source: PolicySource,
+    file: Path,
+    *,
+    how: How | None,
+    share: float = 0.0,
+    author: str,
+    message: str,
+    at: float,
+    base: str | None = None,
+) -> Applied:
+    """Apply the policy in `file`. Raises ConfigError for a policy that is refused, RegistryError, StoreUnavailable.
+
+    `how` None is canary for other rules with a `rollout` section, else now. `share` is that of a shadow. `base` is the
+    version that must be in force, if any was reviewed.
+    """
+    states = await registry.in_force()
+    if not states:
+        raise RegistryError(
+            "the registry in this store is empty. Start a gateway with `policies: {source: store}` first: it puts its "
+            "policy files there"
+        )
+    others = await registry.documents(list(states.values()))
+    live = [others[state.document] for state in states.values() if state.document in others]
+    version, policy = checked(file, source, live, author=author, message=message, at=at)
+    state = states.get(version.surface)
+    if base is not None and (state is None or state.live != base):
+        now = "not in the registry" if state is None else f"at {version.surface}@{state.live[:7]}"
+        raise RegistryError(f"stale: this was made from {version.surface}@{base[:7]}, but the surface is {now} by now")
+    others_rules = state is not None and state.live != version.version
+    chosen: How = how or ("canary" if policy.rollout is not None and others_rules else "now")
+    if state is None and chosen != "now":
+        raise RegistryError(f"{version.surface} is a new surface: there is nothing to try it beside; apply it --now")
+    mode: Mode | None = None if chosen == "now" else chosen
+    if chosen == "canary":
+        if policy.rollout is None:
+            raise RegistryError(
+                f"{file.name} has no `rollout` section, so a canary has no steps; add one, or apply it --now"
+            )
+        share = policy.rollout.steps[0]
+    elif chosen != "shadow":
+        share = 1.0
+    return Applied(version, policy, await registry.apply(version, state, mode, share), chosen)
