@@ -14,6 +14,7 @@ from gateway.cli.local import CannotStart
 from gateway.cli.local.banner import BannerFacts, BannerRow
 from gateway.cli.local.child import Child, ChildSpec
 from gateway.cli.local.gateway_child import Listen, gateway_child
+from gateway.cli.local.judge_child import judge_child
 from gateway.cli.local.ledger_child import ledger_child
 from gateway.cli.local.local_model import NAME as LOCAL
 from gateway.cli.local.local_model import find_gguf, local_child
@@ -55,6 +56,8 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     if deployment.ledger.keep:
         specs.append(ledger_child(launch.config, deployment.ledger.folder, store_url, extra_env, state))
+    if deployment.policies.source == "store":
+        specs.append(judge_child(deployment.ledger.folder, store_url, state))
     specs.append(gateway_child(listen, launch.config, launch.policies, extra_env, state))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)

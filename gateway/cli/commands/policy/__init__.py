@@ -25,6 +25,7 @@ ACTIONS: Final = {
     "pause": "hold a candidate where it is, or freeze a surface",
     "resume": "end a pause",
     "rollback": "drop a candidate, or put an earlier version in force again",
+    "judge": "judge the candidates that are being tried, until stopped; `tierline up` does so by itself",
 }
 """What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
 

@@ -1,0 +1,82 @@
+"""Run `tierline policy judge`: judge the candidates that are being tried, until stopped."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cache.store.redis_store import RedisStore
+from gateway.archive.folder import ArchiveError
+from gateway.archive.query import ask, opened
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._store import add_store_flags, store_url
+from gateway.exit_codes import Exit
+from gateway.rollout.judge import CanaryJudge
+
+DESCRIPTION = (
+    "Judge the candidates that are being tried: take them back, or a step further, by the `rollout` block of each. "
+    "`tierline up` runs one by itself. One judge is at work at a time; a second one waits. Without one, no request "
+    "gets a candidate."
+)
+EXAMPLES = """examples:
+  tierline policy judge --store redis://10.0.0.5:6379/0
+  tierline policy judge --config my.yaml          the store of a config
+  tierline policy judge --dir /var/lib/tierline/ledger
+                                                  after a restart, read again what the store has dropped since"""
+
+_SLACK: Final = 10.0
+"""No request waits for the judge, so its reads may take ten times as long as a request's."""
+_COLUMNS: Final = "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, slo"
+_EARLIER: Final = (
+    f"SELECT entry_ms, entry_seq, started_s, {_COLUMNS} FROM requests "  # noqa: S608
+    "WHERE started_s >= $since AND arm <> '' ORDER BY entry_ms, entry_seq"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy judge`."""
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    add_store_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge until a signal and return the exit code. Raises CommandError."""
+    folder = args.dir or Path(args.state) / "ledger"
+    try:
+        asyncio.run(_judge(store_url(args), folder))
+    except ValueError as bad:
+        raise CommandError(str(bad)) from None
+    except KeyboardInterrupt:
+        _say("stopped")
+    return Exit.OK
+
+
+async def _judge(url: str, folder: Path) -> None:
+    store = RedisStore.from_url(url, slack=_SLACK)
+    try:
+        await CanaryJudge(store, _say, earlier=lambda since: earlier(folder, since)).run()
+    finally:
+        await store.aclose()
+
+
+def earlier(folder: Path, since: float) -> Iterable[tuple[str, Mapping[str, Any], float]]:
+    """Yield the requests of canaries since a time from the ledger's files, if any: entry id, ledger, start."""
+    names = _COLUMNS.split(", ")
+    try:
+        with opened(folder) as database:
+            result = ask(database, _EARLIER, {"since": since})
+            while rows := result.fetchmany(1000):
+                for ms, sequence, started, *values in rows:
+                    yield f"{ms}-{sequence}", dict(zip(names, values, strict=True)), started
+    except ArchiveError:
+        return
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stdout.flush()

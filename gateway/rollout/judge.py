@@ -1,0 +1,281 @@
+"""Judge the candidates of all surfaces, once a second, in a process of its own: `tierline policy judge`.
+
+Only one judge is at work: it holds a key of the store that expires 10 seconds after it was last renewed. The key is its
+pulse too: without it no worker assigns requests to a candidate, and a judge that begins after a silence takes back each
+candidate that was served meanwhile. The judge reads the finished requests and the ratings from the store's streams,
+tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a report:
+
+    {"version": "...", "mode": "canary", "share": 0.05, "step": 1, "since": 1767225600.1, "at": 1767225700.3,
+     "move": "wait", "reason": "", "elapsed_s": 100.2, "units": {"candidate": 41, "control": 803},
+     "requests": {...}, "guards": [{...the fields of `rollout.trial.GuardFigures`...}]}
+
+`at` is when it was made, in Unix seconds. For a candidate that is only evaluated, the report has the fields of
+`rollout.evaluation` instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cache.store.base import Command, Store, StoreUnavailable
+from gateway.registry.records import JUDGE, InForce, Rolling, Version
+from gateway.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
+from gateway.rollout.assignment import CANDIDATE, CONTROL
+from gateway.rollout.trial import SETTLE_S, Trial, Verdict
+from gateway.telemetry import feedback
+from gateway.telemetry.ledger import TRACES, is_record
+from policies.errors import ConfigError
+from policies.loader import made_policy
+
+BY: Final = "tierline"
+"""Who makes the judge's changes, in the audit trail."""
+_JUDGED: Final = "tierline:{policies}:judged"
+"""Key of the Unix seconds at which a judge was last at work. It does not expire."""
+PULSE_S: Final = 10.0
+_LOOK_S: Final = 1.0
+_PAGE: Final = 200
+_LIMIT_S: Final = 5.0
+# KEYS: lease, judged. ARGV: holder, lifetime in ms, now. Returns 1 and when a judge was last at work (false: never), or
+# 0 and who has the lease.
+_HOLD: Final = b"""
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return {0, holder} end
+local before = redis.call('GET', KEYS[2])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], ARGV[3])
+return {1, before}
+"""
+_RELEASE: Final = b"if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+Say = Callable[[str], None]
+Earlier = Callable[[float], Iterable[tuple[str, Mapping[str, Any], float]]]
+"""Return the requests that were recorded since a time, oldest first: each one's stream entry id, ledger and start."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A candidate that is judged: the state that it was made from, and its figures."""
+
+    state: InForce
+    labels: Mapping[str, str]
+    """The label of each arm's policy."""
+    trial: Trial
+
+
+class CanaryJudge:
+    """Judge the candidates of one store. `run` goes on until it is cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        say: Say,
+        *,
+        holder: str = "",
+        earlier: Earlier = lambda _since: (),
+        clock: Callable[[], float] = time.time,
+        look_s: float = _LOOK_S,
+        pulse_s: float = PULSE_S,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        """Judge under the name `holder`, by default host and process id. `clock` returns Unix seconds.
+
+        A judge that starts while a step is under way reads again what was recorded since it began: `earlier` has what
+        the store's stream has no more.
+        """
+        self._store = store
+        self._registry = PolicyRegistry(store)
+        self._say = say
+        self._holder = (holder or f"{socket.gethostname()}:{os.getpid()}").encode()
+        self._earlier = earlier
+        self._clock = clock
+        self._look_s = look_s
+        self._pulse_s = pulse_s
+        self._settle_s = settle_s
+        self._candidates: dict[str, _Candidate] = {}
+        self._documents: dict[str, Version] = {}
+        self._last = {TRACES: "", feedback.STREAM: ""}
+        self._judging_since: float | None = None
+        self._said = ""
+
+    async def run(self) -> None:
+        """Look once a second until cancelled; then give the lease back, so that another judge can go on at once."""
+        try:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self.look()
+                except StoreUnavailable as down:
+                    self._say_once(f"the store does not answer ({down.reason}); trying on")
+                await asyncio.sleep(max(0.0, self._look_s - (time.monotonic() - began)))
+        finally:
+            if self._judging_since is not None:
+                words = (b"EVAL", _RELEASE, b"1", JUDGE.encode(), self._holder)
+                await self._store.ask([Command(words)], _LIMIT_S)
+
+    async def look(self) -> None:
+        """Renew the lease, read what came, and judge every candidate. Raises StoreUnavailable."""
+        if not await self._hold():
+            return
+        states = await self._registry.in_force()
+        await self._follow(states)
+        if not self._candidates:
+            return
+        await self._read_requests()
+        await self._read_ratings()
+        for surface in list(self._candidates):
+            await self._judge(surface)
+
+    async def _hold(self) -> bool:
+        """Take or renew the lease; return whether this judge is at work. Take back what was served unjudged."""
+        now = self._clock()
+        life, at = b"%d" % (self._pulse_s * 1000), b"%.3f" % now
+        words = (b"EVAL", _HOLD, b"2", JUDGE.encode(), _JUDGED.encode(), self._holder, life, at)
+        [[held, before]] = await self._store.ask([Command(words)], _LIMIT_S)
+        if not held:
+            self._judging_since = None
+            self._candidates.clear()
+            self._say_once(f"{before.decode()} judges; waiting until it stops")
+            return False
+        silent_since = None if before is None else float(before)
+        if self._judging_since is None:
+            self._say_once("judging")
+        if silent_since is None or now - silent_since > self._pulse_s:
+            self._candidates.clear()
+            await self._take_back_unjudged(silent_since, now)
+            self._judging_since = now
+        elif self._judging_since is None:
+            self._judging_since = -1.0  # the judge before was at work until now: its trials go on
+        return True
+
+    async def _take_back_unjudged(self, silent_since: float | None, now: float) -> None:
+        """Roll back each canary that workers served after the last judge stopped: they do for as long as its pulse."""
+        if silent_since is None:
+            return
+        for surface, state in (await self._registry.in_force()).items():
+            rolling = state.rolling
+            if rolling is not None and rolling.mode == "canary" and rolling.since <= silent_since + self._pulse_s:
+                reason = f"nobody judged it for {now - silent_since:.0f} s"
+                await self._change(surface, state, "rollback", reason, "")
+
+    async def _follow(self, states: Mapping[str, InForce]) -> None:
+        """Begin a trial for each new step, and end those that are over."""
+        idle = not self._candidates
+        for surface in list(self._candidates):
+            state = states.get(surface)
+            if state is None or _step_of(state) != _step_of(self._candidates[surface].state):
+                del self._candidates[surface]
+            else:
+                self._candidates[surface].state = state
+        for surface, state in states.items():
+            if surface not in self._candidates and state.rolling is not None and state.rolling.mode == "canary":
+                try:
+                    self._candidates[surface] = await self._begun(state, state.rolling)
+                except (RegistryError, ConfigError) as error:
+                    self._say_once(f"{surface}: {error}")
+        if idle and self._candidates:  # nothing was read so far: begin where the first step began
+            since = min(candidate.trial.since for candidate in self._candidates.values())
+            self._last = dict.fromkeys(self._last, f"{int(since * 1000)}-0")
+            if self._clock() - since > self._look_s:
+                for entry, ledger, started in await asyncio.to_thread(lambda: list(self._earlier(since))):
+                    self._tell(ledger, started)
+                    self._last[TRACES] = entry
+
+    async def _begun(self, state: InForce, rolling: Rolling) -> _Candidate:
+        """Return a candidate whose step begins. Raises RegistryError and ConfigError."""
+        version, live = await self._version(state, rolling.document), await self._version(state, state.document)
+        rollout = made_policy(version.content, Path(version.label), {}).rollout
+        if rollout is None:
+            raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
+        since = max(rolling.since, self._judging_since or 0.0)
+        labels = {CANDIDATE: version.label, CONTROL: live.label}
+        return _Candidate(state, labels, Trial(rollout, rolling.share, since, self._settle_s))
+
+    async def _version(self, state: InForce, document: str) -> Version:
+        if document not in self._documents:
+            found = await self._registry.documents([state])
+            self._documents.update(found)
+        if document not in self._documents:
+            raise RegistryError(f"the registry has lost the text of {state.surface}")
+        return self._documents[document]
+
+    async def _read_requests(self) -> None:
+        while page := await self._store.after(TRACES, self._last[TRACES], _PAGE, 0):
+            for _, blob in page:
+                if is_record(blob):
+                    record = orjson.loads(blob)
+                    self._tell(record["ledger"], record["started"])
+            self._last[TRACES] = page[-1][0]
+
+    def _tell(self, ledger: Mapping[str, Any], started: float) -> None:
+        candidate = self._candidates.get(ledger["surface"])
+        arm = ledger.get("arm")
+        # A request of another candidate, or of the policy before this one, may end late.
+        if candidate is not None and arm and candidate.labels[arm] == ledger["policy"]:
+            candidate.trial.add(ledger, started)
+
+    async def _read_ratings(self) -> None:
+        while page := await self._store.after(feedback.STREAM, self._last[feedback.STREAM], _PAGE, 0):
+            for _, blob in page:
+                rating = feedback.decode(blob)
+                if rating is not None and rating.surface in self._candidates:
+                    self._candidates[rating.surface].trial.rate(rating.tenant, rating.request_id, rating.score)
+            self._last[feedback.STREAM] = page[-1][0]
+
+    async def _judge(self, surface: str) -> None:
+        candidate = self._candidates[surface]
+        now = self._clock()
+        rolling = candidate.state.rolling
+        if rolling is None:
+            return
+        verdict = candidate.trial.verdict(now)
+        await self._registry.put_report(surface, _report(rolling, verdict, now))
+        if verdict.move == "wait" or (rolling.paused and verdict.move != "rollback"):
+            return
+        details = orjson.dumps(verdict.as_json()).decode()
+        await self._change(surface, candidate.state, verdict.move, verdict.reason, details)
+
+    async def _change(self, surface: str, state: InForce, move: str, reason: str, details: str) -> None:
+        """Carry out a verdict. Where somebody else has changed the surface meanwhile, the next look judges anew."""
+        do = {"rollback": self._registry.rollback, "pass": self._registry.step, "pause": self._registry.pause}[move]
+        try:
+            await do(surface, state.revision, by=BY, message=reason, details=details)
+        except RegistryConflict:
+            return
+        except RegistryError as error:
+            self._say_once(f"{surface}: {error}")
+            return
+        self._candidates.pop(surface, None)
+        candidate = f"{surface}@{state.rolling.version[:7]}" if state.rolling else surface
+        self._say(f"{candidate}: {'next step' if move == 'pass' else move}: {reason}")
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._say(text)
+        self._said = text
+
+
+def _step_of(state: InForce) -> tuple[object, ...]:
+    rolling = state.rolling
+    return () if rolling is None else (state.document, rolling.document, rolling.step, rolling.share, rolling.since)
+
+
+def _report(rolling: Rolling, verdict: Verdict, now: float) -> dict[str, Any]:
+    return {
+        "version": rolling.version,
+        "mode": rolling.mode,
+        "share": rolling.share,
+        "step": rolling.step,
+        "since": rolling.since,
+        "paused": rolling.paused,
+        "at": now,
+        **verdict.as_json(),
+    }

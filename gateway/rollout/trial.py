@@ -1,0 +1,392 @@
+"""Judge one step of a canary: keep the running figures of both arms, and say when they are clear.
+
+A `Trial` is told every finished request of the surface, and every rating, since the step began; `verdict` may be asked
+as often as one likes. It knows no store and no clock. Each guard compares candidate minus control over the requests of
+the same time:
+
+    goodput    requests that met all limits of the objectives in force (see `tierline ledger`); not those that the
+               client broke off or that were wrong themselves
+    quality    ratings, 0 to 1
+    ttft_p95   first tokens that came later than the control's 95th percentile, for the candidate plus what is allowed:
+               crossed when they are more than the control's own, within when they are fewer
+    cost       US dollars per request, the calls for nothing included
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from gateway.rollout.assignment import CANDIDATE, CONTROL
+from gateway.rollout.sequential import (
+    FEWEST_UNITS,
+    Sums,
+    log_capital,
+    mixture_radius,
+    ratio_difference,
+    split_capital,
+)
+
+if TYPE_CHECKING:
+    from policies.rollout import Rollout
+
+Move = Literal["wait", "pass", "pause", "rollback"]
+State = Literal["crossed", "within", "open"]
+
+SETTLE_S: Final = 3.0
+"""A request that started so soon after the step may have met a worker that had not followed yet: it does not count."""
+_MOST_UNITS: Final = 200_000
+_MINUTE_S: Final = 60.0
+_FLOOR_CHANCE: Final = 1e-6
+"""The floor is crossed only where chance alone, at the control's rate, would do so less often than this."""
+_SILENT_S: Final = 30.0
+_SILENT_CHANCE: Final = 1e-9
+_UNEVEN_ALPHA: Final = 0.001
+_LATE_S: Final = 120.0
+"""Units are counted for the split once they started so long ago: one arm may be the slower to finish."""
+_FIRST_TTFTS: Final = 100
+_TTFTS: Final = 2000
+_TTFT_EVERY: Final = 200
+_FEWEST_COSTS: Final = 30
+_RATED: Final = 100_000
+_P95: Final = 0.95
+_OF_MANY: Final = ("_p50", "_p95")  # these must hold for many requests, not for each
+
+_BAD, _SLOW, _COST, _POOR = "goodput", "ttft_p95", "cost", "quality"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFigures:
+    """What is known on one guard. `difference`, `low`, `high` and `allowed` are candidate minus control.
+
+    They are shares, for cost relative to the control's; for `ttft_p95` shares of first tokens that came late, while
+    `candidate` and `control` are the 95th percentiles in seconds. `low` and `high` hold at all times together with the
+    certainty that the policy asks for.
+    """
+
+    guard: str
+    state: State
+    allowed: float
+    difference: float | None
+    low: float | None
+    high: float | None
+    candidate: float | None
+    control: float | None
+    n_candidate: int
+    n_control: int
+    decided_in_s: float | None
+    """Seconds until it is decided, if all goes on as until now; None if that cannot be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do now, and why; `guards` are the figures that it rests on."""
+
+    move: Move
+    reason: str
+    guards: tuple[GuardFigures, ...]
+    units: Mapping[str, int]
+    """Sticky units seen, by arm."""
+    requests: Mapping[str, int]
+    elapsed_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields as JSON values."""
+        return asdict(self)
+
+
+class _Arm:
+    """The running figures of one arm: sums over units by measure, and the latest times to the first token."""
+
+    def __init__(self) -> None:
+        self.sums = {name: Sums() for name in (_BAD, _SLOW, _COST, _POOR)}
+        self.units: dict[str, dict[str, tuple[float, float]]] = {}
+        self.seen = 0
+        self.requests = 0
+        self.ttfts: deque[float] = deque(maxlen=_TTFTS)
+
+    def touch(self, unit: str) -> bool:
+        """Note a request of this unit; return whether it is its first. The longest unseen units are forgotten."""
+        known = self.units.pop(unit, None)
+        self.units[unit] = {} if known is None else known
+        self.requests += 1
+        if known is not None:
+            return False
+        self.seen += 1
+        if len(self.units) > _MOST_UNITS:
+            del self.units[next(iter(self.units))]
+        return True
+
+    def add(self, unit: str, measure: str, value: float) -> None:
+        """Count one value of a request of this unit."""
+        measures = self.units.setdefault(unit, {})
+        n, s = measures.get(measure, (0.0, 0.0))
+        self.sums[measure].add(n, s, value)
+        measures[measure] = n + 1, s + value
+
+    def p95(self) -> float | None:
+        """Return the 95th percentile of the latest times to the first token, in seconds; None with too few."""
+        return float(np.quantile(list(self.ttfts), _P95)) if len(self.ttfts) >= _FIRST_TTFTS else None
+
+
+class Trial:
+    """The figures of one step since it began, and the verdict on them."""
+
+    def __init__(self, rollout: Rollout, share: float, since: float, settle_s: float = SETTLE_S) -> None:
+        """Judge a step with this share of the units, begun at `since` in Unix seconds."""
+        self.since = since
+        self._from = since + settle_s
+        self._rollout = rollout
+        self._share = share
+        self._arms = {CANDIDATE: _Arm(), CONTROL: _Arm()}
+        self._slow_after: float | None = None
+        self._ttfts_seen = 0
+        self._minute: deque[tuple[float, str, str, float]] = deque()
+        self._pending: deque[tuple[float, str]] = deque()
+        self._split = {CANDIDATE: 0, CONTROL: 0}
+        self._heard = since
+        self._since_heard: set[str] = set()
+        self._rated: dict[tuple[str, str], tuple[str, str]] = {}
+        guards = [name for name in (_BAD, _POOR, _SLOW, _COST) if getattr(rollout.guard, name) is not None]
+        self._guards = tuple(guards)
+        self._alpha_within = 1 - rollout.sure
+        # All guards and all steps together take a harmless candidate back with probability 1 - sure at most.
+        self._alpha = self._alpha_within / max(1, len(guards)) / len(rollout.steps)
+
+    def add(self, ledger: Mapping[str, Any], started: float) -> None:
+        """Count a finished request: its ledger as in its record, and its start in Unix seconds."""
+        name = ledger["arm"]
+        if name not in self._arms or started < self._from:
+            return
+        arm, unit, ended = self._arms[name], ledger["unit"], started + ledger["total_ms"] / 1000
+        if arm.touch(unit):
+            self._pending.append((started, name))
+        if name == CANDIDATE:
+            self._heard = max(self._heard, ended)
+            self._since_heard.clear()
+        else:
+            self._since_heard.add(unit)
+        self._rated[ledger["tenant"], ledger["request_id"]] = name, unit
+        if len(self._rated) > _RATED:
+            del self._rated[next(iter(self._rated))]
+        arm.add(unit, _COST, ledger["cost_usd"])
+        if ledger["slo"]:
+            bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(_OF_MANY)))
+            arm.add(unit, _BAD, bad)
+            self._minute.append((ended, name, unit, bad))
+        if ledger["status"] == 200 and ledger["error"] is None and ledger["ttft_ms"] is not None:
+            self._add_ttft(arm, unit, ledger["ttft_ms"] / 1000, name)
+
+    def rate(self, tenant: str, request_id: str, score: float) -> None:
+        """Count a rating, 0 to 1, of a request of this step; others are left out."""
+        found = self._rated.get((tenant, request_id))
+        if found is not None:
+            self._arms[found[0]].add(found[1], _POOR, 1 - min(max(score, 0.0), 1.0))
+
+    def verdict(self, now: float) -> Verdict:
+        """Return what to do at `now`, in Unix seconds, not before any request that was told."""
+        guards = tuple(self._figures(name, now) for name in self._guards)
+        move, reason = self._move(now, guards)
+        return Verdict(
+            move,
+            reason,
+            guards,
+            {name: arm.seen for name, arm in self._arms.items()},
+            {name: arm.requests for name, arm in self._arms.items()},
+            now - self.since,
+        )
+
+    def _move(self, now: float, guards: tuple[GuardFigures, ...]) -> tuple[Move, str]:
+        if reason := self._below_floor(now) or self._silent(now) or next(_crossed(guards), ""):
+            return "rollback", reason
+        if reason := self._uneven(now):
+            return "pause", reason
+        elapsed = now - self.since
+        candidate = self._arms[CANDIDATE]
+        if elapsed >= self._rollout.step_min and candidate.seen >= FEWEST_UNITS:
+            open_guards = [one.guard for one in guards if one.state != "within"]
+            if not open_guards:
+                held = ", ".join(self._guards) or "no guards"
+                return "pass", f"within its limits: {held}; {candidate.seen} units, {candidate.requests} requests"
+        if elapsed >= self._rollout.step_max:
+            undecided = [one.guard for one in guards if one.state == "open"] or ["units of the candidate"]
+            moves: dict[str, Move] = {"pause": "pause", "promote": "pass", "rollback": "rollback"}
+            return moves[self._rollout.undecided], f"undecided after {elapsed / 3600:.1f} h: {', '.join(undecided)}"
+        return "wait", ""
+
+    def _add_ttft(self, arm: _Arm, unit: str, ttft_s: float, name: str) -> None:
+        """Count a time to the first token. What is slow is known from earlier requests of the control alone."""
+        if self._slow_after is not None:
+            allowed = (self._rollout.guard.ttft_p95 or 0.0) if name == CANDIDATE else 0.0
+            arm.add(unit, _SLOW, float(ttft_s > self._slow_after + allowed))
+        arm.ttfts.append(ttft_s)
+        if name == CONTROL:
+            self._ttfts_seen += 1
+            if self._ttfts_seen == _FIRST_TTFTS or self._ttfts_seen % _TTFT_EVERY == 0:
+                self._slow_after = arm.p95()
+
+    def _figures(self, guard: str, now: float) -> GuardFigures:
+        candidate, control = self._arms[CANDIDATE].sums[guard], self._arms[CONTROL].sums[guard]
+        if guard == _COST:
+            return self._cost(candidate, control, now)
+        allowed = 0.0 if guard == _SLOW else -float(getattr(self._rollout.guard, guard))
+        least = 0.0 if guard == _POOR else 1.0
+        worse = float(log_capital(candidate, control, allowed, worse=True, least_effect=least))
+        within = float(log_capital(candidate, control, allowed, worse=False, least_effect=least))
+        crossed_at, within_at = -math.log(self._alpha), -math.log(self._alpha_within)
+        low = high = None
+        if candidate.units >= FEWEST_UNITS and control.n:
+
+            def refuted(difference: float, worse: bool, at: float) -> bool:
+                return bool(log_capital(candidate, control, difference, worse=worse, least_effect=least) > at)
+
+            low = _border(-1.0, 1.0, lambda d: refuted(d, True, crossed_at))
+            high = _border(1.0, -1.0, lambda d: refuted(d, False, within_at))
+        difference = float(candidate.mean - control.mean) if candidate.n and control.n else None
+        values = (float(candidate.mean) if candidate.n else None), (float(control.mean) if control.n else None)
+        sign = 1.0
+        if guard == _SLOW:
+            values = self._arms[CANDIDATE].p95(), self._arms[CONTROL].p95()
+        else:  # shown as what is good
+            sign = -1.0
+            low, high = high, low
+            values = tuple(None if one is None else 1 - one for one in values)  # type: ignore[assignment]
+        progress = max(worse / crossed_at, within / within_at)
+        return GuardFigures(
+            guard,
+            "crossed" if worse > crossed_at else "within" if within > within_at else "open",
+            sign * allowed,
+            None if difference is None else sign * difference,
+            None if low is None else sign * low,
+            None if high is None else sign * high,
+            *values,
+            int(candidate.n),
+            int(control.n),
+            self._left(progress, now),
+        )
+
+    def _cost(self, candidate: Sums, control: Sums, now: float) -> GuardFigures:
+        """Return the figures on cost: the candidate's mean against the control's times 1 + what is allowed."""
+        allowed = self._rollout.guard.cost or 0.0
+        estimate, variance = ratio_difference(candidate, control, 1 + allowed)
+        base = float(control.mean)
+        scale = max(base, float(candidate.mean))
+        state: State = "open"
+        difference = low = high = None
+        progress = 0.0
+        if candidate.units >= _FEWEST_COSTS and control.units >= _FEWEST_COSTS:
+            below = float(mixture_radius(variance, 3 * max(allowed, 0.05) * scale, self._alpha))
+            above = float(mixture_radius(variance, max(allowed, 0.01) * scale, self._alpha_within))
+            state = "crossed" if estimate - below > 0 else "within" if estimate + above <= 0 else "open"
+            progress = max(_squared(estimate, below), _squared(-estimate, above))
+            if base > 0:
+                low, high = (float(estimate) - below) / base + allowed, (float(estimate) + above) / base + allowed
+        if base > 0 and candidate.n:
+            difference = float(candidate.mean) / base - 1
+        return GuardFigures(
+            _COST,
+            state,
+            allowed,
+            difference,
+            low,
+            high,
+            float(candidate.mean) if candidate.n else None,
+            base if control.n else None,
+            int(candidate.n),
+            int(control.n),
+            self._left(progress, now),
+        )
+
+    def _left(self, progress: float, now: float) -> float | None:
+        if progress >= 1:
+            return 0.0
+        return (now - self.since) * (1 / progress - 1) if progress > 0.02 else None
+
+    def _below_floor(self, now: float) -> str:
+        """Return why the last minute was below the floor, if it was.
+
+        A unit counts as one trial, by the part of its requests that failed. With the control's rate of failures q, so
+        many failing units must be so rare that chance does not make them within a day of looking.
+        """
+        while self._minute and self._minute[0][0] < now - _MINUTE_S:
+            self._minute.popleft()
+        floor = self._rollout.floor.goodput
+        if floor is None:
+            return ""
+        control = [bad for _, name, _, bad in self._minute if name == CONTROL]
+        by_unit: dict[str, list[float]] = {}
+        for _, name, unit, bad in self._minute:
+            if name == CANDIDATE:
+                by_unit.setdefault(unit, []).append(bad)
+        failing = sum(sum(bad) / len(bad) for bad in by_unit.values())
+        if len(by_unit) < FEWEST_UNITS or 1 - failing / len(by_unit) >= floor:
+            return ""
+        whole = self._arms[CONTROL].sums[_BAD]
+        rate = max((sum(control) + 1) / (len(control) + 2), (whole.s + 1) / (whole.n + 2))
+        if _at_least(math.floor(failing), len(by_unit), float(rate)) >= _FLOOR_CHANCE:
+            return ""
+        share = 1 - failing / len(by_unit)
+        return f"goodput {share:.0%} in the last minute, below the floor of {floor:.0%} ({len(by_unit)} units)"
+
+    def _silent(self, now: float) -> str:
+        """Return that no outcome of the candidate came, where chance cannot be the reason."""
+        silent_s = now - self._heard
+        units = len(self._since_heard)
+        if silent_s < _SILENT_S or units * math.log1p(-self._share) > math.log(_SILENT_CHANCE):
+            return ""
+        return f"no outcome of the candidate for {silent_s:.0f} s, while the control had {units} units"
+
+    def _uneven(self, now: float) -> str:
+        """Return that the units do not come in the step's share: then the split is broken, or records are lost."""
+        while self._pending and self._pending[0][0] <= now - _LATE_S:
+            self._split[self._pending.popleft()[1]] += 1
+        candidate, control = self._split[CANDIDATE], self._split[CONTROL]
+        if split_capital(candidate, control, self._share) <= -math.log(_UNEVEN_ALPHA):
+            return ""
+        seen = candidate / (candidate + control)
+        return f"uneven split: {candidate} of {candidate + control} units ({seen:.2%}) instead of {self._share:.2%}"
+
+
+def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
+    for one in guards:
+        if one.state == "crossed":
+            low, high, allowed = (_shown(value) for value in (one.low, one.high, one.allowed))
+            what = "late first tokens" if one.guard == _SLOW else one.guard
+            yield (
+                f"{one.guard}: {what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed}), "
+                f"{one.n_candidate} requests against {one.n_control}"
+            )
+
+
+def _shown(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:+.1f}%"
+
+
+def _squared(distance: float, radius: float) -> float:
+    """Return how much of the needed information is there: it grows with the square of the distance."""
+    return (distance / radius) ** 2 if distance > 0 and math.isfinite(radius) and radius > 0 else 0.0
+
+
+def _border(refuted: float, open_: float, is_refuted: Any) -> float:
+    """Return the border between the differences that are refuted and those that are not, between these two."""
+    if not is_refuted(refuted):
+        return refuted
+    for _ in range(16):
+        middle = (refuted + open_) / 2
+        if is_refuted(middle):
+            refuted = middle
+        else:
+            open_ = middle
+    return refuted
+
+
+def _at_least(count: int, of: int, rate: float) -> float:
+    """Return the probability of at least `count` successes among `of` trials with this rate."""
+    odds = math.log(rate) - math.log1p(-rate)
+    ways = (math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1) + k * odds for k in range(count, of + 1))
+    return math.fsum(math.exp(one + of * math.log1p(-rate)) for one in ways)

@@ -1,0 +1,211 @@
+"""The judge of canaries, with a real store and the gateway's own records."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from gateway.archive.folder import locked
+from gateway.archive.keeper import Keeper, Rotation
+from gateway.cli.commands.policy.judge import earlier
+from gateway.registry.checks import checked
+from gateway.registry.records import JUDGE, InForce
+from gateway.registry.registry import PolicyRegistry
+from gateway.rollout.judge import CanaryJudge
+from gateway.telemetry.ledger import TRACES
+from policies.loader import PolicySource
+from policies.model import DeployedTier
+from tests.support.app import InProcess, in_process
+from tests.support.gateway import CHAT
+from tests.support.store import UNHURRIED, LocalStore
+from tests.support.upstream import Upstream, error_reply
+
+ROLLOUT = """
+rollout: {steps: [40%, 60%], step_min: 0s, step_max: 1h, guard: {goodput: -20%}}
+"""
+TO_HOSTED = CHAT.replace("tiers: [local, hosted]", "tiers: [hosted]").replace("local: otherwise", "hosted: otherwise")
+
+
+@dataclass
+class Setup:
+    """A gateway whose policies come from the store, the registry, and a judge that looks when it is told to."""
+
+    app: InProcess
+    registry: PolicyRegistry
+    judge: CanaryJudge
+    said: list[str]
+    folder: Path
+    asked: int = 0
+
+    async def try_out(self, text: str, share: float = 0.4) -> InForce:
+        """Apply a policy as a canary, and return once the worker follows."""
+        file = self.folder / "candidate.yaml"
+        file.write_text(text)
+        source = PolicySource(self.folder / "policies", (DeployedTier("local"), DeployedTier("hosted")))
+        version, _ = checked(file, source, [], author="ada", message="try", at=time.time())
+        state = await self.registry.apply(version, await self.registry.surface("chat"), "canary", share)
+        await self.until_rolling(True)
+        return state
+
+    async def until_rolling(self, rolling: bool) -> None:
+        """Return once the worker assigns, or no longer assigns, requests to a candidate."""
+        async with asyncio.timeout(10):
+            while bool(self.app.steps.policies.current.rolling) != rolling:
+                await asyncio.sleep(0.01)
+
+    async def ask(self, count: int) -> set[int]:
+        """Send so many conversations' first turns, and return the statuses once all are recorded."""
+        first, self.asked = self.asked, self.asked + count
+        replies = await asyncio.gather(*(self.app.ask(f"question {number}") for number in range(first, self.asked)))
+        async with asyncio.timeout(10):
+            while self.app.steps.telemetry._queue or not await self.recorded():
+                await asyncio.sleep(0.01)
+        return {reply.status_code for reply in replies}
+
+    async def recorded(self) -> bool:
+        [[length]] = [await self.app.steps.store.ask([Command((b"XLEN", TRACES.encode()))])]
+        return bool(length >= self.asked)
+
+    async def state(self) -> InForce:
+        return await self.registry.surface("chat")
+
+
+@asynccontextmanager
+async def setup(folder: Path, local: Upstream, hosted: Upstream, store: LocalStore) -> AsyncIterator[Setup]:
+    settings = {"policies": {"source": "store"}, "embedding": {"state": str(folder / "state")}}
+    async with in_process(folder, local.url, hosted.url, store_url=store.url, settings=settings) as app:
+        said: list[str] = []
+        judging = RedisStore.from_url(store.url, slack=UNHURRIED)
+        judge = CanaryJudge(judging, said.append, settle_s=0)
+        await judge.look()
+        yield Setup(app, PolicyRegistry(judging), judge, said, folder)
+        await judging.aclose()
+
+
+async def test_a_candidate_that_fails_is_taken_back_with_its_figures(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """By the judge alone, and no request gets it any more."""
+    hosted_upstream.on(lambda _request: True).reply(error_reply(500))
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        tried = await rig.try_out(TO_HOSTED + ROLLOUT)
+        assert tried.rolling is not None
+        statuses = await rig.ask(40)
+        assert 200 in statuses and max(statuses) >= 500
+        await rig.judge.look()
+        state = await rig.state()
+        assert state.rolling is None and state.live == tried.live
+        entry = (await rig.registry.history("chat"))[-1]
+        assert (entry.action, entry.by, entry.before) == ("rollback", "tierline", tried.rolling.version)
+        assert "goodput" in entry.message
+        [goodput] = orjson.loads(entry.details)["guards"]
+        assert (goodput["state"], goodput["control"], goodput["allowed"]) == ("crossed", 1, -0.2)
+        assert goodput["candidate"] < 0.2 and goodput["high"] < -0.2
+        await rig.until_rolling(False)
+        assert await rig.ask(20) == {200}
+        assert any("rollback" in line for line in rig.said)
+
+
+async def test_a_good_candidate_goes_step_by_step_to_all(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """Each step begins anew, and the report says how far it is."""
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        candidate = await rig.try_out(TO_HOSTED + ROLLOUT)
+        assert candidate.rolling is not None
+        await rig.ask(6)
+        await rig.judge.look()
+        report = (await rig.registry.reports())["chat"]
+        assert (report["move"], report["step"], report["version"]) == ("wait", 0, candidate.rolling.version)
+        assert sum(report["requests"].values()) == 6
+        steps = []
+        for _ in range(12):
+            await rig.ask(40)
+            await rig.judge.look()
+            state = await rig.state()
+            if not steps or steps[-1] != (state.rolling and state.rolling.share):
+                steps.append(state.rolling and state.rolling.share)
+            if state.rolling is None:
+                break
+            async with asyncio.timeout(10):
+                while rig.app.steps.policies.current.rolling["chat"].share != state.rolling.share:
+                    await asyncio.sleep(0.01)
+        assert steps[-2:] == [0.6, None]
+        assert (await rig.state()).live == candidate.rolling.version
+        assert [entry.action for entry in await rig.registry.history("chat")] == ["seed", "apply", "step", "promote"]
+
+
+async def test_a_judge_that_starts_again_reads_what_the_store_has_dropped(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """From the files of the ledger, each request once."""
+    folder = tmp_path / "ledger"
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        await rig.try_out(TO_HOSTED + ROLLOUT)
+        await rig.ask(8)
+        keeping = rig.app.steps.store
+        with locked(folder):
+            await Keeper(keeping, folder, Rotation(), rig.said.append).catch_up()
+        await rig.ask(2)
+        await keeping.ask([Command((b"XTRIM", TRACES.encode(), b"MAXLEN", b"1"))])
+        again = CanaryJudge(
+            keeping, rig.said.append, earlier=lambda since: earlier(folder, since), look_s=0, settle_s=0
+        )
+        await again.look()
+        report = (await rig.registry.reports())["chat"]
+        assert sum(report["requests"].values()) == 9  # the store had dropped one before it was kept
+        assert {guard["n_candidate"] + guard["n_control"] for guard in report["guards"]} == {9}
+
+
+async def test_silence_of_the_judge_is_failure(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """Workers stop assigning when nobody judges, and the next judge takes back what was served meanwhile."""
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        await rig.try_out(TO_HOSTED + ROLLOUT)
+        await rig.app.steps.store.delete(JUDGE)  # as if it had expired
+        await rig.until_rolling(False)
+        judging = RedisStore.from_url(store.url, slack=UNHURRIED)
+        later = CanaryJudge(judging, rig.said.append, holder="other", clock=lambda: time.time() + 100)
+        await later.look()
+        await judging.aclose()
+        assert (await rig.state()).rolling is None
+        assert re.fullmatch(r"nobody judged it for 10\d s", (await rig.registry.history("chat"))[-1].message)
+
+
+async def test_one_judge_is_at_work(store: LocalStore) -> None:
+    """A second one waits, and goes on when the first has stopped."""
+    said: list[str] = []
+    first, second = (
+        CanaryJudge(RedisStore.from_url(store.url, slack=UNHURRIED), said.append, holder=name, look_s=0.01)
+        for name in ("first", "second")
+    )
+    running = asyncio.create_task(first.run())
+    waiting = None
+    try:
+        async with asyncio.timeout(10):
+            while "judging" not in said:
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(second.run())
+            while "first judges; waiting until it stops" not in said:
+                await asyncio.sleep(0.01)
+            assert said.count("judging") == 1
+            running.cancel()
+            while said.count("judging") < 2:
+                await asyncio.sleep(0.01)
+    finally:
+        for task in (running, waiting):
+            if task is not None:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
