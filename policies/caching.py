@@ -43,7 +43,7 @@ Guard = Literal["negation", "numbers", "entities", "dates"]
 class ExactCache(Section):
     """Answers requests with equal keys from the store; `ttl` is the lifetime of an answer in seconds."""
 
-    ttl: Seconds
+    ttl: Annotated[Seconds, Field(examples=["24h"])]
 
 
 class CrossEncoderRules(Section):
@@ -83,7 +83,7 @@ class SemanticCache(Section):
     `none` the guards alone, which accept hardly any other wording.
     """
 
-    ttl: Seconds
+    ttl: Annotated[Seconds, Field(examples=["6h"])]
     min_similarity: Annotated[float, Field(ge=0.3, le=1)] = 0.4
     """Minimum cosine of a neighbour to be considered. It bounds the cost; the verifier bounds the error."""
     max_error: Share = 0.01

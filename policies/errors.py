@@ -1,6 +1,6 @@
 """Define the errors in a config file or a policy, each with its place and what to do about it.
 
-    ConfigError              one or more problems, each with its file, line, key and message
+    ConfigError              one or more problems, each with its file, line, column, key and message
     ├── UnreadableFile       missing, not a file, too large, not UTF-8
     ├── InvalidYaml          not YAML, or a part of YAML that is refused (aliases, tags, a key twice, ...)
     └── InvalidContent       valid YAML with invalid content: unknown keys, wrong values, contradictory rules
@@ -14,23 +14,66 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NamedTuple
 
 KeyPath = tuple[str | int, ...]
 """Path to a value in a file: `("tiers", 0, "name")`."""
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of a file that a script can make: the value at `path` becomes `value`, in YAML's flow style.
+
+    With `value` None the key, or the item of a list, is removed. `rename` gives the key another name instead.
+    """
+
+    path: KeyPath
+    value: str | None = None
+    rename: str | None = None
+
+
+class Finding(NamedTuple):
+    """A mistake in a value: its path below that value, why it is one, and what to write instead."""
+
+    path: KeyPath
+    message: str
+    code: str = ""
+    """Its code in `policies.codes`, such as `T205`."""
+    mend: str = ""
+    """What to write instead, as text; '' where the message says it."""
+    edits: tuple[Edit, ...] = ()
+    """The same for a script, with paths from the top of the file; empty where only a person can choose."""
+    at: int | None = None
+    """Where in the value's text it is, in characters, runs of blanks counted as one; None for the whole value."""
+    of_key: bool = False
+    """Whether the key is the mistake, not its value."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. `line` counts from 1, 0 when there is no line to point at; `key` is such as `slo.ttft.p95`."""
+    """One mistake at its place. `line` and `column` count from 1; each is 0 when there is none to point at.
+
+    `key` is such as `slo.ttft.p95`. `code`, `mend` and `edits` are those of the Finding.
+    """
 
     file: Path
     line: int
     key: str
     message: str
+    column: int = 0
+    code: str = ""
+    mend: str = ""
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`file:line:column`, as far as they are known."""
+        return ":".join([str(self.file), *(str(number) for number in (self.line, self.column) if number)])
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else str(self.file)
-        return f"{place}: {self.key}: {self.message}" if self.key else f"{place}: {self.message}"
+        key = f"{self.key}: " if self.key else ""
+        mend = f"; {self.mend}" if self.mend else ""
+        return f"{self.place}: {key}{self.message}{mend}" + (f" [{self.code}]" if self.code else "")
 
 
 class ConfigError(Exception):

@@ -23,6 +23,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import pairwise, product
 from typing import Any, Final, Literal, get_args
 
@@ -51,8 +52,34 @@ _EASIEST = re.compile(r"\beasiest\s+(\d+(?:\.\d+)?|\.\d+)\s*%\s+of\s+its\s+kind\
 _NEARLY_EASIEST = re.compile(r"\b(easiest|hardest)\b")
 
 
+_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|[^\W\d]\w*|(?P<number>[\d.](?:[eE][+-]|[\w.])*%?)""")
+_NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_INSTEAD: Final = {
+    "&": "and",
+    "&&": "and",
+    "|": "or",
+    "||": "or",
+    "=<": "<=",
+    "=>": ">=",
+    "=": "==",
+    "!": "not",
+    "<>": "!=",
+}
+"""What people write who know another language, and what to write instead."""
+_FOREIGN = re.compile(r"&&?|\|\|?|\b(?:AND|OR|NOT|And|Or|Not)\b|=<|=>|<>|(?<![=!<>])=(?![=<>])|!(?!=)")
+
+
 class ExpressionError(ValueError):
-    """A rule is not valid; the message says where, and what is allowed."""
+    """A rule is not valid; the message says what is allowed.
+
+    `at` is where, in characters from the start of the rule as one line; None for the whole rule. `instead` is the whole
+    rule with the mistake mended; None where that is not known.
+    """
+
+    def __init__(self, message: str, at: int | None = None, instead: str | None = None) -> None:
+        super().__init__(message)
+        self.at = at
+        self.instead = instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +99,33 @@ class Expression:
         if text == OTHERWISE:
             return cls(OTHERWISE, frozenset(), lambda _: True)
         if not text or len(text) > _LIMIT:
-            raise ExpressionError(f"a rule has 1 to {_LIMIT} characters")
-        if "#" in text or not text.isprintable():  # once joined to one line, a comment would hide the rest of the rule
-            raise ExpressionError(f"{text!r} is not a rule: comments and control characters have no place in one")
-        try:
-            tree = ast.parse(_as_comparisons(text), mode="eval")
-            tree = _Words().visit(tree)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            if isinstance(error, ExpressionError):
-                raise
-            raise ExpressionError(f"{text!r} is not a rule: {error}") from None
+            raise ExpressionError(f"a rule has 1 to {_LIMIT} characters; split it, or write 'otherwise'")
+        # Once joined to one line, a comment would hide the rest of the rule. A backslash has no use here.
+        if "#" in text or "\\" in text or not text.isprintable():
+            reason = "comments, backslashes and control characters have no place in one"
+            raise ExpressionError(f"{text!r} is not a rule: {reason}; leave them out")
+        rewritten = _as_comparisons(text)
         names: set[str] = set()
-        evaluate = _build(tree.body, names)
+        try:
+            tree = _Words(text).visit(ast.parse(rewritten, mode="eval"))
+            evaluate = _build(tree.body, names, text)
+        except ExpressionError:
+            raise
+        except SyntaxError as error:
+            raise _not_a_rule(text, error) from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise ExpressionError(f"{text!r} is not a rule: {error or 'nested too deep'}; make it simpler") from None
         return cls(text, frozenset(names), evaluate, tree.body)
 
     def holds(self, values: Values) -> bool:
         """Return whether the rule is true for `values`."""
         return bool(self._evaluate(values))
+
+    def start_of(self, name: str) -> int | None:
+        """Return where in the source a name first stands; None if it does not, as in `easiest 40% of its kind`."""
+        every = () if self.tree is None else ast.walk(self.tree)
+        starts = [_start(node, self.source) for node in every if isinstance(node, ast.Name) and node.id == name]
+        return min(starts, default=None)
 
     @property
     def words(self) -> frozenset[str]:
@@ -98,41 +135,99 @@ class Expression:
 
 
 def _as_comparisons(text: str) -> str:
-    """Return the rule with each `easiest 40% of its kind` written as a comparison. Raises ExpressionError."""
+    """Return the rule with each `easiest 40% of its kind` written as a comparison, of the same length.
+
+    Raises ExpressionError, for this and for numbers that Python would read otherwise than people.
+    """
 
     def comparison(match: re.Match[str]) -> str:
         percent = float(match[1])
         if not 0 < percent <= 100:
-            raise ExpressionError(f"{match[0]!r} asks for {match[1]}%; write a share above 0% and up to 100%")
-        return f"(quantile <= {percent / 100:.10g})"
+            message = f"{match[0]!r} asks for {match[1]}%; write a share above 0% and up to 100%"
+            raise ExpressionError(message, match.start())
+        return f"(quantile <= {percent / 100:.10g})".ljust(len(match[0]))
 
     rewritten = _EASIEST.sub(comparison, text)
     if other := _NEARLY_EASIEST.search(rewritten):
         instead = "'easiest 40% of its kind', or 'kind == chat and easiest 40% of its kind' for one kind alone"
         if other[1] == "hardest":
             instead = "'quantile > 0.8' for the hardest 20% of each kind"
-        raise ExpressionError(f"{text!r} is not a rule: no value is called {other[1]!r}; write {instead}")
+        message = f"{text!r} is not a rule: no value is called {other[1]!r}; write {instead}"
+        raise ExpressionError(message, other.start())
+    for token in _TOKEN.finditer(rewritten):
+        number = token["number"]
+        if number is not None and not _NUMBER.fullmatch(number):
+            how = "write a share as 0.4, or 'easiest 40% of its kind'" if "%" in number else "write digits alone"
+            plain = _in_digits(number)
+            mended = _replaced(text, token.start(), number, plain) if plain else None
+            how += f": {plain}" if plain else ""
+            raise ExpressionError(f"{text!r} is not a rule: {number!r} is no number; {how}", token.start(), mended)
     return rewritten
+
+
+def _in_digits(number: str) -> str | None:
+    """Return `40%` as `0.4`, `3k` as `3000`, `2s` as `2000` (milliseconds); None for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%|k|K|ms|s)", number)
+    factor = {"%": 0.01, "k": 1000, "K": 1000, "ms": 1, "s": 1000}
+    return f"{float(match[1]) * factor[match[2]]:.10g}" if match else None
+
+
+def _not_a_rule(text: str, error: SyntaxError) -> ExpressionError:
+    """Return the error for a rule that Python cannot parse, with what to write instead of what is known to be wrong."""
+    bare = re.sub(r"""'[^']*'|"[^"]*\"""", lambda quoted: " " * len(quoted[0]), text)
+    if found := _FOREIGN.search(bare):
+        word = _INSTEAD.get(found[0]) or found[0].lower()
+        mended = _FOREIGN.sub(lambda other: f" {_INSTEAD.get(other[0]) or other[0].lower()} ", bare)
+        instead = None if "'" in text or '"' in text else " ".join(mended.split())
+        return ExpressionError(
+            f"{text!r} is not a rule: {found[0]!r} has no meaning; write {word!r}", found.start(), instead
+        )
+    at = error.offset - 1 if error.offset and 0 < error.offset <= len(text) else None
+    return ExpressionError(f"{text!r} is not a rule: {error.msg}; write such as 'tokens_in < 3000 and not stream'", at)
+
+
+def _replaced(text: str, at: int, word: str, other: str) -> str | None:
+    """Return the text with `other` in place of `word` at that index; None where something else stands there."""
+    return text[:at] + other + text[at + len(word) :] if text.startswith(word, at) else None
+
+
+def _start(node: ast.expr, text: str) -> int:
+    """Return where a node begins in the rule's text."""
+    at = len(text.encode()[: node.col_offset].decode(errors="ignore"))
+    # Of `easiest 40% of its kind`, the comparison stood in parentheses.
+    return at - 1 if at and text.startswith("easiest", at - 1) else at
 
 
 class _Words(ast.NodeTransformer):
     """Replace the bare words that a value of WORDS is compared with by text constants: `kind == chat`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
         operands = [node.left, *node.comparators]
         name = next((one.id for one in operands if isinstance(one, ast.Name) and one.id in WORDS), None)
         if name is None:
             return node
-        written = ast.unparse(node)
+        written, at = ast.unparse(node), _start(node, self._text)
         first = f"{name} == {WORDS[name][0]}"
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            raise ExpressionError(f"{written!r} is not allowed: {name} is a word; compare it with == or !=: {first!r}")
-        words = [_word(one) for one in operands if not (isinstance(one, ast.Name) and one.id == name)]
-        unknown = [word for word in words if word not in WORDS[name]]
+            message = f"{written!r} is not allowed: {name} is a word; compare it with == or !=: {first!r}"
+            raise ExpressionError(message, at)
+        others = [one for one in operands if not (isinstance(one, ast.Name) and one.id == name)]
+        words = [_word(one) for one in others]
+        unknown = [(one, word) for one, word in zip(others, words, strict=True) if word not in WORDS[name]]
         if unknown or len(words) != 1:
-            hint = did_you_mean(unknown[0] or "", WORDS[name]) if unknown else ""
-            raise ExpressionError(f"{written!r} can never hold{hint}: {name} is one of {', '.join(WORDS[name])}")
-        node.left, node.comparators = ast.Name(name), [ast.Constant(words[0])]
+            hint = did_you_mean(unknown[0][1] or "", WORDS[name]) if unknown else ""
+            instead = None
+            if unknown:
+                at, word = _start(unknown[0][0], self._text), unknown[0][1] or ""
+                near = get_close_matches(word, WORDS[name], n=1)
+                instead = _replaced(self._text, at, word, near[0]) if near else None
+            message = f"{written!r} can never hold{hint}: {name} is one of {', '.join(WORDS[name])}"
+            raise ExpressionError(message, at, instead)
+        left = ast.copy_location(ast.Name(name), node.left)
+        node.left, node.comparators = left, [ast.copy_location(ast.Constant(words[0]), others[0])]
         return node
 
 
@@ -143,19 +238,19 @@ def _word(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _build(node: ast.expr, names: set[str]) -> _Evaluate:
+def _build(node: ast.expr, names: set[str], text: str) -> _Evaluate:
     match node:
         case ast.BoolOp(op=ast.And(), values=parts):
-            tests = [_build(part, names) for part in parts]
+            tests = [_build(part, names, text) for part in parts]
             return lambda values: all(test(values) for test in tests)
         case ast.BoolOp(op=ast.Or(), values=parts):
-            tests = [_build(part, names) for part in parts]
+            tests = [_build(part, names, text) for part in parts]
             return lambda values: any(test(values) for test in tests)
         case ast.UnaryOp(op=ast.Not(), operand=inner):
-            test = _build(inner, names)
+            test = _build(inner, names, text)
             return lambda values: not test(values)
         case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _COMPARE for op in ops):
-            return _build_comparison([left, *rights], [_COMPARE[type(op)] for op in ops], names)
+            return _build_comparison([left, *rights], [_COMPARE[type(op)] for op in ops], names, text)
         case ast.Name(id=name):
             names.add(name)
             return lambda values: values.get(name)
@@ -163,14 +258,15 @@ def _build(node: ast.expr, names: set[str]) -> _Evaluate:
             return lambda _: constant
         case _:
             raise ExpressionError(
-                f"{ast.unparse(node)!r} is not allowed in a rule; use names, numbers, < <= > >= == !=, and, or, not"
+                f"{ast.unparse(node)!r} is not allowed in a rule; use names, numbers, < <= > >= == !=, and, or, not",
+                _start(node, text),
             )
 
 
 def _build_comparison(
-    operands: list[ast.expr], compare: list[Callable[[Any, Any], bool]], names: set[str]
+    operands: list[ast.expr], compare: list[Callable[[Any, Any], bool]], names: set[str], text: str
 ) -> _Evaluate:
-    parts = [_build(operand, names) for operand in operands]
+    parts = [_build(operand, names, text) for operand in operands]
 
     def evaluate(values: Values) -> bool:
         arguments = [part(values) for part in parts]
@@ -247,22 +343,43 @@ def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool
     """
     if rule.tree is None:
         return frozenset({True})
-    if any(_compares_numbers_of_requests(node, ranges) for node in _comparisons(rule.tree)):
-        return _ANYTHING
+    samples = _samples(rule.tree, rule.names, ranges)
+    return _ANYTHING if samples is None else frozenset(rule.holds(values) for values in samples if possible(values))
+
+
+def nothing_left(
+    rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = lambda _: True
+) -> bool:
+    """Return whether one of the rules `above` holds wherever `rule` does; False where that is not known."""
+    together = [one for one in (rule, *above) if one.tree is not None]
+    if len(together) <= len(above):
+        return True  # one of those above is `otherwise`, or the rule itself is
+    tree = ast.BoolOp(ast.Or(), [one.tree for one in together if one.tree is not None])
+    samples = _samples(tree, frozenset().union(*(one.names for one in together)), ranges)
+    if samples is None:
+        return False
+    held = [values for values in samples if possible(values) and rule.holds(values)]
+    return bool(held) and all(any(one.holds(values) for one in above) for values in held)
+
+
+def _samples(tree: ast.expr, names: frozenset[str], ranges: Ranges) -> Iterator[Values] | None:
+    """Return every combination of values that the comparisons can tell apart; None where that is not known."""
+    if any(_compares_numbers_of_requests(node, ranges) for node in _comparisons(tree)):
+        return None
     try:
         constants = [
             float(node.value)
-            for node in ast.walk(rule.tree)
+            for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, int | float)
         ]
     except OverflowError:
-        return _ANYTHING
-    names = sorted(rule.names)
-    samples = [ranges[name].samples([number for number in constants if math.isfinite(number)]) for name in names]
+        return None
+    ordered = sorted(names)
+    finite = [number for number in constants if math.isfinite(number)]
+    samples = [ranges[name].samples(finite) for name in ordered]
     if math.prod(map(len, samples)) > _COMBINATIONS:
-        return _ANYTHING
-    combinations = (dict(zip(names, values, strict=True)) for values in product(*samples))
-    return frozenset(rule.holds(values) for values in combinations if possible(values))
+        return None
+    return (dict(zip(ordered, values, strict=True)) for values in product(*samples))
 
 
 def constants_by_name(rule: Expression) -> dict[str, frozenset[float]]:
@@ -287,11 +404,11 @@ def compares_names(rule: Expression, ranges: Ranges) -> bool:
     )
 
 
-def parts(rule: Expression) -> Iterator[Expression]:
-    """Yield each comparison of the rule as a rule of its own."""
+def parts(rule: Expression) -> Iterator[tuple[Expression, int]]:
+    """Yield each comparison of the rule as a rule of its own, and where in the rule's source it begins."""
     if rule.tree is not None:
         for node in _comparisons(rule.tree):
-            yield Expression.parse(ast.unparse(node))
+            yield Expression.parse(ast.unparse(node)), _start(node, rule.source)
 
 
 def _comparisons(tree: ast.expr) -> list[ast.Compare]:

@@ -1,7 +1,7 @@
-"""Find rules of a policy that can never hold, and settings that are probably mistakes, for `tierline check`.
+"""Find rules of a policy that can never hold, and settings that are probably mistakes, each with what to write instead.
 
 `faults` are certain and count as problems, such as a rule that can never hold; `lint` returns what is only doubtful.
-Every policy passed here has already been loaded.
+Every policy passed here has already been loaded. `policies.codes` lists the codes.
 """
 
 from __future__ import annotations
@@ -10,44 +10,61 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from policies.caching import CACHE_VALUES
-from policies.errors import KeyPath
-from policies.expression import OTHERWISE, Expression, Range, Ranges, outcomes, parts
+from policies.errors import Edit, Finding, KeyPath
+from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
 from policies.model import CLASSIFIER_VALUES, ROUTE_VALUES, Quantiles, Rules, can_occur
-from policies.validation import Finding
+from policies.yaml_source import written
+
+_ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")
 
 
 def faults(policy: Rules) -> list[Finding]:
-    """Return (where, what) for every rule that can never hold, in whole or in one of its comparisons."""
-    return [
-        (at, f"{dead.source!r} can never hold: {_named(dead, ranges)}")
-        for at, rule, ranges in _rules(policy)
-        for dead in _dead(rule, ranges)
-    ]
+    """Return a finding for every rule that can never hold, in whole or in one of its comparisons."""
+    found = []
+    for at, rule, ranges in _rules(policy):
+        for dead, start in _dead(rule, ranges):
+            message = f"{dead.source!r} can never hold: {_named(dead, ranges)}"
+            share = _as_share(rule, dead, start, ranges)
+            mend, edits = (f"write {share!r}", (Edit(at, written(share)),)) if share else _without(policy, at)
+            found.append(Finding(at, message, "T205", mend, edits, start))
+    return found
 
 
 def lint(policy: Rules) -> list[Finding]:
-    """Return (where, what) for everything doubtful in `policy`."""
+    """Return everything doubtful in `policy`."""
     return [finding for check in _CHECKS for finding in check(policy)]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as a policy has it: `250ms`, `6s`."""
+    return f"{seconds * 1000:.6g}ms" if seconds < 1 else f"{seconds:.6g}s"
 
 
 def _escalation_has_somewhere_to_go(policy: Rules) -> Iterator[Finding]:
     when = policy.escalate.when
     if not when.asks_for_confidence:
         return
-    at = ("escalate", "when", "confidence_below" if when.confidence_below else "uncalibrated_below")
+    given = [name for name in ("confidence_below", "uncalibrated_below") if getattr(when, name)]
+    at = ("escalate", "when", given[0])
     if len(policy.tiers) == 1:
-        yield at, "this policy has one tier, so there is nothing to escalate to"
+        edits = tuple(Edit(("escalate", "when", name)) for name in given)
+        message = "this policy has one tier, so there is nothing to escalate to"
+        yield Finding(at, message, "T401", "leave it out, or name a second tier", edits)
     elif policy.escalate.max_attempts == 1:
-        yield at, "max_attempts is 1, so there is never a second attempt to escalate with"
+        message = "max_attempts is 1, so there is never a second attempt to escalate with"
+        yield Finding(at, message, "T401", "write max_attempts: 2", (Edit(_ATTEMPTS, "2"),))
 
 
 def _thresholds_agree(policy: Rules) -> Iterator[Finding]:
-    when = policy.escalate.when
+    when, at = policy.escalate.when, ("escalate", "when", "uncalibrated_below")
     if when.uncalibrated_below is not None and when.uncalibrated_below < when.confidence_below:
-        yield (
-            ("escalate", "when", "uncalibrated_below"),
+        yield Finding(
+            at,
             "less than confidence_below: an uncalibrated score, which tends to be too high, is accepted where a "
             "calibrated probability is not",
+            "T402",
+            f"write {when.confidence_below:g} or more",
+            (Edit(at, f"{when.confidence_below:g}"),),
         )
 
 
@@ -55,19 +72,21 @@ def _samples_are_used(policy: Rules) -> Iterator[Finding]:
     if policy.escalate.agreement is None:
         return
     when, at = policy.escalate.when, ("escalate", "agreement")
+    mend = "leave it out"
     if not when.asks_for_confidence:
-        yield at, "samples are paid for but not used: when.confidence_below is 0"
+        message = "samples are paid for but not used: when.confidence_below is 0"
+        yield Finding(at, message, "T403", f"{mend}, or set that", (Edit(at),))
     elif len(policy.tiers) == 1 or policy.escalate.max_attempts == 1:
-        yield at, "no sample is ever drawn, because there is nothing to escalate to"
+        message = "no sample is ever drawn, because there is nothing to escalate to"
+        yield Finding(at, message, "T403", mend, (Edit(at),))
 
 
 def _schemas_imply_json(policy: Rules) -> Iterator[Finding]:
-    invalid = policy.escalate.when.invalid
+    invalid, at = policy.escalate.when.invalid, ("escalate", "when", "invalid")
     if "json_schema" in invalid and "json" not in invalid:
-        yield (
-            ("escalate", "when", "invalid"),
-            "json is left out: answers that were asked to be JSON without a schema are never parsed",
-        )
+        mended = written(sorted([*invalid, "json"]))
+        message = "json is left out: answers that were asked to be JSON without a schema are never parsed"
+        yield Finding(at, message, "T404", f"write {mended}", (Edit(at, mended),))
 
 
 def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
@@ -81,10 +100,10 @@ def _rules(policy: Rules) -> Iterator[tuple[KeyPath, Expression, Ranges]]:
         yield ("cache", "never", i), rule, CACHE_VALUES
 
 
-def _dead(rule: Expression, ranges: Ranges) -> list[Expression]:
-    """Return the comparisons that can never hold, or the rule itself if only their combination cannot."""
-    dead = [part for part in parts(rule) if True not in outcomes(part, ranges, can_occur)]
-    return dead or ([] if True in outcomes(rule, ranges, can_occur) else [rule])
+def _dead(rule: Expression, ranges: Ranges) -> list[tuple[Expression, int]]:
+    """Return the comparisons that can never hold, each with where it begins, or the rule itself if only as a whole."""
+    dead = [(part, start) for part, start in parts(rule) if True not in outcomes(part, ranges, can_occur)]
+    return dead or ([] if True in outcomes(rule, ranges, can_occur) else [(rule, 0)])
 
 
 def _always_holds(rule: Expression, ranges: Ranges) -> bool:
@@ -99,21 +118,54 @@ def _named(rule: Expression, ranges: Ranges) -> str:
     return f"{described}; no comparison with {', '.join(sorted(both))} holds unless in_domain does"
 
 
+def _as_share(rule: Expression, dead: Expression, start: int, ranges: Ranges) -> str | None:
+    """Return the rule with a share that was written in percent, `p_adequate >= 70`, as one; None for other mistakes."""
+    name, _, number = dead.source.rpartition(" ")
+    first = name.split(" ")[0]
+    if first not in ranges or ranges[first].high != 1.0 or not number.replace(".", "", 1).isdigit():
+        return None
+    if not 1 < float(number) <= 100 or not rule.source.startswith(dead.source, start):
+        return None
+    return f"{rule.source[:start]}{name} {float(number) / 100:g}{rule.source[start + len(dead.source) :]}"
+
+
+def _without(policy: Rules, at: KeyPath) -> tuple[str, tuple[Edit, ...]]:
+    """Return how to leave out a rule that takes no request, and its tier where that would then not be reached."""
+    if at[:2] != ("route", "start"):
+        return "leave it out", (Edit(at),)
+    place = policy.tiers.index(str(at[-1]))
+    others = [policy.tiers.index(name) for name in policy.route.start if name != at[-1]]
+    if others and place >= min(others):
+        return "leave it out, or write when a request starts there", (Edit(at),)
+    return "write when a request starts there", ()
+
+
 def _rules_leave_a_choice(policy: Rules) -> Iterator[Finding]:
     for at, rule, ranges in _rules(policy):
-        if rule.source != OTHERWISE and _always_holds(rule, ranges):
-            yield at, f"{rule.source!r} holds for every request ({_named(rule, ranges)}); write 'otherwise' instead"
+        if rule.source != OTHERWISE and at[0] != "cache" and _always_holds(rule, ranges):
+            message = f"{rule.source!r} holds for every request ({_named(rule, ranges)})"
+            yield Finding(at, message, "T206", "write 'otherwise' instead", (Edit(at, OTHERWISE),))
 
 
 def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
-    settled_by: str | None = None
+    above: list[tuple[str, Expression]] = []
     for at, rule, ranges in _rules(policy):
         if at[:2] != ("route", "start"):
             continue
+        settled_by = next((tier for tier, earlier in above if _always_holds(earlier, ranges)), None)
         if settled_by is not None:
-            yield at, f"never reached: {settled_by!r} above already takes every request"
-        elif _always_holds(rule, ranges):
-            settled_by = str(at[-1])
+            message = f"never reached: {settled_by!r} above already takes every request"
+            last = ("route", "start", settled_by)
+            edits: tuple[Edit, ...] = (Edit(at),)
+            if rule.source != OTHERWISE:
+                edits = (Edit(last), Edit(last, policy.route.start[settled_by].source))
+            yield Finding(at, message, "T207", f"write it above {settled_by!r}, or leave it out", edits, of_key=True)
+        elif above and rule.names and nothing_left(rule, [earlier for _, earlier in above], ranges, can_occur):
+            tiers = " and ".join(repr(tier) for tier, _ in above)
+            message = f"never reached: whenever {rule.source!r} holds, a request has started at {tiers} above"
+            mend, edits = _without(policy, at)
+            yield Finding(at, message, "T207", f"write it above them, or {mend}", edits)
+        above.append((str(at[-1]), rule))
 
 
 def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
@@ -121,7 +173,10 @@ def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
         return
     for tier, rule in policy.route.start.items():
         for name in sorted(rule.names & (CLASSIFIER_VALUES | {"in_domain"})):
-            yield ("route", "start", tier), f"{name} has no value, because route.classifier is none"
+            at = ("route", "start", tier)
+            message = f"{name} has no value, because route.classifier is none"
+            mend = "write classifier: default, or a rule without it"
+            yield Finding(at, message, "T208", mend, (Edit(("route", "classifier")),), rule.start_of(name))
 
 
 def asks_for_quantiles(policy: Rules) -> bool:
@@ -132,16 +187,35 @@ def asks_for_quantiles(policy: Rules) -> bool:
 
 def _traffic_is_used(policy: Rules) -> Iterator[Finding]:
     if policy.route.traffic is not None and not asks_for_quantiles(policy):
-        yield ("route", "traffic"), "no rule asks for `quantile` or for the easiest of a kind, so this changes nothing"
+        at = ("route", "traffic")
+        message = "no rule asks for `quantile` or for the easiest of a kind, so this changes nothing"
+        yield Finding(at, message, "T209", "leave it out", (Edit(at),))
+
+
+def _aliases_differ(policy: Rules) -> Iterator[Finding]:
+    models = policy.match.models
+    for i, name in enumerate(models):
+        at = ("match", "models", i)
+        if name in models[:i]:
+            yield Finding(at, f"{name!r} is named twice", "T210", "leave it out", (Edit(at),))
+        elif name == policy.surface:
+            message = f"{name!r} is the surface's own name, which always means it"
+            yield Finding(at, message, "T210", "leave it out", (Edit(at),))
 
 
 def _hold_fits(policy: Rules) -> Iterator[Finding]:
-    at = ("escalate", "stream", "hold_max")
-    hold, first = policy.escalate.stream.hold_max, policy.slo.ttft.p95
-    if policy.slo.deadline <= hold:
-        yield at, "not less than slo.deadline: a stream can be past its deadline before it is judged"
-    elif first is not None and first <= hold:
-        yield at, "not less than slo.ttft.p95: holding back alone uses up the time to the first token"
+    hold, ttft, deadline = policy.escalate.stream.hold_max, policy.slo.ttft, policy.slo.deadline
+    if deadline <= hold:
+        message = "not less than slo.deadline: a stream can be past its deadline before it is judged"
+        half = duration(deadline / 2)
+        yield Finding(_STREAM, message, "T304", f"write such as {half}", (Edit(_STREAM, half),))
+        return
+    budgets = [(name, value) for name, value in (("p95", ttft.p95), ("p99", ttft.p99)) if value is not None]
+    for name, first in budgets[:1]:
+        if first <= hold:
+            message = f"not less than slo.ttft.{name}: holding back alone uses up the time to the first token"
+            half = duration(first / 2)
+            yield Finding(_STREAM, message, "T303", f"write such as {half}", (Edit(_STREAM, half),))
 
 
 def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
@@ -151,40 +225,63 @@ def _second_opinions_come_in_time(policy: Rules) -> Iterator[Finding]:
     rule, at = semantic.cross_encoder, ("cache", "semantic", "cross_encoder")
     if semantic.verify != "default":
         if "cross_encoder" in semantic.model_fields_set:
-            yield at, f"verify is {semantic.verify}, so the cross-encoder is never asked"
+            message = f"verify is {semantic.verify}, so the cross-encoder is never asked"
+            yield Finding(at, message, "T504", "leave it out, or write verify: default", (Edit(at),))
         return
     if first is not None and first <= rule.within:
-        yield (*at, "within"), "not less than slo.ttft.p95: its call alone can use up the time to the first token"
+        message = "not less than slo.ttft.p95: its call alone can use up the time to the first token"
+        half = duration(first / 2)
+        yield Finding((*at, "within"), message, "T306", f"write such as {half}", (Edit((*at, "within"), half),))
     if rule.min_score == 0:
-        yield (*at, "min_score"), "0 serves whatever the cross-encoder is asked about, until there are labels"
+        message = "0 serves whatever the cross-encoder is asked about, until there are labels"
+        mend = "leave it out for the model's own threshold"
+        yield Finding((*at, "min_score"), message, "T505", mend, (Edit((*at, "min_score")),))
 
 
 def _races_have_a_rival(policy: Rules) -> Iterator[Finding]:
-    escalate = policy.escalate
+    escalate, semantic = policy.escalate, policy.cache.semantic
+    speculate: KeyPath = ("escalate", "speculate")
     if escalate.max_attempts == 1 and (escalate.hedge is not None or escalate.speculate.both is not None):
-        at = "hedge" if escalate.hedge is not None else "speculate"
-        yield ("escalate", at), "max_attempts is 1, so nothing ever runs beside the first attempt"
+        at: KeyPath = ("escalate", "hedge" if escalate.hedge is not None else "speculate")
+        message = "max_attempts is 1, so nothing ever runs beside the first attempt"
+        yield Finding(at, message, "T405", "leave it out, or write max_attempts: 2", (Edit(_ATTEMPTS, "2"),))
     elif len(policy.tiers) == 1 and escalate.speculate.both is not None:
-        yield ("escalate", "speculate", "both"), "this policy has one tier, so there is no second one to ask"
-    if escalate.speculate.during_lookup and policy.cache.semantic is None:
-        yield ("escalate", "speculate", "during_lookup"), "there is no semantic cache, so there is no lookup"
-    semantic = policy.cache.semantic
+        message = "this policy has one tier, so there is no second one to ask"
+        yield Finding((*speculate, "both"), message, "T405", "leave it out", (Edit((*speculate, "both")),))
+    if escalate.speculate.during_lookup and semantic is None:
+        at = (*speculate, "during_lookup")
+        message = "there is no semantic cache, so there is no lookup"
+        yield Finding(at, message, "T406", "leave it out", (Edit(at),))
     if escalate.speculate.during_check == "always" and (semantic is None or semantic.verify != "default"):
-        yield ("escalate", "speculate", "during_check"), "no cross-encoder is ever asked: that takes verify: default"
+        at = (*speculate, "during_check")
+        message = "no cross-encoder is ever asked: that takes verify: default"
+        yield Finding(at, message, "T407", "leave it out", (Edit(at),))
+
+
+def _hedges_come_in_time(policy: Rules) -> Iterator[Finding]:
+    hedge, at = policy.escalate.hedge, ("escalate", "hedge", "after")
+    if hedge is None or isinstance(hedge.after, str):
+        return
+    budget, named = policy.slo.ttft.p99, "slo.ttft.p99"
+    if budget is None:
+        budget, named = policy.slo.deadline, "slo.deadline"
+    if hedge.after >= budget:
+        message = f"not less than {named}: the second answer cannot come in time"
+        yield Finding(at, message, "T307", "write p95, or a shorter time", (Edit(at, "p95"),))
 
 
 def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:
-    load = policy.load
+    load, at = policy.load, ("load", "max_wait")
     if "max_wait" in load.model_fields_set and load.max_wait > policy.slo.deadline:
-        yield ("load", "max_wait"), "longer than slo.deadline, which ends the wait first"
+        most = duration(policy.slo.deadline)
+        message = "longer than slo.deadline, which ends the wait first"
+        yield Finding(at, message, "T305", f"write less than {most}", (Edit(at, duration(policy.slo.deadline / 2)),))
 
 
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
     if policy.holdout > 0.1:
-        yield (
-            ("holdout",),
-            f"{policy.holdout:.0%} of all requests go to the strongest tier to measure the others; 1% is enough",
-        )
+        message = f"{policy.holdout:.0%} of all requests go to the strongest tier to measure the others; 1% is enough"
+        yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 
 
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
@@ -192,19 +289,38 @@ def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in objectives:
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
         for (lower, less), (upper, more) in pairwise(given):
+            at, most = ("slo", name, lower), duration(more)
             if less > more:
-                yield ("slo", name, lower), f"longer than {upper}"
+                yield Finding(at, f"longer than {upper}", "T301", f"write {most} or less", (Edit(at, most),))
         if given and given[-1][1] > policy.slo.deadline:
-            yield ("slo", name, given[-1][0]), "longer than slo.deadline"
+            at, most = ("slo", name, given[-1][0]), duration(policy.slo.deadline)
+            yield Finding(at, "longer than slo.deadline", "T302", f"write {most} or less", (Edit(at, most),))
 
 
 def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
     exact, semantic = policy.cache.exact, policy.cache.semantic
     if semantic is not None and exact is None:
-        yield ("cache", "semantic"), "there is no exact cache, so even equal requests pay for an embedding"
-    for rule in policy.cache.never if exact or semantic else ():
+        message = "there is no exact cache, so even equal requests pay for an embedding"
+        ttl = written({"ttl": duration(semantic.ttl)})
+        yield Finding(("cache", "semantic"), message, "T501", f"add exact: {ttl}", (Edit(("cache", "exact"), ttl),))
+    if semantic is not None and exact is not None and semantic.ttl > exact.ttl > 0:
+        at: KeyPath = ("cache", "semantic", "ttl")
+        message = f"longer than cache.exact.ttl: after {duration(exact.ttl)} only requests in other words are served"
+        mend = f"write {duration(exact.ttl)} or less"
+        yield Finding(at, message, "T506", mend, (Edit(at, duration(exact.ttl)),))
+    for name, section in (("exact", exact), ("semantic", semantic)):
+        if section is not None and section.ttl == 0:
+            message = "0 keeps no answer"
+            yield Finding(("cache", name, "ttl"), message, "T507", f"leave {name} out", (Edit(("cache", name)),))
+    if semantic is not None and policy.cache.store_tool_calls:
+        at = ("cache", "store_tool_calls")
+        message = "requests here call tools, and no request that offers tools is answered by the semantic cache"
+        yield Finding(at, message, "T503", "leave cache.semantic out", (Edit(("cache", "semantic")),))
+    for i, rule in enumerate(policy.cache.never if exact or semantic else ()):
         if _always_holds(rule, CACHE_VALUES):
-            yield ("cache", "never"), f"{rule.source!r} holds for every request, so nothing is ever cached"
+            at = ("cache", "never", i)
+            message = f"{rule.source!r} holds for every request, so nothing is ever cached"
+            yield Finding(at, message, "T502", "leave it out", (Edit(at),))
 
 
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
@@ -213,6 +329,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _start_rules_are_reached,
     _classifier_is_there,
     _traffic_is_used,
+    _aliases_differ,
     _escalation_has_somewhere_to_go,
     _thresholds_agree,
     _samples_are_used,
@@ -220,6 +337,7 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _hold_fits,
     _second_opinions_come_in_time,
     _races_have_a_rival,
+    _hedges_come_in_time,
     _holdout_is_a_sample,
     _waits_end_in_time,
     _caches_build_on_each_other,

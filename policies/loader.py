@@ -1,5 +1,8 @@
 """From a folder of YAML files, one per surface, to the set of policies a gateway answers by.
 
+What `_defaults.yaml` holds counts for every file of its folder, unless that says otherwise: maps are merged, lists and
+single values replaced, and so is `route.start`, whose order has a meaning. `*.test.yaml` are tests of policies.
+
 A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
 layout, the description, `rollout`, `learn` and the order of keys do not change it, except the order of `route.start`,
 which has a meaning.
@@ -16,19 +19,22 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
+from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
-from policies.validation import Section, validate
+from policies.validation import Section, check_part, validate
 from policies.yaml_source import Document, read_yaml
 
 DEFAULT_SURFACE = "chat"
 AUTO = "auto"
+DEFAULTS = "_defaults.yaml"
+"""Name of the file with what all policies of its folder have in common."""
 SHIPPED = Path(__file__).parent
 """The folder with the policies that come with Tierline."""
 
@@ -97,7 +103,8 @@ class PolicySource:
     cross_encoder: CrossEncoderKind = "none"
     """Which cross-encoder the deployment has."""
     _read: dict[str, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What was last read, by file name: a file that looks the same since then is not read again."""
+    """What was last read, by file name: a file that looks the same since then is not read again, unless the folder's
+    defaults have changed."""
 
     def load(self, seen: Snapshot | None = None) -> PolicySet:
         """The set as the files state it now; raises ConfigError. Not for two threads at once.
@@ -107,14 +114,15 @@ class PolicySource:
         seen = self.snapshot() if seen is None else seen
         for name in self._read.keys() - seen.keys():
             del self._read[name]
+        defaults_look = seen.get(DEFAULTS)
 
-        def reader(file: Path, tiers: Sequence[DeployedTier]) -> tuple[Policy, Document]:
+        def reader(file: Path, tiers: Sequence[DeployedTier], defaults: Document | None) -> tuple[Policy, Document]:
             known, look = self._read.get(file.name), seen.get(file.name)
-            if known is not None and known.look == look:
+            if known is not None and known.look == look and known.defaults_look == defaults_look:
                 return known.policy, known.document
-            policy, document = read_policy(file, tiers)
+            policy, document = policy_with(defaults, file, tiers)
             if look is not None:
-                self._read[file.name] = _Read(look, policy, document)
+                self._read[file.name] = _Read(look, defaults_look, policy, document)
             return policy, document
 
         return load_policies(
@@ -144,11 +152,11 @@ class PolicySource:
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
-        """What the files look like from outside, without reading them: one listing, and one stat a file."""
+        """What the files look like from outside, defaults included, unread: one listing, and one stat a file."""
         found = {}
         with contextlib.suppress(OSError), os.scandir(self.directory) as entries:
             for entry in entries:
-                if not _is_policy(name := entry.name):
+                if not _is_policy(name := entry.name) and name != DEFAULTS:
                     continue
                 try:
                     stat = entry.stat()
@@ -163,19 +171,63 @@ class _Read:
     """One file that has been read, and how it looked then."""
 
     look: tuple[int, int, int]
+    defaults_look: tuple[int, int, int] | None
     policy: Policy
     document: Document
 
 
 def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tuple[Policy, Document]:
-    """The policy in `file`, with the document it came from; raises ConfigError.
+    """The policy in `file` with the defaults beside it, and the document of both; raises ConfigError.
 
     `tiers` are the deployment's; without them every tier counts as configured.
     """
+    return policy_with(read_defaults(file.parent), file, tiers)
+
+
+def policy_with(
+    defaults: Document | None, file: Path, tiers: Sequence[DeployedTier] | None = None
+) -> tuple[Policy, Document]:
+    """The policy in `file` with these defaults, and the document of both; raises ConfigError."""
     document = read_yaml(file)
+    if defaults is not None:
+        document = _merged(document, defaults)
     rules = validate(Rules, document, _refuse_version)
     deployed = {} if tiers is None else _deployed(rules, tiers)
     return _made(rules, document, deployed), document
+
+
+def read_defaults(directory: Path) -> Document | None:
+    """What all policies of a folder have in common; None if it has no such file. Raises ConfigError."""
+    file = directory / DEFAULTS
+    if not file.exists():
+        return None
+    document = read_yaml(file)
+    check_part(Rules, document, _refuse_in_defaults)
+    return document
+
+
+def _refuse_in_defaults(path: KeyPath, value: Any) -> str | None:
+    if path in (("surface",), ("match",)):
+        return f"is of one surface, and {DEFAULTS} counts for all; write it in the surface's own file"
+    return _refuse_version(path, value)
+
+
+def _merged(document: Document, defaults: Document) -> Document:
+    """The document with what it lacks of the defaults, each value with its own place."""
+    places = dict(document.places)
+
+    def merge(own: dict[str, Any], common: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        merged = dict(own)
+        for key, value in common.items():
+            here = (*path, key)
+            if key not in own:
+                merged[key] = value
+                places.update((at, place) for at, place in defaults.places.items() if at[: len(here)] == here)
+            elif isinstance(value, dict) and isinstance(own[key], dict) and here != ("route", "start"):
+                merged[key] = merge(own[key], value, here)
+        return merged
+
+    return Document(document.file, merge(document.value, defaults.value, ()), places)
 
 
 def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str, Any]) -> Policy:
@@ -214,18 +266,19 @@ def load_policies(
     *,
     backends: Mapping[str, str] = MappingProxyType({}),
     cross_encoder: CrossEncoderKind = "none",
-    reader: Callable[[Path, Sequence[DeployedTier]], tuple[Policy, Document]] = read_policy,
+    reader: Callable[[Path, Sequence[DeployedTier], Document | None], tuple[Policy, Document]] | None = None,
 ) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
     files = policy_files(directory)
     if not files:
         reason = "no policy files (*.yaml) here" if directory.is_dir() else "no such folder"
         raise UnreadableFile([Problem(directory, 0, "", reason)])
+    defaults = read_defaults(directory)
     read: list[tuple[Policy, Document]] = []
     problems: list[Problem] = []
     for file in files:
         try:
-            read.append(reader(file, tiers))
+            read.append(reader(file, tiers, defaults) if reader else policy_with(defaults, file, tiers))
         except ConfigError as error:
             problems += error.problems
     return _joined(read, problems, directory, tiers, default_surface, teamless, backends, cross_encoder)
@@ -242,11 +295,13 @@ def _joined(
     cross_encoder: CrossEncoderKind,
 ) -> PolicySet:
     """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""
+    problems = [*problems, *problems_together(read)]
     problems += _unknown_tiers(read, [tier.name for tier in tiers])
     problems += _too_wide(read, teamless)
     problems += _out_of_reach(read, backends, cross_encoder)
     problems += _partial_judges(read, tiers, backends)
-    by_name, by_header = _names(read, problems)
+    problems = list(dict.fromkeys(problems))  # a mistake in the defaults is one of every policy
+    by_name, by_header = _names(read, [])
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
         message = f"no policy for the default surface {default_surface!r}{did_you_mean(default_surface, by_name)}"
         problems.append(Problem(directory, 0, "", message))
@@ -260,6 +315,13 @@ def _joined(
         MappingProxyType({**by_name, AUTO: default}),
         MappingProxyType({**by_surface, **by_header, AUTO: default}),
     )
+
+
+def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
+    """The names that more than one of these policies stands for."""
+    problems: list[Problem] = []
+    _names(read, problems)
+    return problems
 
 
 def version_of(policy: Rules) -> str:
@@ -294,7 +356,9 @@ def policy_files(directory: Path) -> list[Path]:
 
 def _is_policy(name: str) -> bool:
     # Editors keep their half-written and backup copies in hidden files.
-    return name.endswith((".yaml", ".yml")) and name[0] != "."
+    if name[0] == "." or name == DEFAULTS:
+        return False
+    return name.endswith((".yaml", ".yml")) and not name.endswith((".test.yaml", ".test.yml"))
 
 
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:
@@ -306,7 +370,10 @@ def _unknown_tiers(read: Sequence[tuple[Policy, Document]], known: Collection[st
         for i, tier in enumerate(policy.tiers):
             if tier not in known:
                 have = did_you_mean(tier, known) or f"; it has {', '.join(known)}"
-                yield document.problem(("tiers", i), f"the deployment has no tier {tier!r}{have}")
+                message = f"the deployment has no tier {tier!r}{have}"
+                near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
+                edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
+                yield document.locate(Finding(("tiers", i), message, "T701", "", edits))
 
 
 def _too_wide(read: Sequence[tuple[Policy, Document]], teamless: Sequence[str]) -> Iterator[Problem]:
@@ -314,9 +381,10 @@ def _too_wide(read: Sequence[tuple[Policy, Document]], teamless: Sequence[str]) 
     for policy, document in read:
         if policy.cache.scope == "team" and teamless:
             who = f"tenant {teamless[0]!r} has" if len(teamless) == 1 else f"tenants {', '.join(teamless)} have"
-            yield document.problem(
-                ("cache", "scope"), f"{who} no team to share a cache with; name one under tenants, or say scope: tenant"
-            )
+            at = ("cache", "scope")
+            message = f"{who} no team to share a cache with"
+            mend = "name one under tenants, or say scope: tenant"
+            yield document.locate(Finding(at, message, "T704", mend, (Edit(at, "tenant"),)))
 
 
 def _out_of_reach(
@@ -328,17 +396,21 @@ def _out_of_reach(
         if semantic is None:
             continue
         if cross_encoder == "none" and "cross_encoder" in semantic.model_fields_set:
-            message = "the config says cross_encoder: none; say default or the path of one there, or leave this out"
-            yield document.problem((*at, "cross_encoder"), message)
+            here: KeyPath = (*at, "cross_encoder")
+            mend = "say default or the path of one there, or leave this out"
+            yield document.locate(Finding(here, "the config says cross_encoder: none", "T705", mend, (Edit(here),)))
         if cross_encoder == "unmeasured" and semantic.verify == "default" and semantic.cross_encoder.min_score is None:
-            message = (
-                "the config's cross-encoder has no sheet.json that states its threshold; set cross_encoder: "
-                "{min_score: ...} here (`tierline eval cache` measures it), or verify: fast"
-            )
-            yield document.problem((*at, "cross_encoder"), message)
+            message = "the config's cross-encoder has no sheet.json that states its threshold"
+            mend = "set cross_encoder: {min_score: ...} here (`tierline eval cache` measures it), or verify: fast"
+            edits = (Edit((*at, "verify"), "fast"),)
+            yield document.locate(Finding((*at, "cross_encoder"), message, "T705", mend, edits))
         judge = semantic.audit_judge
         if judge is not None and judge.backend not in backends:
-            yield document.problem((*at, "audit_judge", "backend"), _no_backend(judge.backend, backends))
+            here = (*at, "audit_judge", "backend")
+            near = get_close_matches(judge.backend, backends, n=1)
+            edits = (Edit(here, near[0]) if near else Edit(here[:-1]),)
+            message = _no_backend(judge.backend, backends)
+            yield document.locate(Finding(here, message, "T702", "", edits))
 
 
 def _partial_judges(
@@ -351,14 +423,21 @@ def _partial_judges(
             continue
         judge, at = policy.learn.judge, ("learn", "judge")
         if judge not in backends:
-            yield document.problem(at, _no_backend(judge, backends))
+            near = get_close_matches(judge, backends, n=1)
+            edits = (Edit(at, near[0]) if near else Edit(("learn",)),)
+            yield document.locate(Finding(at, _no_backend(judge, backends), "T702", "", edits))
             continue
         own = [tier for tier in policy.tiers if backends[judge] in models.get(tier, ())]
         if own:
-            yield document.problem(
-                at,
-                f"{judge} is {backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, so "
-                "it cannot judge them; name a backend of another model, in a tier that this surface does not use",
+            yield document.locate(
+                Finding(
+                    at,
+                    f"{judge} is {backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, "
+                    "so it cannot judge them",
+                    "T714",
+                    "name a backend of another model, in a tier that this surface does not use",
+                    (Edit(("learn",)),),
+                )
             )
 
 
@@ -377,7 +456,12 @@ def _names(
     for policy, document in read:
         if policy.surface in by_name:
             first = owner[policy.surface].file.name
-            problems.append(document.problem(("surface",), f"surface {policy.surface!r} is already in {first}"))
+            message = (
+                f"surface {policy.surface!r} is already in {first}; choose another name, or delete one of the files"
+            )
+            free = document.file.name.split(".")[0]
+            edits = () if free in {one.surface for one, _ in read} else (Edit(("surface",), free),)
+            problems.append(document.locate(Finding(("surface",), message, "T703", "", edits)))
         by_name.setdefault(policy.surface, policy)
         owner.setdefault(policy.surface, document)
     surfaces = dict(by_name)
@@ -389,6 +473,7 @@ def _names(
         for path, name, table in named:
             other = surfaces.get(name) or table.get(name)
             if other is not None and other is not policy:
-                problems.append(document.problem(path, f"{name!r} already stands for the surface {other.surface!r}"))
+                message = f"{name!r} already stands for the surface {other.surface!r}"
+                problems.append(document.locate(Finding(path, message, "T703", "leave it out here", (Edit(path),))))
             table.setdefault(name, policy)
     return by_name, by_header

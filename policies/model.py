@@ -9,17 +9,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from policies.caching import CachePolicy
-from policies.errors import did_you_mean
+from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.learn import Learn
 from policies.rollout import Rollout
-from policies.validation import Finding, Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
+from policies.validation import Seconds, Section, Share, Whole, knows, number, raise_findings, rule, seconds
 
 ROUTE_VALUES: Final[Ranges] = {
     "p_adequate": replace(SHARE, optional=True),
@@ -92,18 +93,35 @@ class Match(Section):
     @field_validator("models")
     @classmethod
     def _names_are_free(cls, models: tuple[str, ...]) -> tuple[str, ...]:
-        for name in models:
-            if not name or name in RESERVED_NAMES or name.startswith("tier:"):
-                raise ValueError(f"{name!r} cannot be an alias; 'auto' and 'tier:...' have meanings of their own")
+        raise_findings(
+            Finding(
+                (i,),
+                f"{name!r} cannot be an alias; 'auto' and 'tier:...' have meanings of their own",
+                "T105",
+                "leave it out",
+                (Edit((i,)),),
+            )
+            for i, name in enumerate(models)
+            if not name or name in RESERVED_NAMES or name.startswith("tier:")
+        )
         return models
 
     @field_validator("header")
     @classmethod
     def _one_header(cls, header: Mapping[str, str]) -> Mapping[str, str]:
-        lowered = {name.lower(): value for name, value in header.items()}
-        if lowered.keys() - {SURFACE_HEADER}:
-            raise ValueError(f"only the header {SURFACE_HEADER} can choose a surface")
-        return lowered
+        wrong = [name for name in header if name.lower() != SURFACE_HEADER]
+        raise_findings(
+            Finding(
+                (name,),
+                f"only the header {SURFACE_HEADER} can choose a surface",
+                "T105",
+                "write that name",
+                (Edit((name,), rename=SURFACE_HEADER),) if len(header) == 1 else (Edit((name,)),),
+                of_key=True,
+            )
+            for name in wrong
+        )
+        return {name.lower(): value for name, value in header.items()}
 
 
 class Quantiles(Section):
@@ -119,7 +137,7 @@ class Slo(Section):
 
     ttft: Quantiles = Quantiles()
     total: Quantiles = Quantiles()
-    deadline: Seconds
+    deadline: Annotated[Seconds, Field(examples=["60s"])]
     on_miss: Literal["serve_best", "fail"] = "serve_best"
 
 
@@ -312,20 +330,25 @@ class Rules(Section):
 
     @model_validator(mode="after")
     def _tiers_agree(self) -> Self:
-        findings: list[Finding] = [
-            (("tiers", i), f"tier {name!r} is named twice")
-            for i, name in enumerate(self.tiers)
-            if name in self.tiers[:i]
+        tiers, start = self.tiers, self.route.start
+        findings = [
+            Finding(("tiers", i), f"tier {name!r} is named twice", "T201", "leave it out", (Edit(("tiers", i)),))
+            for i, name in enumerate(tiers)
+            if name in tiers[:i]
         ]
-        named: list[tuple[tuple[str, ...], str]] = [(("route", "start", name), name) for name in self.route.start]
-        findings += [
-            (path, f"tier {name!r} is not among this policy's tiers {list(self.tiers)}{did_you_mean(name, self.tiers)}")
-            for path, name in named
-            if name not in self.tiers
-        ]
-        if not any(rule.source == OTHERWISE for rule in self.route.start.values()):
+        for name in start:
+            if name in tiers:
+                continue
+            at: KeyPath = ("route", "start", name)
+            near = next((other for other in get_close_matches(name, tiers, n=1) if other not in start), None)
+            message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
+            mend = f"write {near}" if near else "add it to tiers, or leave it out"
+            findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
+        if not any(rule.source == OTHERWISE for rule in start.values()):
             message = "one tier must say 'otherwise', or some requests would have nowhere to go"
-            findings.append((("route", "start"), message))
+            at = ("route", "start", tiers[-1])
+            mend = f"write `{tiers[-1]}: otherwise` last"
+            findings.append(Finding(at[:2], message, "T203", mend, (Edit(at), Edit(at, OTHERWISE))))
         raise_findings(findings or self._unreachable())
         return self
 
@@ -333,7 +356,13 @@ class Rules(Section):
         """Return a finding for each tier cheaper than every start: escalation only goes up, so it is never called."""
         starts = {self.tiers.index(name) for name in self.route.start}
         return [
-            (("tiers", i), f"tier {name!r} can never be reached: no request starts there or below it")
+            Finding(
+                ("tiers", i),
+                f"tier {name!r} can never be reached: no request starts there or below it",
+                "T204",
+                "leave it out, or write a rule for it under route.start",
+                (Edit(("tiers", i)),),
+            )
             for i, name in enumerate(self.tiers[: min(starts)])
         ]
 

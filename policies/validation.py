@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from policies.errors import InvalidContent, KeyPath, Problem, did_you_mean
-from policies.expression import Expression
-from policies.yaml_source import Document
+from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean
+from policies.expression import Expression, ExpressionError
+from policies.yaml_source import Document, written
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -52,7 +54,7 @@ def share(value: object) -> object:
 def number(value: object) -> object:
     """Return the value unless it is a bool, which Python would accept as a number. Raises ValueError."""
     if isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a number")
+        raise ValueError(f"{value!r} is not a number; write digits, such as 0.5")
     return value
 
 
@@ -60,10 +62,15 @@ def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
     """Return a validator that a rule uses only these names."""
 
     def check(rule: Expression) -> Expression:
-        unknown = sorted(rule.names.difference(values))
+        unknown = sorted(rule.names.difference(values), key=lambda name: rule.start_of(name) or 0)
         if unknown:
             named = ", ".join(f"{name!r}{did_you_mean(name, values)}" for name in unknown)
-            raise ValueError(f"{rule.source!r} asks for {named}; a rule here knows {', '.join(sorted(values))}")
+            message = f"{rule.source!r} asks for {named}; a rule here knows {', '.join(sorted(values))}"
+            at, near = rule.start_of(unknown[0]), get_close_matches(unknown[0], list(values), n=1)
+            instead = None
+            if near and at is not None and rule.source.startswith(unknown[0], at):
+                instead = rule.source[:at] + near[0] + rule.source[at + len(unknown[0]) :]
+            raise ExpressionError(message, at, instead)
         return rule
 
     return check
@@ -85,9 +92,6 @@ Model = TypeVar("Model", bound=BaseModel)
 Refuse = Callable[[KeyPath, Any], str | None]
 """Maps (key path, value) to why a file may not contain it, or None. For keys that only the loader may set."""
 
-Finding = tuple[KeyPath, str]
-"""(path below the value being checked, message)."""
-
 _FINDINGS = "findings"
 # Pydantic's messages name Python types, which a YAML author need not know.
 _LIST, _MAPPING = "write a list, such as [a, b]", "write keys with their values, such as {a: b}"
@@ -101,11 +105,14 @@ _PLAIN_WORDS = {
 }
 
 
-def raise_findings(findings: list[Finding]) -> None:
-    """Raise the findings of a validator that compares keys, so that each is reported at its own key."""
-    if findings:
-        summary = "; ".join(message for _, message in findings)
-        raise PydanticCustomError(_FINDINGS, "{summary}", {"summary": summary, _FINDINGS: findings})
+def raise_findings(findings: Iterable[Finding | tuple[KeyPath, str]]) -> None:
+    """Raise the findings of a validator that compares keys, so that each is reported at its own key.
+
+    Their paths begin at the value that is validated; so do those of their edits.
+    """
+    if made := [Finding(*finding) for finding in findings]:
+        summary = "; ".join(finding.message for finding in made)
+        raise PydanticCustomError(_FINDINGS, "{summary}", {"summary": summary, _FINDINGS: made})
 
 
 def validate(model: type[Model], document: Document, refuse: Refuse = lambda _path, _value: None) -> Model:
@@ -117,10 +124,20 @@ def validate(model: type[Model], document: Document, refuse: Refuse = lambda _pa
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         problems += [problem for detail in _without_echoes(details) for problem in _problems(model, detail, document)]
-        raise InvalidContent(sorted(problems, key=lambda problem: problem.line)) from None
+        raise InvalidContent(sorted(problems, key=lambda problem: (problem.line, problem.column))) from None
     if problems:
         raise InvalidContent(problems)
     return valid
+
+
+def check_part(model: type[Model], document: Document, refuse: Refuse = lambda _path, _value: None) -> None:
+    """Check a document that holds only some of a model's keys. Raises InvalidContent with all problems."""
+    try:
+        validate(model, document, refuse)
+    except InvalidContent as error:
+        # What a model's keys must be together is not checked while one of them is missing.
+        if problems := [problem for problem in error.problems if problem.code != "T104"]:
+            raise InvalidContent(problems) from None
 
 
 def _without_refused(value: Any, path: KeyPath, document: Document, refuse: Refuse, problems: list[Problem]) -> Any:
@@ -135,7 +152,7 @@ def _without_refused(value: Any, path: KeyPath, document: Document, refuse: Refu
         if reason is None:
             allowed[key] = _without_refused(item, here, document, refuse, problems)
         else:
-            problems.append(document.problem(here, reason))
+            problems.append(document.locate(Finding(here, reason, "T107", "", (Edit(here),), of_key=True)))
     return allowed
 
 
@@ -150,25 +167,94 @@ def _without_echoes(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) -> list[Problem]:
-    path = _path_in_file(detail["loc"], document)
-    kind = detail["type"]
+    """Return the problems of one of pydantic's errors: each with its place and what to write instead."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    path = tuple(detail["loc"]) if kind == "missing" else _path_in_file(detail["loc"], document)
     if kind == _FINDINGS:
-        return [document.problem((*path, *below), message) for below, message in detail["ctx"][_FINDINGS]]
+        return [document.locate(_below(finding, path)) for finding in context[_FINDINGS]]
+    section = _section_at(model, path[:-1])
+    fields, name = section.model_fields if section else {}, str(path[-1]) if path else ""
     if kind == "extra_forbidden":
-        section = _section_at(model, path[:-1])
-        known = section.model_fields if section else {}
-        return [document.problem(path, "unknown key" + did_you_mean(str(path[-1]), known))]
+        near = did_you_mean(name, fields)
+        instead = get_close_matches(name, list(fields), n=1)
+        new = instead[0] if near and instead[0] not in document.at(path[:-1]) else None
+        message = "unknown key" + (near or f"; leave it out, or write one of {', '.join(fields)}")
+        return [document.locate(Finding(path, message, "T103", "", (Edit(path, rename=new),), of_key=True))]
     if kind == "missing":
-        return [document.problem(tuple(detail["loc"]), "required, but missing")]
+        examples = fields[name].examples if name in fields else None
+        message = "required, but missing"
+        edits: tuple[Edit, ...] = ()
+        if examples:
+            message += f"; write such as `{name}: {examples[0]}`"
+            edits = (Edit(path, str(examples[0])),)
+        return [document.locate(Finding(path, message, "T104", "", edits))]
+    error = context.get("error")
     message = _PLAIN_WORDS.get(kind) or detail["msg"].removeprefix("Value error, ")
-    return [document.problem(path, message[:1].lower() + message[1:])]
+    message = message[:1].lower() + message[1:]
+    code, at = ("T106", error.at) if isinstance(error, ExpressionError) else ("T105", None)
+    mend, edits = _instead(path, document.at(path), kind, context, message)
+    return [document.locate(Finding(path, message, code, mend, edits, at))]
+
+
+def _below(finding: Finding, path: KeyPath) -> Finding:
+    """Return the finding of a value at `path`, with paths from the top of the file."""
+    edits = tuple(replace(edit, path=(*path, *edit.path)) for edit in finding.edits)
+    return finding._replace(path=(*path, *finding.path), edits=edits)
+
+
+# fmt: off
+_UNITS = {"msec": "ms", "millis": "ms", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m",
+          "minute": "m", "minutes": "m", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d"}
+# fmt: on
+
+
+def _instead(  # noqa: PLR0912  # one list of mistakes
+    path: KeyPath, value: Any, kind: str, context: Mapping[str, Any], message: str
+) -> tuple[str, tuple[Edit, ...]]:
+    """Return what to write for a wrong value, as text and as an edit; neither where only a person can choose."""
+    error, text = context.get("error"), str(value)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    new: str | None = None
+    if isinstance(error, ExpressionError):
+        new = None if error.instead is None else written(error.instead)
+    elif kind in ("literal_error", "enum"):
+        near = get_close_matches(text, re.findall(r"'([^']*)'", context.get("expected", "")), n=1)
+        if not near:
+            return "or leave it out", (Edit(path),)
+        new = near[0]
+    elif number is not None and "is not a duration" in message:
+        new = f"{number}ms" if number >= 100 else f"{number}s"
+        return f"did you mean {new}?", (Edit(path, new),)
+    elif isinstance(value, str) and (match := re.match(r"^(\d+(?:\.\d+)?)\s*([A-Za-z]+)$", text)):
+        unit = _UNITS.get(match[2].lower(), match[2].lower())
+        if "is not a duration" in message and unit in _UNIT_SECONDS:
+            new = match[1] + unit
+        elif kind in ("int_parsing", "float_parsing"):
+            new = match[1]
+    elif isinstance(value, str) and kind in ("int_parsing", "float_parsing", "value_error"):
+        bare = re.sub(r"[\s,_]", "", text)
+        new = bare if bare != text and re.match(r"^\d+(?:\.\d+)?%?$", bare) else None
+    elif number is not None and kind == "less_than_equal" and context["le"] == 1 and 1 < number <= 100:
+        new = f"{number:g}%"
+    elif number is not None and kind in ("less_than_equal", "greater_than_equal"):
+        new = f"{context['le' if kind == 'less_than_equal' else 'ge']:g}"
+    elif number is not None and kind == "int_from_float":
+        new = str(round(number))
+    elif _PLAIN_WORDS.get(kind) == _LIST and isinstance(value, str | int | float):
+        new = f"[{written(value)}]"
+    elif kind == "string_type" and number is not None:
+        new = f'"{value}"'
+    elif kind == "string_pattern_mismatch":
+        slug = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")
+        new = slug if re.match(context["pattern"], slug) else None
+    return ("", ()) if new is None else (f"write {new}", (Edit(path, new),))
 
 
 def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
     """Return pydantic's location without the parts that are not in the file (`[key]`, a union branch's name)."""
     path: KeyPath = ()
     for part in loc:
-        if (*path, part) in document.lines:
+        if (*path, part) in document.places:
             path = (*path, part)
     return path
 

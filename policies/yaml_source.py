@@ -1,4 +1,4 @@
-"""Read YAML that people write by hand, with the line of every key, and nothing of YAML that could surprise or harm.
+"""Read YAML that people write by hand, with the place of every key, and nothing of YAML that could surprise or harm.
 
 Scalars are read by the YAML 1.2 core schema: only `true` and `false` are booleans, so `no`, `on` and `off` stay the
 words they are, `12:30` is no number and `1e3` is one. (Where a field is a flag, `yes` and `no` still do as flags.)
@@ -12,15 +12,16 @@ ever made. ruamel.yaml was tried in its place: its C parser is libyaml 0.1.7, wh
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from policies.errors import ConfigError, InvalidYaml, KeyPath, Problem, UnreadableFile, dotted
+from policies.errors import ConfigError, Finding, InvalidYaml, KeyPath, Problem, UnreadableFile, dotted
 
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 32
@@ -39,20 +40,83 @@ _CORE_SCHEMA: tuple[tuple[re.Pattern[str], Any], ...] = (
 )
 
 
+class Place(NamedTuple):
+    """Where a key and its value are, counted from 1. The value of a list's item is its own key.
+
+    `line` and `column` are of a value that begins on its key's line or is a scalar, else of the key. `text` is the
+    column of a scalar's first character within its quotes; 0 where it has escapes or spans lines.
+    """
+
+    file: Path
+    line: int
+    column: int
+    text: int
+    key_line: int
+    key_column: int
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file, read: its top-level mapping, and the line of everything in it."""
+    """One file, read: its top-level mapping, and the place of everything in it."""
 
     file: Path
     value: dict[str, Any]
-    lines: dict[KeyPath, int] = field(repr=False)
+    places: dict[KeyPath, Place] = field(repr=False)
+
+    def place(self, path: KeyPath) -> Place | None:
+        """Return where `path` is, or, where the file has no such key, the nearest one around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path)
 
     def problem(self, path: KeyPath, message: str) -> Problem:
-        """A problem at `path`, or, where the file has no such key, at the nearest one around it."""
-        known = path
-        while known and known not in self.lines:
-            known = known[:-1]
-        return Problem(self.file, self.lines.get(known, 1), dotted(path), message)
+        """Return a problem at `path`, or at the nearest key around it."""
+        return self.locate(Finding(path, message))
+
+    def locate(self, finding: Finding) -> Problem:
+        """Return the problem of a finding, whose path is from the top of the file."""
+        path, message, code, mend, edits, at, of_key = finding
+        place = self.place(path)
+        if place is None:
+            return Problem(self.file, 1, dotted(path), message, 0, code, mend, edits)
+        line, column = place.line, place.column
+        if of_key:
+            line, column = place.key_line, place.key_column
+        elif at is not None and place.text and path in self.places:
+            column = place.text + _in_raw(self.at(path), at)
+        return Problem(place.file, line, dotted(path), message, column, code, mend, edits)
+
+    def at(self, path: KeyPath) -> Any:
+        """Return the value at `path`, which is in the file."""
+        value: Any = self.value
+        for part in path:
+            value = value[part]
+        return value
+
+
+def _in_raw(raw: Any, at: int) -> int:
+    """Return where in a text the character is that has this index once each run of blanks is one."""
+    ended = 0
+    for word in re.finditer(r"\S+", raw if isinstance(raw, str) else ""):
+        if at <= ended + len(word[0]):
+            return word.start() + at - ended
+        ended += len(word[0]) + 1
+    return 0
+
+
+_PLAIN = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_ .%<>=!+()/-]*[A-Za-z0-9_.%)])?$")
+
+
+def written(value: Any) -> str:
+    """Return a plain value as YAML in flow style, on one line; `read_yaml` reads the same value from it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{written(key)}: {written(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(written, value)) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.match(value) and not any(pattern.match(value) for pattern, _ in _CORE_SCHEMA)
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    return "null" if value is None else json.dumps(value)
 
 
 def read_yaml(file: Path) -> Document:
@@ -66,19 +130,22 @@ def read_yaml(file: Path) -> Document:
     except yaml.YAMLError as error:
         # A character YAML does not allow; it comes without a mark.
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
-        raise InvalidYaml([Problem(file, line, "", f"not YAML: {getattr(error, 'reason', error)}")]) from None
+        raise InvalidYaml(
+            [Problem(file, line, "", f"not YAML: {getattr(error, 'reason', error)}", code="T102")]
+        ) from None
     if builder.problems:
         raise InvalidYaml(builder.problems)
     if not isinstance(value, dict):
-        raise InvalidYaml([Problem(file, 1, "", "the file must be a mapping of keys to values")])
-    return Document(file, value, builder.lines)
+        raise InvalidYaml([Problem(file, 1, "", "the file must be a mapping of keys to values", 1, "T102")])
+    return Document(file, value, builder.places)
 
 
 def _syntax_problem(file: Path, error: yaml.MarkedYAMLError) -> Problem:
     # Where the parser gave up is often far from what was left open; that is where the context begins.
     began = f" ({error.context} that began on line {error.context_mark.line + 1})" if error.context_mark else ""
     mark = error.problem_mark or error.context_mark
-    return Problem(file, mark.line + 1 if mark else 0, "", f"not YAML: {error.problem or error.context}{began}")
+    line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+    return Problem(file, line, "", f"not YAML: {error.problem or error.context}{began}", column, "T102")
 
 
 def _read_text(file: Path) -> str:
@@ -96,11 +163,11 @@ def _read_text(file: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UnreadableFile([Problem(file, line, "", "not UTF-8")]) from None
+        raise UnreadableFile([Problem(file, line, "", "not UTF-8; save the file as UTF-8", code="T101")]) from None
 
 
 def _unreadable(file: Path, reason: str) -> ConfigError:
-    return UnreadableFile([Problem(file, 0, "", reason)])
+    return UnreadableFile([Problem(file, 0, "", reason, code="T101")])
 
 
 class _Builder:
@@ -109,7 +176,7 @@ class _Builder:
     def __init__(self, file: Path, text: str) -> None:
         self.file = file
         self.problems: list[Problem] = []
-        self.lines: dict[KeyPath, int] = {}
+        self.places: dict[KeyPath, Place] = {}
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
 
     def document(self) -> Any:
@@ -123,14 +190,15 @@ class _Builder:
                     return value
                 value = self._value(next(self._events), ())
         if value is None:
-            self.problems.append(Problem(self.file, 0, "", "the file is empty"))
+            self.problems.append(Problem(self.file, 0, "", "the file is empty", code="T102"))
         return value
 
-    def _value(self, event: yaml.Event, path: KeyPath) -> Any:
-        """Return the value that begins with `event`, and take its events up to its end."""
-        self.lines.setdefault(path, _line(event))
+    def _value(self, event: yaml.Event, path: KeyPath, key: yaml.Event | None = None) -> Any:
+        """Return the value that begins with `event`, and take its events up to its end. `key` is its key's event."""
+        self.places.setdefault(path, self._place(event, key or event))
         if len(path) > MAX_DEPTH:
-            raise InvalidYaml([Problem(self.file, _line(event), "", f"nested deeper than {MAX_DEPTH}")])
+            line, column = _mark(event)
+            raise InvalidYaml([Problem(self.file, line, "", f"nested deeper than {MAX_DEPTH}", column, "T102")])
         self._check_node(event, path)
         if isinstance(event, yaml.SequenceStartEvent):
             items: list[Any] = []
@@ -146,28 +214,41 @@ class _Builder:
                 self._value(event, (*path, "?"))
                 self._value(next(self._events), (*path, "?"))
                 continue
-            key, here = event.value, (*path, event.value)
+            name, here = event.value, (*path, event.value)
             self._check_node(event, here)
-            if key == "<<" and event.implicit[0]:
-                self._refuse(event, here, "merge keys are not read")
-            elif key in mapping:
-                self._refuse(event, here, f"given twice; first on line {self.lines[here]}")
-            self.lines.setdefault(here, _line(event))
-            mapping.setdefault(key, self._value(next(self._events), here))
+            if name == "<<" and event.implicit[0]:
+                self._refuse(event, here, "merge keys are not read; write the keys out")
+            elif name in mapping:
+                first = self.places[here].key_line
+                self._refuse(event, here, f"given twice; first on line {first}; keep one")
+            mapping.setdefault(name, self._value(next(self._events), here, event))
         return mapping
+
+    def _place(self, event: yaml.Event, key: yaml.Event) -> Place:
+        (line, column), (key_line, key_column) = _mark(event), _mark(key)
+        if not isinstance(event, yaml.ScalarEvent):
+            at = (line, column) if line == key_line else (key_line, key_column)
+            return Place(self.file, *at, 0, key_line, key_column)
+        end, text = event.end_mark, 0
+        if end is not None and end.line + 1 == line:
+            quotes = end.column + 1 - column - len(event.value)
+            text = column + quotes // 2 if quotes in (0, 2) else 0
+        return Place(self.file, line, column, text, key_line, key_column)
 
     def _check_node(self, event: yaml.Event, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             self._refuse(event, path, "anchors and aliases (&name, *name) are not read; write the value out")
         elif (tag := getattr(event, "tag", None)) is not None:
-            self._refuse(event, path, f"tags ({tag}) are not read")
+            self._refuse(event, path, f"tags ({tag}) are not read; leave it out")
 
     def _refuse(self, event: yaml.Event, path: KeyPath, message: str) -> None:
-        self.problems.append(Problem(self.file, _line(event), dotted(path), message))
+        line, column = _mark(event)
+        self.problems.append(Problem(self.file, line, dotted(path), message, column, "T102"))
 
 
-def _line(event: yaml.Event) -> int:
-    return event.start_mark.line + 1 if event.start_mark else 0
+def _mark(event: yaml.Event) -> tuple[int, int]:
+    """Return the line and the column at which an event begins, counted from 1."""
+    return (event.start_mark.line + 1, event.start_mark.column + 1) if event.start_mark else (0, 0)
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:

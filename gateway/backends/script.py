@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from policies.validation import Finding, Seconds, Section, Whole, raise_findings
+from policies.errors import Finding
+from policies.validation import Seconds, Section, Whole, raise_findings
 
 Json = dict[str, Any]
 
@@ -206,16 +207,16 @@ class ScriptedReply(Section):
         given = self.model_fields_set
         findings: list[Finding] = []
         if self.confidence is not None and self.logprobs is not None:
-            findings.append((("logprobs",), "confidence says the same; keep one"))
+            findings.append(Finding(("logprobs",), "confidence says the same; keep one"))
         if isinstance(self.logprobs, tuple) and len(self.logprobs) != (tokens := len(_WORD.findall(self.text))):
-            findings.append((("logprobs",), f"{len(self.logprobs)} numbers for a text of {tokens} words"))
+            findings.append(Finding(("logprobs",), f"{len(self.logprobs)} numbers for a text of {tokens} words"))
         if self.tool_calls and "text" in given:
-            findings.append((("text",), "a reply that calls tools says nothing else; leave it out"))
+            findings.append(Finding(("text",), "a reply that calls tools says nothing else; leave it out"))
         if self.error is not None:
             spare = sorted(given - {"error", "ttft"})
-            findings += [((name,), "an error has no use for it; leave it out") for name in spare]
+            findings += [Finding((name,), "an error has no use for it; leave it out") for name in spare]
         if "after" in given and self.fault not in MID_STREAM:
-            findings.append((("after",), "needs a fault in the midst of a stream, such as close_mid_stream"))
+            findings.append(Finding(("after",), "needs a fault in the midst of a stream, such as close_mid_stream"))
         raise_findings(findings)
         return self
 

@@ -37,7 +37,7 @@ def interpolate(document: Document, environ: Environ) -> Document:
     value = _filled(document.value, (), document, environ, problems)
     if problems:
         raise InvalidContent(problems)
-    return Document(document.file, value, document.lines)
+    return Document(document.file, value, document.places)
 
 
 def variables_in(text: object) -> list[str]:

@@ -19,8 +19,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretS
 from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url
-from policies.errors import Problem
-from policies.validation import Finding, Seconds, Section, Whole, raise_findings
+from policies.errors import Finding, Problem
+from policies.validation import Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
 
 Capability = Literal["tools", "vision", "json"]
@@ -186,16 +186,16 @@ class BackendConfig(Section):
         findings: list[Finding] = []
         if self.kind != "scripted":
             if self.script:
-                findings.append((("script",), "only a backend of kind: scripted follows one"))
+                findings.append(Finding(("script",), "only a backend of kind: scripted follows one"))
         elif not self.script:
-            findings.append((("script",), "a scripted backend needs one, such as [{reply: {text: Hello.}}]"))
+            findings.append(Finding(("script",), "a scripted backend needs one, such as [{reply: {text: Hello.}}]"))
         elif not self.script[-1].always:
             message = "the last rule answers what no other does; leave out match, match_regex and times"
-            findings.append((("script", len(self.script) - 1), message))
+            findings.append(Finding(("script", len(self.script) - 1), message))
         if self.kind == "scripted":
             spare = ("base_url", "key_env", "key_file", "http", "connect_timeout")
             findings += [
-                ((name,), "a scripted backend calls nobody; leave it out")
+                Finding((name,), "a scripted backend calls nobody; leave it out")
                 for name in spare
                 if name in self.model_fields_set
             ]
@@ -452,10 +452,10 @@ class Deployment(Section):
         findings: list[Finding] = []
         for i, tier in enumerate(tiers):
             if tier.name in {other.name for other in tiers[:i]}:
-                findings.append(((i, "name"), f"a second tier named {tier.name!r}"))
+                findings.append(Finding((i, "name"), f"a second tier named {tier.name!r}"))
             for j, backend in enumerate(tier.backends):
                 if backend.name in seen:
-                    findings.append(((i, "backends", j, "name"), f"a second backend named {backend.name!r}"))
+                    findings.append(Finding((i, "backends", j, "name"), f"a second backend named {backend.name!r}"))
                 seen.add(backend.name)
         raise_findings(findings)
         return tiers

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.config.schema import BackendConfig, Deployment
+from policies.errors import Edit, Finding, Problem
 from policies.expression import Expression
-from policies.model import UNCALIBRATED_BELOW, Rules
-from policies.validation import Finding
+from policies.lint import faults, lint
+from policies.model import UNCALIBRATED_BELOW, Policy, Rules
+from policies.yaml_source import Document
 from routing.difficulty.model import kinds_in, shipped_artefact, version_in
+
+
+def findings_in(policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
+    """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
+    doubts = doubts_about(policy, deployment) if deployment is not None else []
+    return [document.locate(finding) for finding in (*faults(policy), *lint(policy), *doubts)]
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
@@ -25,6 +33,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_the_judge(policy, deployment),
         *_of_contexts(policy, deployment),
         *_of_lines(policy, deployment),
+        *_of_prices(policy, deployment),
     ]
 
 
@@ -35,10 +44,13 @@ def _of_traffic(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
     measured, version = policy.route.traffic.classifier, version_in(artefact)
     if version and measured != version:
-        yield (
+        yield Finding(
             ("route", "traffic", "classifier"),
             f"measured with classifier {measured}, but {version} is in use: quantiles are of its reference prompts "
             "until `tierline calibrate --traffic` measures this surface's requests again",
+            "T706",
+            "measure again, or leave route.traffic out",
+            (Edit(("route", "traffic")),),
         )
 
 
@@ -58,14 +70,17 @@ def _of_kinds(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     for at, rule in rules:
         asked = sorted(rule.names & {"kind", "quantile"})
         if not named and asked:
-            yield (
+            yield Finding(
                 at,
                 f"the classifier in {artefact} names no kind, so no comparison with {' or '.join(asked)} holds, nor "
-                "`easiest ... of its kind`; train it again with this version, or go by p_adequate",
+                "`easiest ... of its kind`",
+                "T707",
+                "train it again with this version, or go by p_adequate",
             )
         elif "kind" in asked:
             for kind in sorted(rule.words - set(named)):
-                yield at, f"the classifier in {artefact} knows no kind {kind!r}; it knows {', '.join(named)}"
+                message = f"the classifier in {artefact} knows no kind {kind!r}; it knows {', '.join(named)}"
+                yield Finding(at, message, "T707")
 
 
 def _of_thresholds(policy: Rules, deployment: Deployment) -> list[Finding]:
@@ -87,13 +102,16 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         return
     at, name = ("cache", "semantic", "audit_judge"), semantic.audit_judge.backend
     if not semantic.audit:
-        yield at, "audit is 0%, so answers are never compared"
+        yield Finding(at, "audit is 0%, so answers are never compared", "T710", "leave it out", (Edit(at),))
     for backend in (backend for tier in deployment.tiers for backend in tier.backends):
         if backend.name == name and not backend.configured:
-            yield (
+            yield Finding(
                 (*at, "backend"),
                 f"backend {name!r} is unconfigured ({backend.unconfigured_reason or 'no base_url'}): it compares "
                 "nothing, and the threshold learns only from differences that the guards see",
+                "T710",
+                "configure it, or leave audit_judge out",
+                (Edit(at),),
             )
 
 
@@ -102,10 +120,13 @@ def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     for backend in _backends(policy, deployment):
         most, context = policy.output.max_tokens, backend.context
         if most is not None and context is not None and most >= context:
-            yield (
+            yield Finding(
                 ("output", "max_tokens"),
                 f"backend {backend.name!r} holds {context} tokens, prompt and reply together, so only requests that "
                 "ask for a shorter reply fit there",
+                "T711",
+                f"write {context // 2} or so",
+                (Edit(("output", "max_tokens"), str(context // 2)),),
             )
 
 
@@ -115,26 +136,36 @@ def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     if "max_wait" in load.model_fields_set:
         for backend in _backends(policy, deployment):
             if backend.queue.wait is not None and backend.queue.wait < load.max_wait:
-                yield (
+                yield Finding(
                     ("load", "max_wait"),
                     f"backend {backend.name!r} lets no request wait for more than {backend.queue.wait:g} s (its "
-                    "queue.wait in the config); raise or remove that, or lower max_wait here",
+                    "queue.wait in the config)",
+                    "T712",
+                    "raise or remove that, or lower max_wait here",
+                    (Edit(("load", "max_wait"), f"{backend.queue.wait:g}s"),),
                 )
     if "max_waiting" not in load.model_fields_set:
         return
     for tier in (tier for tier in deployment.tiers if tier.name in policy.tiers):
         lengths = [backend.queue.length for backend in tier.backends if backend.queue.length is not None]
         if len(lengths) == len(tier.backends) and sum(lengths) < load.max_waiting:
-            yield (
+            yield Finding(
                 ("load", "max_waiting"),
                 f"tier {tier.name!r} lets no more than {sum(lengths)} requests wait (its backends' queue.length in the "
-                "config); raise or remove that, or let fewer wait here",
+                "config)",
+                "T712",
+                "raise or remove that, or let fewer wait here",
+                (Edit(("load", "max_waiting"), str(sum(lengths))),),
             )
     if deployment.limits.in_flight < load.max_waiting:
-        yield (
+        most = deployment.limits.in_flight
+        yield Finding(
             ("load", "max_waiting"),
-            f"a worker handles at most {deployment.limits.in_flight} requests at a time (limits.in_flight in the "
-            "config), waiting ones included; raise that, or let fewer wait here",
+            f"a worker handles at most {most} requests at a time, waiting ones included (limits.in_flight in the "
+            "config)",
+            "T712",
+            "raise that, or let fewer wait here",
+            (Edit(("load", "max_waiting"), str(most)),),
         )
 
 
@@ -144,19 +175,37 @@ def _backends(policy: Rules, deployment: Deployment) -> list[BackendConfig]:
 
 
 def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
-    when = policy.escalate.when
+    escalate, when = policy.escalate, policy.escalate.when
     if backend.logprobs:
         if backend.head is None and when.uncalibrated_below is None:
-            yield (
+            yield Finding(
                 ("escalate", "when", "confidence_below"),
                 f"backend {backend.name!r} has no confidence head for {backend.model}, so the threshold of its answers "
-                f"is uncalibrated_below, by default {UNCALIBRATED_BELOW:g}; set it, or fit a head with "
-                "`tierline train confidence`",
+                f"is uncalibrated_below, by default {UNCALIBRATED_BELOW:g}",
+                "T708",
+                "set it, or fit a head with `tierline train confidence`",
+                (Edit(("escalate", "when", "uncalibrated_below"), f"{UNCALIBRATED_BELOW:g}"),),
             )
-    elif policy.escalate.agreement is None:
-        decides = "all are escalated" if policy.escalate.no_signal == "escalate" else "all are accepted"
-        yield (
+    elif escalate.agreement is None:
+        decides = "all are escalated" if escalate.no_signal == "escalate" else "all are accepted"
+        yield Finding(
             ("escalate", "no_signal"),
-            f"backend {backend.name!r} gives no log-probabilities, so its answers have no confidence and "
-            f"{decides}; escalate.agreement would draw a second answer and compare the two",
+            f"backend {backend.name!r} gives no log-probabilities, so its answers have no confidence and {decides}",
+            "T709",
+            "write agreement: {samples: 1}, which draws a second answer and compares the two",
+            (Edit(("escalate", "agreement"), "{samples: 1}"),),
         )
+
+
+def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Warn about backends that need a key, so mostly cost money, and have no price."""
+    for i, name in enumerate(policy.tiers):
+        for backend in (backend for tier in deployment.tiers if tier.name == name for backend in tier.backends):
+            if (backend.key_env or backend.key_file) and "price" not in backend.model_fields_set:
+                yield Finding(
+                    ("tiers", i),
+                    f"backend {backend.name!r} has no price in the config, so its calls count as free: limits on "
+                    "spending hold nothing back, and reported costs are too low",
+                    "T713",
+                    "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
+                )

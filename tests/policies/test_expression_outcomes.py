@@ -115,5 +115,5 @@ def test_no_value_contradicts_a_claim() -> None:
 def test_the_comparisons_of_a_rule_stand_alone() -> None:
     """Each can be looked at by itself, and `otherwise` has none."""
     rule = Expression.parse("not (p_adequate >= 2 or stream) and 1 < turns <= 3")
-    assert [part.source for part in parts(rule)] == ["1 < turns <= 3", "p_adequate >= 2"]
+    assert [part.source for part, _ in parts(rule)] == ["1 < turns <= 3", "p_adequate >= 2"]
     assert list(parts(Expression.parse("otherwise"))) == []

@@ -36,7 +36,7 @@ EXACT = "exact: {ttl: 24h}"
          "cache.semantic.cross_encoder", "never asked"),
         ([("invalid: [json]}", "invalid: [json]}, speculate: {during_check: always}")],
          "escalate.speculate.during_check", "verify: default"),
-        ([("temperature > 0.3", "otherwise")], "cache.never", "nothing is ever cached"),
+        ([("temperature > 0.3", "otherwise")], "cache.never[1]", "nothing is ever cached"),
         ([(START, "start: {hosted: otherwise, local: stream}")], "route.start.local", "never reached"),
         ([(START, START + "\n  classifier: none")], "route.start.local", "p_adequate has no value"),
         ([("invalid: [json]}", "invalid: [json]}, max_attempts: 1, hedge: {}")], "escalate.hedge", "nothing ever runs"),
@@ -55,7 +55,7 @@ EXACT = "exact: {ttl: 24h}"
 def test_doubtful_rules_are_pointed_out(write: Write, changes: list[tuple[str, str]], key: str, says: str) -> None:
     """Each doubtful rule is named by its key, and the policy loads all the same."""
     found = lint(read_policy(write("chat", CHAT, *changes))[0])
-    assert any(dotted(path) == key and says in message for path, message in found), found
+    assert any(dotted(one.path) == key and says in one.message for one in found), found
 
 
 SPECULATE = "invalid: [json]}, speculate: {both: "
@@ -94,7 +94,7 @@ def test_rules_that_can_never_hold_are_faults(
 ) -> None:
     """The rule is named by its key, and the message says what the value can be."""
     found = faults(read_policy(write("chat", CHAT, *changes))[0])
-    assert [(dotted(path), says in message) for path, message in found] == [(key, True)], found
+    assert [(dotted(one.path), says in one.message) for one in found] == [(key, True)], found
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_rules_that_can_never_hold_are_faults(
          "route.start.local", "holds for every request"),
         ([("p_adequate >= 0.7 and tokens_in < 3000", "tokens_in >= 0")],
          "route.start.hosted", "never reached: 'local' above already takes every request"),
-        ([("temperature > 0.3", "n >= 1")], "cache.never", "nothing is ever cached"),
+        ([("temperature > 0.3", "n >= 1")], "cache.never[1]", "nothing is ever cached"),
         ([("otherwise}", "otherwise}\n  traffic: {classifier: a0a0a0a, deciles: {chat: [0, 0, 0, 0, 0, 1, 1, 1, 1]}}")],
          "route.traffic", "no rule asks for `quantile`"),
         ([("p_adequate >= 0.7", "easiest 40% of its kind"), ("otherwise}", "otherwise}\n  classifier: none")],
@@ -118,7 +118,8 @@ def test_rules_that_always_hold_are_pointed_out(
     """They may be meant, but then what stands after them never counts."""
     policy = read_policy(write("chat", CHAT, *changes))[0]
     assert faults(policy) == []
-    assert any(dotted(path) == key and says in message for path, message in lint(policy)), lint(policy)
+    found = lint(policy)
+    assert any(dotted(one.path) == key and says in f"{one.message}; {one.mend}" for one in found), found
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ def test_other_models_leave_the_stored_answers(write: Write) -> None:
         (("surface: chat", "surface: auto"), "1: surface: 'auto' has a meaning of its own"),
         (("surface: chat", "surface: Chat!"), "1: surface: string should match"),
         (("surface: chat", "surface: chat\nversion: abcdef0"), "2: version: set by Tierline"),
-        (("[gpt-4o-mini]", "[tier:local]"), "2: match.models: 'tier:local' cannot be an alias"),
-        (("{models: [gpt-4o-mini]}", "{header: {x-app: a}}"), "2: match.header: only the header x-tierline-surface"),
+        (("[gpt-4o-mini]", "[tier:local]"), "2: match.models[0]: 'tier:local' cannot be an alias"),
+        (("{models: [gpt-4o-mini]}", "{header: {x-app: a}}"), "2: match.header.x-app: only the header x-tierline-"),
         (("[local, hosted]", "[local, local]"), "4: tiers[1]: tier 'local' is named twice"),
         (("[local, hosted]", "[local, hostd]"), "6: route.start.hosted: tier 'hosted' is not among"),
         (("[local, hosted]", "[local, hosted, huge]"), "4: tiers[2]: the deployment has no tier 'huge'"),
@@ -232,7 +232,9 @@ def test_a_name_belongs_to_one_surface(write: Write) -> None:
     write("b", CHAT, ("surface: chat", "surface: b"), ("[gpt-4o-mini]", "[gpt-4o-mini, chat]"))
     write("copy")
     found = problems_of(write().parent)
-    assert "1: surface: surface 'chat' is already in chat.yaml" in found
+    assert (
+        "1: surface: surface 'chat' is already in chat.yaml; choose another name, or delete one of the files" in found
+    )
     assert "2: match.models[0]: 'gpt-4o-mini' already stands for the surface 'a'" in found
     assert "2: match.models[1]: 'chat' already stands for the surface 'chat'" in found
 

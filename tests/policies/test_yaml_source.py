@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from policies.errors import ConfigError, InvalidYaml, UnreadableFile
-from policies.yaml_source import MAX_BYTES, Document, read_yaml
+from policies.errors import ConfigError, Finding, InvalidYaml, UnreadableFile
+from policies.yaml_source import MAX_BYTES, Document, read_yaml, written
 
 Read = Callable[[str], Document]
 
@@ -72,7 +73,7 @@ def test_a_colon_inside_a_word_needs_no_quotes(read: Read) -> None:
 def test_every_value_knows_its_line(read: Read) -> None:
     """A problem is placed at its key, or at the nearest key around one that is not there."""
     document = read("a:\n  b:\n    - x\n    - y: 1\n")
-    assert str(document.problem(("a", "b", 1, "y"), "bad")).endswith("a.yaml:4: a.b[1].y: bad")
+    assert str(document.problem(("a", "b", 1, "y"), "bad")).endswith("a.yaml:4:10: a.b[1].y: bad")
     assert document.problem(("a", "nope"), "bad").line == 1
 
 
@@ -157,3 +158,44 @@ def test_every_error_is_a_config_error() -> None:
     """Whoever catches the root of the tree catches all of it."""
     assert issubclass(InvalidYaml, ConfigError)
     assert issubclass(UnreadableFile, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "line", "column"),
+    [
+        ("a: x < 1 and y\n", ("a",), 1, 14),
+        ('a: "x < 1 and y"\n', ("a",), 1, 15),
+        ("a: {b: 'x < 1 and y'}\n", ("a", "b"), 1, 19),
+        ("a: x < 1   and y\n", ("a",), 1, 16),
+        ("a:\n  x < 1 and y\n", ("a",), 2, 13),
+        ("a: x < 1\n  and y\n", ("a",), 1, 4),
+        ("a: >\n  x < 1\n  and y\n", ("a",), 1, 4),
+        ('a: "x < \\x31 and y"\n', ("a",), 1, 4),
+        ("a: [z, x < 1 and y]\n", ("a", 1), 1, 18),
+    ],
+)
+def test_a_place_within_a_text_has_its_column(
+    read: Read, text: str, path: tuple[str | int, ...], line: int, column: int
+) -> None:
+    """In one line it is exact; in several, or with escapes, it is the start of the value."""
+    problem = read(text).locate(Finding(path, "bad", at=10))
+    assert (problem.line, problem.column) == (line, column)
+
+
+def test_a_key_has_a_column_too(read: Read) -> None:
+    """An unknown key is wrong itself; a section is pointed at where it begins on the line of its key."""
+    document = read("a:\n  key:   1\n  b:\n    c: 1\n")
+    assert [document.locate(Finding(("a", "key"), "", of_key=of_key)).column for of_key in (True, False)] == [3, 10]
+    assert (document.problem(("a", "b"), "").line, document.problem(("a", "b"), "").column) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x", "x y", "a: b", "1", "1.5", "true", "no", "null", "", "~", "#x", "a #b", "[x]", "it's", 'say "x"', "ä\n", "-x",
+     "x < 1 and y >= 2", "40%", "a, b", "doc:42", 1, 1.5, True, None, [], {}, ["a", {"b": [1]}], {"a b": "c, d"}],
+)  # fmt: skip
+def test_what_is_written_is_read_again(read: Read, value: Any) -> None:
+    """On one line, within braces and brackets as well."""
+    text = written({"a": [value, value], "b": value})
+    assert "\n" not in text
+    assert read(text + "\n").value == {"a": [value, value], "b": value}

@@ -12,12 +12,13 @@ from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
-from gateway.config.warnings import doubts_about
+from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.server.descriptors import why_too_few
 from offline.report import print_json
+from policies.codes import is_error
 from policies.errors import ConfigError, Problem, UnreadableFile
-from policies.lint import asks_for_quantiles, faults, lint
+from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
 from policies.model import Policy
 from policies.yaml_source import read_yaml
@@ -49,7 +50,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "check",
         help="check the config and the policies for errors",
-        description="Check the config and the policies, and print the file, line and key of each error and warning.",
+        description="Check the config and the policies, and print each error and warning with its file, line and "
+        "column, its key, what to write instead, and its code.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -116,10 +118,10 @@ def _policies_one_by_one(
         except ConfigError as error:
             problems += error.problems
         else:
-            impossible += [document.problem(path, message) for path, message in faults(policy)]
-            doubts = lint(policy) + (doubts_about(policy, deployment) if deployment else [])
-            warnings += [document.problem(path, message) for path, message in doubts]
-    return problems, impossible, warnings
+            for finding in findings_in(policy, document, deployment):
+                (impossible if is_error(finding.code) else warnings).append(finding)
+    # One in the defaults is found in every policy.
+    return list(dict.fromkeys(problems)), list(dict.fromkeys(impossible)), list(dict.fromkeys(warnings))
 
 
 def _as_text(found: _Findings) -> str:
@@ -209,4 +211,12 @@ def _as_json(found: _Findings) -> dict[str, Any]:
 
 
 def _row(problem: Problem) -> dict[str, str | int]:
-    return {"file": str(problem.file), "line": problem.line, "key": problem.key, "message": problem.message}
+    return {
+        "file": str(problem.file),
+        "line": problem.line,
+        "column": problem.column,
+        "code": problem.code,
+        "key": problem.key,
+        "message": problem.message,
+        "mend": problem.mend,
+    }

@@ -48,6 +48,12 @@ def line_of(file: Path, text: str) -> int:
     return next(number for number, line in enumerate(file.read_text().splitlines(), start=1) if text in line)
 
 
+def place_of(file: Path, text: str) -> str:
+    """The line and the column at which a text first stands in a file."""
+    before = file.read_text().partition(text)[0]
+    return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+
+
 def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
     """The tiers with their state and the surfaces with their versions are shown."""
     assert main(["check"]) == 0
@@ -60,10 +66,11 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told at the rule's line, with what the value can be, though the policy would load."""
     edit(policies / "chat.yaml", "local: kind == chat", "local: p_adequate >= 2")
-    line = line_of(policies / "chat.yaml", "p_adequate >= 2")
+    at = place_of(policies / "chat.yaml", "p_adequate >= 2")
     assert main(["check", "--policies", str(policies)]) == 1
     out = capsys.readouterr().out
-    assert f"chat.yaml:{line}: route.start.local: 'p_adequate >= 2' can never hold: p_adequate is from 0 to 1\n" in out
+    assert f"chat.yaml:{at}: route.start.local: 'p_adequate >= 2' can never hold: p_adequate is from 0 to 1; " in out
+    assert "[T205]\n" in out
     assert "surface  chat " in out
 
 
@@ -82,8 +89,8 @@ def test_a_rule_that_asks_for_quantiles_is_shown_with_whose_they_are(
     edit(file, "route:\n", f"route:{traffic}")
     assert main(["check", "--policies", str(policies)]) == 0
     out = capsys.readouterr().out
-    line = line_of(file, "traffic:")
-    assert f"batch.yaml:{line}: route.traffic.classifier: measured with classifier a0a0a0a, but " in out
+    at = place_of(file, "a0a0a0a")
+    assert f"batch.yaml:{at}: route.traffic.classifier: measured with classifier a0a0a0a, but " in out
     assert "quantile batch          of this surface's own requests: chat; else of the classifier's reference" in out
 
 
@@ -103,7 +110,7 @@ def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
     (artefact / SHEET_FILE).write_text(json.dumps(sheet))
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert f"chat.yaml:{line_of(policies / 'chat.yaml', 'local: kind == chat')}: route.start.local: " in out
+    assert f"chat.yaml:{place_of(policies / 'chat.yaml', 'kind == chat')}: route.start.local: " in out
     assert "knows no kind 'chat'; it knows choices, maths, code, tools" in out
 
     del sheet["measured"]["kinds"]
@@ -111,7 +118,8 @@ def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
     assert main(command) == 0
     out = capsys.readouterr().out
     for file in policy_files(policies):
-        assert f"{file.name}:{line_of(file, '    local: ')}: route.start.local: " in out
+        line = line_of(file, "    local: ")
+        assert re.search(rf"{re.escape(file.name)}:{line}:\d+: route\.start\.local: ", out)
     assert "names no kind, so no comparison with kind or quantile holds" in out
 
 
@@ -121,19 +129,17 @@ def test_connections_that_cannot_be_had_are_a_warning(tmp_path: Path, capsys: py
     edit(config, "connections: 8192", "connections: 3000000000")
     assert main(["check", "--config", str(config)]) == 0
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("(warning)")]
-    assert warning.startswith(
-        f"{config}:{line_of(config, 'connections: 3')}: limits.connections: 3000000000 connections"
-    )
+    assert warning.startswith(f"{config}:{place_of(config, '3000000000')}: limits.connections: 3000000000 connections")
     assert "this process may have open" in warning
 
 
 def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """file:line: key: message, as editors and people read it, and exit code 1."""
+    """file:line:column: key: message [code], as editors and people read it, and exit code 1."""
     edit(policies / "chat.yaml", "deadline: 60s", "dedline: 60s")
     assert main(["check", "--policies", str(policies)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    line = line_of(policies / "chat.yaml", "dedline")
-    assert f"{policies}/chat.yaml:{line}: slo.dedline: unknown key (did you mean 'deadline'?)" in lines
+    at = place_of(policies / "chat.yaml", "dedline")
+    assert f"{policies}/chat.yaml:{at}: slo.dedline: unknown key (did you mean 'deadline'?) [T103]" in lines
     assert lines[-1] == "2 problems"
 
 
@@ -142,8 +148,8 @@ def test_what_is_doubtful_is_said_and_passes(policies: Path, capsys: pytest.Capt
     edit(policies / "chat.yaml", "hold_max: 250ms", "hold_max: 2s")
     assert main(["check", "--policies", str(policies)]) == 0
     out = capsys.readouterr().out
-    line = line_of(policies / "chat.yaml", "hold_max")
-    assert f"chat.yaml:{line}: escalate.stream.hold_max: not less than slo.ttft.p95" in out
+    at = place_of(policies / "chat.yaml", "2s")
+    assert f"chat.yaml:{at}: escalate.stream.hold_max: not less than slo.ttft.p95" in out
     assert out.endswith("1 warning\n")
 
 
@@ -264,7 +270,7 @@ def test_a_cross_encoder_is_opened(tmp_path: Path, capsys: pytest.CaptureFixture
     (folder / "tokenizer.json").unlink()
     assert main(["check", "--config", str(config)]) == 1
     line = len(config.read_text().splitlines())
-    assert f"{config}:{line}: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
+    assert f"{config}:{line}:16: cross_encoder: {folder}/tokenizer.json: " in capsys.readouterr().out
 
 
 def test_a_reply_for_which_a_model_has_no_room_is_said(
@@ -277,8 +283,8 @@ def test_a_reply_for_which_a_model_has_no_room_is_said(
     )
     assert main(["check", "--config", str(config), "--policies", str(policies)]) == 0
     out = capsys.readouterr().out
-    line = line_of(policies / "batch.yaml", "max_tokens: 2048")
-    assert f"batch.yaml:{line}: output.max_tokens: backend 'local' holds 1024 tokens" in out
+    at = place_of(policies / "batch.yaml", "2048")
+    assert f"batch.yaml:{at}: output.max_tokens: backend 'local' holds 1024 tokens" in out
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from gateway.cli.commands._flags import add_json_flag
+from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from offline.report import print_json
 from policies.errors import ConfigError, Problem
-from policies.lint import faults, lint
 from policies.loader import SHIPPED, policy_files, read_policy
 
 DESCRIPTION = "Find mistakes in policy files: what cannot be read, rules that can never hold, settings that do nothing."
@@ -46,4 +46,4 @@ def _findings(file: Path) -> list[Problem]:
         policy, document = read_policy(file)
     except ConfigError as error:
         return list(error.problems)
-    return [document.problem(path, message) for path, message in (*faults(policy), *lint(policy))]
+    return findings_in(policy, document, None)
