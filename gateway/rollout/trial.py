@@ -328,7 +328,7 @@ class Trial:
             return ""
         whole = self._arms[CONTROL].sums[_BAD]
         rate = max((sum(control) + 1) / (len(control) + 2), (whole.s + 1) / (whole.n + 2))
-        if _at_least(math.floor(failing), len(by_unit), float(rate)) >= _FLOOR_CHANCE:
+        if not floor_chance(failing, len(by_unit), float(rate)):
             return ""
         share = 1 - failing / len(by_unit)
         return f"goodput {share:.0%} in the last minute, below the floor of {floor:.0%} ({len(by_unit)} units)"
@@ -385,8 +385,11 @@ def _border(refuted: float, open_: float, is_refuted: Any) -> float:
     return refuted
 
 
-def _at_least(count: int, of: int, rate: float) -> float:
-    """Return the probability of at least `count` successes among `of` trials with this rate."""
-    odds = math.log(rate) - math.log1p(-rate)
-    ways = (math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1) + k * odds for k in range(count, of + 1))
-    return math.fsum(math.exp(one + of * math.log1p(-rate)) for one in ways)
+def floor_chance(failing: float, units: int, rate: float) -> bool:
+    """Return whether so many failing units are too rare to be chance, where each fails at this rate."""
+    odds, count = math.log(rate) - math.log1p(-rate), math.floor(failing)
+    ways = (
+        math.lgamma(units + 1) - math.lgamma(k + 1) - math.lgamma(units - k + 1) + k * odds
+        for k in range(count, units + 1)
+    )
+    return units >= FEWEST_UNITS and math.fsum(math.exp(w + units * math.log1p(-rate)) for w in ways) < _FLOOR_CHANCE

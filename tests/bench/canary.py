@@ -1,0 +1,317 @@
+"""What a canary's judge is worth: `python -m tests.bench.canary [--runs N] [--only fall collapse harmless border]`.
+
+    fall       goodput 98% to 93% where 1% is allowed: candidate's requests until it is taken back, against a test with
+               a fixed sample that knows this fall and has the same two errors
+    collapse   goodput 98% to 68%: seconds until it is taken back, and the part of the first minute's users that met it
+    harmless   candidate and control alike, looked at every second of a day: how often it is taken back
+    border     the same where nothing at all is allowed, so that each guard stands at the border of what it tests
+
+Traffic is drawn anew for each run. That of `harmless` and `border` has conversations of 1 to 20 turns that fail, cost
+and wait alike within a conversation, and its rates, times and costs move by the hour. The tests are those of
+`gateway.rollout.sequential`, on arrays. 1,000 runs of `harmless` take about ten minutes on one core. The exit code is 1
+where a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from gateway.rollout.sequential import Sums, log_capital, mixture_radius, ratio_difference, split_capital
+from gateway.rollout.trial import floor_chance
+
+Array = np.ndarray
+Line = tuple[str, bool]
+"""A figure with its interval, and whether it meets its target."""
+MOST_OF_ORACLE, MOST_SECONDS, MOST_USERS, MOST_BACK = 1.3, 60.0, 0.005, 0.05
+STATED_PACE = 100
+"""Conversations a second at which the targets of `collapse` hold."""
+SURE, GUARDS, STEPS = 0.95, 4, 3
+ALPHA = (1 - SURE) / GUARDS / STEPS
+"""What one guard has in one step, as `gateway.rollout.trial` shares it out."""
+DAY = 86_400
+PACE = 0.5
+SHARE = 0.05
+FLOOR = 0.9
+_LAG_S = 3.0
+"""From an outcome to the end of the share: the record's way, the judge's next look, and the workers' next."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """One day's requests, conversation by conversation, each in the order of its turns."""
+
+    unit: Array
+    second: Array
+    bad: Array
+    ttft: Array
+    cost: Array
+    score: Array
+    """A rating from 0 to 1, NaN where there is none."""
+    place: Array
+    """The place of the request's conversation, 0 to 1: below the share it is the candidate's."""
+
+
+def day(chance: np.random.Generator, pace: float = PACE) -> Day:
+    """Return a day of clustered and drifting traffic with so many conversations a second on average."""
+    count = chance.poisson(pace * DAY)
+    begun = np.sort(chance.random(count * 2) * DAY)
+    busy = 0.5 + 0.5 * np.sin(begun / DAY * 2 * math.pi - 2) ** 2
+    begun = begun[chance.random(count * 2) < busy][:count]
+    turns = np.where(chance.random(len(begun)) < 0.4, 1, chance.integers(1, 21, len(begun)))
+    unit = np.repeat(np.arange(len(begun)), turns)
+    first = np.cumsum(turns) - turns
+    waits = chance.exponential(25.0, len(unit))
+    waits[first] = 0.0
+    passed = np.cumsum(waits)
+    at = begun[unit] + passed - passed[first][unit]
+    keep = at < DAY
+    unit, at = unit[keep], at[keep]
+    hour = np.sin(at / DAY * 2 * math.pi)
+    # One conversation in eight fails in every other turn or so, the others seldom.
+    hard = chance.random(len(begun)) < 0.125
+    bad = chance.random(len(unit)) < np.where(hard[unit], 0.12, 0.006) * (1 + 0.6 * hour)
+    wait = chance.normal(0, 0.35, len(begun))
+    ttft = 0.3 * np.exp(0.3 * hour + wait[unit] + chance.normal(0, 0.5, len(unit)))
+    size = chance.normal(0, 1.0, len(begun))
+    cost = 0.001 * np.exp(0.3 * hour + size[unit] + chance.normal(0, 0.8, len(unit)))
+    mood = chance.beta(4, 1, len(begun))
+    score = np.clip(mood[unit] + chance.normal(0, 0.1, len(unit)), 0, 1)
+    score[chance.random(len(unit)) > 0.05] = np.nan
+    place = chance.random(len(begun))[unit]
+    return Day(unit, at.astype(int), bad.astype(float), ttft, cost, score, place)
+
+
+def sums(unit: Array, second: Array, values: Array, seconds: int) -> Sums:
+    """Return the running sums of one arm at the end of each second."""
+    if not len(values):
+        return Sums(*(np.zeros(seconds) for _ in range(6)))
+    new = np.append(True, unit[1:] != unit[:-1])
+    start = np.flatnonzero(new)[np.cumsum(new) - 1]
+    n = np.arange(len(unit)) - start
+    before = np.append(0.0, np.cumsum(values))[:-1]
+    s = before - before[start]
+
+    def total(weights: Array) -> Array:
+        return np.cumsum(np.bincount(second, weights, seconds))
+
+    return Sums(
+        total(new.astype(float)),
+        total(np.ones(len(unit))),
+        total(values),
+        total(2.0 * n + 1),
+        total(s + values * (n + 1)),
+        total(values * (2 * s + values)),
+    )
+
+
+def arms(one: Day, values: Array, share: float) -> tuple[Sums, Sums]:
+    """Return candidate's and control's running sums of some values, without those that are NaN."""
+    known, mine = ~np.isnan(values), one.place < share
+    return tuple(sums(one.unit[on], one.second[on], values[on], DAY) for on in (known & mine, known & ~mine))  # type: ignore[return-value]
+
+
+def slow(one: Day, share: float, allowed_s: float) -> Array:
+    """Return which first tokens came late: as a Trial says, by what was known of the control before."""
+    order = np.argsort(one.second, kind="stable")
+    control = order[one.place[order] >= share]
+    late_after = np.full(len(order), np.nan)
+    known, position = np.nan, np.empty(len(order), int)
+    position[order] = np.arange(len(order))
+    marks = [99, *range(199, len(control), 200)]
+    for number, mark in enumerate(marks):
+        known = np.quantile(one.ttft[control[max(0, mark - 1999) : mark + 1]], 0.95)
+        end = position[control[marks[number + 1]]] if number + 1 < len(marks) else len(order)
+        late_after[order[position[control[mark]] + 1 : end + 1]] = known
+    allowed = np.where(one.place < share, allowed_s, 0.0)
+    return np.where(np.isnan(late_after), np.nan, (one.ttft > late_after + allowed).astype(float))
+
+
+def taken_back(one: Day, share: float, allowed: dict[str, float], alpha: float) -> str:
+    """Return which guard takes the candidate back at any second of the day, or the floor; '' if none does."""
+    bar = -math.log(alpha)
+    for guard, values, limit, least in (
+        ("goodput", one.bad, allowed["goodput"], 1.0),
+        ("quality", 1 - one.score, allowed["quality"], 0.0),
+        ("ttft_p95", slow(one, share, allowed["ttft_p95"]), 0.0, 1.0),
+    ):
+        candidate, control = arms(one, values, share)
+        if (log_capital(candidate, control, limit, worse=True, least_effect=least) > bar).any():
+            return guard
+    candidate, control = arms(one, one.cost, share)
+    estimate, variance = ratio_difference(candidate, control, 1 + allowed["cost"])
+    scale = 3 * max(allowed["cost"], 0.05) * np.maximum(candidate.mean, control.mean)
+    enough = (candidate.units >= 30) & (control.units >= 30)
+    if (enough & (estimate > mixture_radius(variance, scale, alpha))).any():
+        return "cost"
+    return "floor" if below_floor(one, share) else ""
+
+
+def below_floor(one: Day, share: float) -> bool:
+    """Return whether any minute that ends with a failure of the candidate is below the floor, as a Trial says."""
+    mine = one.place < share
+    order = np.argsort(one.second[mine], kind="stable")
+    at, bad, unit = (values[mine][order] for values in (one.second, one.bad, one.unit))
+    control = arms(one, one.bad, share)[1]
+    for end in np.flatnonzero(bad):
+        last = np.searchsorted(at, at[end], "right")
+        window = slice(np.searchsorted(at, at[end] - 60, "right"), last)
+        if bad[window].sum() < 2:
+            continue
+        units, index = np.unique(unit[window], return_inverse=True)
+        failing = (np.bincount(index, bad[window]) / np.bincount(index)).sum()
+        if 1 - failing / len(units) >= FLOOR:
+            continue
+        now, then = at[end], max(0, at[end] - 60)
+        rate = max(
+            (control.s[now] - control.s[then] + 1) / (control.n[now] - control.n[then] + 2),
+            (control.s[now] + 1) / (control.n[now] + 2),
+        )
+        if floor_chance(failing, len(units), rate):
+            return True
+    return False
+
+
+def uneven(one: Day, share: float) -> bool:
+    """Return whether the split of the day's conversations looks broken at any second."""
+    bad = np.zeros(len(one.unit))
+    candidate, control = arms(one, bad, share)
+    return bool((split_capital(candidate.units, control.units, share) > -math.log(0.001)).any())
+
+
+def singles(values: Array, every: int = 1) -> Sums:
+    """Return the sums after each request, or every so many, of conversations of one turn."""
+    n, s = np.arange(1.0, len(values) + 1)[every - 1 :: every], np.cumsum(values)[every - 1 :: every]
+    return Sums(n, n, s, n, s, s)
+
+
+def needed(chance: np.random.Generator, rate: float, worse: float, allowed: float, share: float, most: int) -> int:
+    """Return after how many of its requests a candidate that fails at the rate `worse` is taken back; 0 if never."""
+    candidate = singles((chance.random(most) < worse).astype(float))
+    others = np.cumsum(chance.binomial(round((1 - share) / share), rate, most)).astype(float)
+    n = np.arange(1.0, most + 1) * round((1 - share) / share)
+    logs = log_capital(candidate, Sums(n, n, others, n, others, others), allowed, worse=True)
+    found = np.flatnonzero(logs > -math.log(ALPHA))
+    return int(found[0]) + 1 if len(found) else 0
+
+
+def oracle(rate: float, worse: float, allowed: float, share: float) -> float:
+    """Return the candidate's requests that a fixed sample needs to see this fall, with the errors of `needed`.
+
+    It knows both rates, tests at ALPHA whether the candidate is worse than what is allowed, and sees this fall with
+    probability SURE. Its control is as many times larger as the share says.
+    """
+    z = NormalDist().inv_cdf
+    others = share / (1 - share) * rate * (1 - rate)
+    border = math.sqrt((rate + allowed) * (1 - rate - allowed) + others)
+    truth = math.sqrt(worse * (1 - worse) + others)
+    return ((z(1 - ALPHA) * border + z(SURE) * truth) / (worse - rate - allowed)) ** 2
+
+
+def interval(hits: int, of: int) -> tuple[float, float]:
+    """Return Wilson's 95% interval of a share."""
+    z = 1.96
+    centre, spread = hits + z * z / 2, z * math.sqrt(hits * (of - hits) / of + z * z / 4)
+    return (centre - spread) / (of + z * z), (centre + spread) / (of + z * z)
+
+
+def fall(runs: int, seed: int) -> Iterator[Line]:
+    """Print what a fall of 5% takes."""
+    for rate, share in ((0.02, 0.01), (0.02, 0.25), (0.05, 0.01)):
+        chance = np.random.default_rng(seed)
+        took = np.array([needed(chance, rate, rate + 0.05, 0.01, share, 6000) for _ in range(runs)])
+        missed, best = int((took == 0).sum()), oracle(rate, rate + 0.05, 0.01, share)
+        ratios = took[took > 0] / best
+        error = 1.96 * ratios.std(ddof=1) / math.sqrt(len(ratios))
+        yield (
+            f"fall      goodput {1 - rate:.0%} to {0.95 - rate:.0%}, share {share:.0%}: median {np.median(took):.0f} "
+            f"requests, mean {took.mean():.0f}; oracle {best:.0f}: mean ratio {ratios.mean():.2f} "
+            f"({ratios.mean() - error:.2f}-{ratios.mean() + error:.2f}; at most {MOST_OF_ORACLE}), "
+            f"never {missed} of {runs}",
+            ratios.mean() <= MOST_OF_ORACLE and not missed,
+        )
+
+
+def collapse(runs: int, seed: int) -> Iterator[Line]:
+    """Print what a fall of 30% takes at some paces."""
+    for pace in (30, STATED_PACE, 300):
+        chance, seconds, met = np.random.default_rng(seed), [], []
+        for _ in range(runs):
+            requests = needed(chance, 0.02, 0.32, 0.01, 0.01, 2000)
+            at = np.cumsum(chance.exponential(1 / (pace * 0.01), 4000))
+            back = math.ceil(at[requests - 1] + _LAG_S)
+            seconds.append(back)
+            met.append(np.searchsorted(at, min(back, 60)) / chance.poisson(pace * 60))
+        yield (
+            f"collapse  goodput 98% to 68% at 1%, {pace} conversations/s: back after median "
+            f"{np.median(seconds):.0f} s, 95% within {np.quantile(seconds, 0.95):.0f} s; "
+            f"met by {np.mean(met):.2%} of the first minute's users (at most {MOST_SECONDS:.0f} s, {MOST_USERS:.1%})",
+            pace < STATED_PACE or (np.quantile(seconds, 0.95) <= MOST_SECONDS and np.mean(met) <= MOST_USERS),
+        )
+
+
+def harmless(runs: int, seed: int, say: Callable[[str], None]) -> Iterator[Line]:
+    """Print how often a candidate that is the control is taken back in a day at 5%."""
+    allowed = {"goodput": 0.01, "quality": 0.02, "ttft_p95": 0.05, "cost": 0.1}
+    yield from _alike("harmless", runs, seed, allowed, say)
+
+
+def border(runs: int, seed: int, say: Callable[[str], None]) -> Iterator[Line]:
+    """Print the same where nothing is allowed."""
+    allowed = dict.fromkeys(("goodput", "quality", "ttft_p95", "cost"), 0.0)
+    yield from _alike("border", runs, seed, allowed, say)
+
+
+def _alike(name: str, runs: int, seed: int, allowed: dict[str, float], say: Callable[[str], None]) -> Iterator[Line]:
+    chance, why, split, requests = np.random.default_rng(seed), [], 0, 0
+    began = time.monotonic()
+    for run in range(runs):
+        one = day(chance)
+        requests += len(one.unit)
+        why.append(taken_back(one, SHARE, allowed, (1 - SURE) / GUARDS))
+        split += uneven(one, SHARE)
+        if (run + 1) % 20 == 0:
+            say(f"{name}: {run + 1} of {runs} days, {sum(map(bool, why))} taken back, {time.monotonic() - began:.0f} s")
+    back = sum(map(bool, why))
+    low, high = interval(back, runs)
+    by = ", ".join(f"{guard} {why.count(guard)}" for guard in sorted(set(why) - {""})) or "none"
+    low_split, high_split = interval(split, runs)
+    yield (
+        f"{name:9} {runs} days of {requests // runs} requests, {DAY} looks each: taken back {back / runs:.1%} "
+        f"({low:.1%}-{high:.1%}; {by}); split called uneven {split / runs:.1%} ({low_split:.1%}-{high_split:.1%}); "
+        f"at most {MOST_BACK:.0%}",
+        back / runs <= MOST_BACK,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts and print their figures with 95% intervals."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.canary", description="What a canary's judge is worth.")
+    parser.add_argument("--runs", type=int, default=1000, metavar="N", help="runs of each part (default: 1000)")
+    parser.add_argument("--seed", type=int, default=20_000, metavar="N", help="seed of all random numbers")
+    parts: dict[str, Any] = {"fall": fall, "collapse": collapse, "harmless": harmless, "border": border}
+    parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="these parts only")
+    asked = parser.parse_args(arguments)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    missed = False
+    for name in asked.only:
+        told = (say,) if name in ("harmless", "border") else ()
+        for line, met in parts[name](asked.runs, asked.seed, *told):
+            print(line if met else f"{line}  MISSED", flush=True)
+            missed = missed or not met
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""A short sample of `python -m tests.bench.canary`; the whole takes minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.bench import canary
+
+
+def test_a_fall_is_found_within_what_an_oracle_needs() -> None:
+    """On average within 1.3 times a fixed sample that knows the fall; the whole says 0.7 times."""
+    chance = np.random.default_rng(1)
+    took = np.array([canary.needed(chance, 0.02, 0.07, 0.01, 0.01, 4000) for _ in range(20)])
+    assert took.min() > 0
+    assert took.mean() < 1.3 * canary.oracle(0.02, 0.07, 0.01, 0.01)
+
+
+def test_a_collapse_is_found_within_a_minute() -> None:
+    """At 100 conversations a second, of which 1% get the candidate."""
+    chance = np.random.default_rng(2)
+    took = np.array([canary.needed(chance, 0.02, 0.32, 0.01, 0.01, 1000) for _ in range(40)])
+    assert took.min() > 0
+    assert np.quantile(took, 0.95) < 57
+
+
+def test_a_harmless_candidate_is_left_alone() -> None:
+    """Looked at every second of a day, conversations that fail as a whole, rates that move by the hour."""
+    one = canary.day(np.random.default_rng(3), pace=0.1)
+    allowed = {"goodput": 0.01, "quality": 0.02, "ttft_p95": 0.05, "cost": 0.1}
+    assert canary.taken_back(one, canary.SHARE, allowed, canary.ALPHA) == ""
+    dearer = replace(one, cost=np.where(one.place < canary.SHARE, 2.5, 1.0) * one.cost)
+    assert canary.taken_back(dearer, canary.SHARE, allowed, canary.ALPHA) == "cost"
