@@ -3,14 +3,8 @@
 Only one judge is at work: it holds a key of the store that expires 10 seconds after it was last renewed. The key is its
 pulse too: without it no worker assigns requests to a candidate, and a judge that begins after a silence takes back each
 candidate that was served meanwhile. The judge reads the finished requests and the ratings from the store's streams,
-tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a report:
-
-    {"version": "...", "mode": "canary", "share": 0.05, "step": 1, "since": 1767225600.1, "at": 1767225700.3,
-     "move": "wait", "reason": "", "elapsed_s": 100.2, "units": {"candidate": 41, "control": 803},
-     "requests": {...}, "guards": [{...the fields of `rollout.trial.GuardFigures`...}]}
-
-`at` is when it was made, in Unix seconds. For a candidate that is only evaluated, the report has the fields of
-`rollout.evaluation` instead.
+tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a report
+(`gateway.rollout.report`). What is only evaluated is decided here too (`gateway.rollout.evaluation`).
 """
 
 from __future__ import annotations
@@ -30,11 +24,16 @@ from cache.store.base import Command, Store, StoreUnavailable
 from gateway.registry.records import JUDGE, InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
 from gateway.rollout.assignment import CANDIDATE, CONTROL
-from gateway.rollout.trial import SETTLE_S, Trial, Verdict
+from gateway.rollout.evaluation import Evaluation
+from gateway.rollout.report import canary_report, evaluation_report
+from gateway.rollout.trial import SETTLE_S, Trial
 from gateway.telemetry import feedback
+from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES, is_record
 from policies.errors import ConfigError
 from policies.loader import made_policy
+from policies.rollout import Rollout
+from routing.decision_basis import BasisError
 
 BY: Final = "tierline"
 """Who makes the judge's changes, in the audit trail."""
@@ -68,7 +67,12 @@ class _Candidate:
     state: InForce
     labels: Mapping[str, str]
     """The label of each arm's policy."""
-    trial: Trial
+    rollout: Rollout | None
+    trial: Trial | None
+    """None for one that is only evaluated."""
+    evaluation: Evaluation | None
+    since: float
+    """Unix seconds from which requests count."""
 
 
 class CanaryJudge:
@@ -176,13 +180,13 @@ class CanaryJudge:
             else:
                 self._candidates[surface].state = state
         for surface, state in states.items():
-            if surface not in self._candidates and state.rolling is not None and state.rolling.mode == "canary":
+            if surface not in self._candidates and state.rolling is not None and state.rolling.mode != "shadow":
                 try:
                     self._candidates[surface] = await self._begun(state, state.rolling)
                 except (RegistryError, ConfigError) as error:
                     self._say_once(f"{surface}: {error}")
         if idle and self._candidates:  # nothing was read so far: begin where the first step began
-            since = min(candidate.trial.since for candidate in self._candidates.values())
+            since = min(candidate.since for candidate in self._candidates.values())
             self._last = dict.fromkeys(self._last, f"{int(since * 1000)}-0")
             if self._clock() - since > self._look_s:
                 for entry, ledger, started in await asyncio.to_thread(lambda: list(self._earlier(since))):
@@ -192,12 +196,15 @@ class CanaryJudge:
     async def _begun(self, state: InForce, rolling: Rolling) -> _Candidate:
         """Return a candidate whose step begins. Raises RegistryError and ConfigError."""
         version, live = await self._version(state, rolling.document), await self._version(state, state.document)
+        labels = {CANDIDATE: version.label, CONTROL: live.label}
+        if rolling.mode == "evaluate":
+            return _Candidate(state, labels, None, None, Evaluation(version.content), rolling.since)
         rollout = made_policy(version.content, Path(version.label), {}).rollout
         if rollout is None:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
-        labels = {CANDIDATE: version.label, CONTROL: live.label}
-        return _Candidate(state, labels, Trial(rollout, rolling.share, since, self._settle_s))
+        trial = Trial(rollout, rolling.share, since, self._settle_s)
+        return _Candidate(state, labels, rollout, trial, None, since)
 
     async def _version(self, state: InForce, document: str) -> Version:
         if document not in self._documents:
@@ -209,25 +216,46 @@ class CanaryJudge:
 
     async def _read_requests(self) -> None:
         while page := await self._store.after(TRACES, self._last[TRACES], _PAGE, 0):
-            for _, blob in page:
-                if is_record(blob):
-                    record = orjson.loads(blob)
-                    self._tell(record["ledger"], record["started"])
+            records = [orjson.loads(blob) for _, blob in page if is_record(blob)]
+            await self._learn_bases(records)
+            for record in records:
+                self._tell(record["ledger"], record["started"])
+                candidate = self._candidates.get(record["ledger"]["surface"])
+                if candidate is not None and candidate.evaluation is not None and record["started"] >= candidate.since:
+                    candidate.evaluation.add(record)
             self._last[TRACES] = page[-1][0]
+
+    async def _learn_bases(self, records: list[dict[str, Any]]) -> None:
+        """Read what the decisions of these requests share, where a candidate is evaluated on them."""
+        for surface, candidate in self._candidates.items():
+            if candidate.evaluation is None:
+                continue
+            named = {candidate.evaluation.unknown(one) for one in records if one["ledger"]["surface"] == surface} - {""}
+            if not named:
+                continue
+            words = (b"HMGET", BASES.encode(), *(name.encode() for name in named))
+            [blobs] = await self._store.ask([Command(words)], _LIMIT_S)
+            for name, blob in zip(named, blobs, strict=True):
+                if blob is not None:
+                    try:
+                        candidate.evaluation.learn(name, blob)
+                    except BasisError as error:
+                        self._say_once(f"{surface}: {error}")
 
     def _tell(self, ledger: Mapping[str, Any], started: float) -> None:
         candidate = self._candidates.get(ledger["surface"])
         arm = ledger.get("arm")
         # A request of another candidate, or of the policy before this one, may end late.
-        if candidate is not None and arm and candidate.labels[arm] == ledger["policy"]:
+        if candidate is not None and candidate.trial and arm and candidate.labels[arm] == ledger["policy"]:
             candidate.trial.add(ledger, started)
 
     async def _read_ratings(self) -> None:
         while page := await self._store.after(feedback.STREAM, self._last[feedback.STREAM], _PAGE, 0):
             for _, blob in page:
                 rating = feedback.decode(blob)
-                if rating is not None and rating.surface in self._candidates:
-                    self._candidates[rating.surface].trial.rate(rating.tenant, rating.request_id, rating.score)
+                candidate = None if rating is None else self._candidates.get(rating.surface)
+                if rating is not None and candidate is not None and candidate.trial is not None:
+                    candidate.trial.rate(rating.tenant, rating.request_id, rating.score)
             self._last[feedback.STREAM] = page[-1][0]
 
     async def _judge(self, surface: str) -> None:
@@ -236,8 +264,12 @@ class CanaryJudge:
         rolling = candidate.state.rolling
         if rolling is None:
             return
+        if candidate.evaluation is not None:
+            await self._registry.put_report(surface, evaluation_report(rolling, candidate.evaluation, now))
+        if candidate.trial is None or candidate.rollout is None:
+            return
         verdict = candidate.trial.verdict(now)
-        await self._registry.put_report(surface, _report(rolling, verdict, now))
+        await self._registry.put_report(surface, canary_report(rolling, len(candidate.rollout.steps), verdict, now))
         if verdict.move == "wait" or (rolling.paused and verdict.move != "rollback"):
             return
         details = orjson.dumps(verdict.as_json()).decode()
@@ -266,16 +298,3 @@ class CanaryJudge:
 def _step_of(state: InForce) -> tuple[object, ...]:
     rolling = state.rolling
     return () if rolling is None else (state.document, rolling.document, rolling.step, rolling.share, rolling.since)
-
-
-def _report(rolling: Rolling, verdict: Verdict, now: float) -> dict[str, Any]:
-    return {
-        "version": rolling.version,
-        "mode": rolling.mode,
-        "share": rolling.share,
-        "step": rolling.step,
-        "since": rolling.since,
-        "paused": rolling.paused,
-        "at": now,
-        **verdict.as_json(),
-    }

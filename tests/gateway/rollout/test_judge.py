@@ -19,7 +19,7 @@ from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.cli.commands.policy.judge import earlier
 from gateway.registry.checks import checked
-from gateway.registry.records import JUDGE, InForce
+from gateway.registry.records import JUDGE, InForce, Mode
 from gateway.registry.registry import PolicyRegistry
 from gateway.rollout.judge import CanaryJudge
 from gateway.telemetry.ledger import TRACES
@@ -47,13 +47,13 @@ class Setup:
     folder: Path
     asked: int = 0
 
-    async def try_out(self, text: str, share: float = 0.4) -> InForce:
-        """Apply a policy as a canary, and return once the worker follows."""
+    async def try_out(self, text: str, share: float = 0.4, mode: Mode = "canary") -> InForce:
+        """Apply a policy as a candidate, and return once the worker follows."""
         file = self.folder / "candidate.yaml"
         file.write_text(text)
         source = PolicySource(self.folder / "policies", (DeployedTier("local"), DeployedTier("hosted")))
         version, _ = checked(file, source, [], author="ada", message="try", at=time.time())
-        state = await self.registry.apply(version, await self.registry.surface("chat"), "canary", share)
+        state = await self.registry.apply(version, await self.registry.surface("chat"), mode, share)
         await self.until_rolling(True)
         return state
 
@@ -128,6 +128,7 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
         report = (await rig.registry.reports())["chat"]
         assert (report["move"], report["step"], report["version"]) == ("wait", 0, candidate.rolling.version)
         assert sum(report["requests"].values()) == 6
+        assert report["lines"][0].startswith("step 1 of 2 (40%), for 0 s: going on")
         steps = []
         for _ in range(12):
             await rig.ask(40)
@@ -143,6 +144,29 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
         assert steps[-2:] == [0.6, None]
         assert (await rig.state()).live == candidate.rolling.version
         assert [entry.action for entry in await rig.registry.history("chat")] == ["seed", "apply", "step", "promote"]
+
+
+async def test_a_candidate_that_is_evaluated_is_decided_here_and_serves_nobody(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """From the records alone: nothing is called, and no request gets it."""
+    longer = CHAT.replace("start: {local: otherwise}", 'start: {local: "tokens_in < 20", hosted: otherwise}')
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        state = await rig.try_out(longer, mode="evaluate")
+        assert state.rolling is not None
+        await rig.ask(5)
+        for number in range(3):
+            await rig.app.ask(f"A much longer question, number {number}: " + "and so on " * 40)
+        rig.asked += 3
+        await rig.ask(0)
+        await rig.judge.look()
+        report = (await rig.registry.reports())["chat"]
+        assert (report["mode"], report["version"]) == ("evaluate", state.rolling.version)
+        assert (report["requests"], report["same"], report["not_comparable"]) == (8, 5, 0)
+        assert report["elsewhere"] == [{"from": "local", "to": "hosted", "requests": 3}]
+        assert "start elsewhere: 3 (37.5%)" in report["lines"]
+        assert len(hosted_upstream.requests) == 0
+        assert (await rig.state()).rolling is not None
 
 
 async def test_a_judge_that_starts_again_reads_what_the_store_has_dropped(

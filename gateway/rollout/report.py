@@ -1,0 +1,80 @@
+"""Say how a candidate does: the lines of `tierline policy status`, and the JSON that the judge keeps in the store.
+
+    {"version": "...", "mode": "canary", "share": 0.05, "step": 1, "steps": 3, "since": 1767225600.1, "paused": "",
+     "at": 1767225700.3, "lines": ["step 2 of 3 (5%), for 2 min: open", ...],
+     "move": "wait", "reason": "", "elapsed_s": 100.2, "units": {"candidate": 41, "control": 803},
+     "requests": {"candidate": 120, "control": 2310}, "guards": [{...the fields of `GuardFigures`...}]}
+
+`at` is when it was made, in Unix seconds. For a candidate that is only evaluated, `move` and what follows are replaced
+by what `Evaluation.as_json` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.registry.records import Rolling
+    from gateway.rollout.evaluation import Evaluation
+    from gateway.rollout.trial import GuardFigures, Verdict
+
+
+def canary_report(rolling: Rolling, steps: int, verdict: Verdict, now: float) -> dict[str, Any]:
+    """Return the report on a canary with so many steps."""
+    lines = list(_canary_lines(rolling, steps, verdict))
+    return {**_head(rolling, now), "steps": steps, "lines": lines, **verdict.as_json()}
+
+
+def evaluation_report(rolling: Rolling, evaluation: Evaluation, now: float) -> dict[str, Any]:
+    """Return the report on a candidate that is only evaluated."""
+    return {**_head(rolling, now), "lines": list(evaluation.lines()), **evaluation.as_json()}
+
+
+def _head(rolling: Rolling, now: float) -> dict[str, Any]:
+    return {
+        "version": rolling.version,
+        "mode": rolling.mode,
+        "share": rolling.share,
+        "step": rolling.step,
+        "since": rolling.since,
+        "paused": rolling.paused,
+        "at": now,
+    }
+
+
+def _canary_lines(rolling: Rolling, steps: int, verdict: Verdict) -> Iterator[str]:
+    units, requests = verdict.units, verdict.requests
+    state = f"paused: {rolling.paused}" if rolling.paused else verdict.reason or "going on"
+    yield f"step {rolling.step + 1} of {steps} ({100 * rolling.share:.4g}%), for {duration(verdict.elapsed_s)}: {state}"
+    yield (
+        f"{units['candidate']} units with {requests['candidate']} requests, "
+        f"against {units['control']} with {requests['control']}"
+    )
+    yield from map(_guard_line, verdict.guards)
+
+
+def _guard_line(one: GuardFigures) -> str:
+    if one.difference is None or one.low is None or one.high is None:
+        what = "no outcomes to compare yet"
+    else:
+        what = f"{_percent(one.difference)}, between {_percent(one.low)} and {_percent(one.high)}"
+    if one.guard == "ttft_p95":
+        if one.candidate is not None and one.control is not None:
+            what = f"{one.candidate * 1000:.0f} ms against {one.control * 1000:.0f} ms; late first tokens {what}"
+    else:
+        what = f"{what}; allowed {_percent(one.allowed)}"
+    if one.state == "open" and one.decided_in_s is not None:
+        return f"{one.guard:<9} open     {what}; decided in about {duration(one.decided_in_s)} at this pace"
+    return f"{one.guard:<9} {one.state:<8} {what}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as a person says it: to the second, the minute or the tenth of an hour."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f}%"
