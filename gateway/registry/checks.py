@@ -22,7 +22,7 @@ def checked(
     It must be free of faults, fit the deployment of `source`, and fit the `others` that are in force.
     """
     policy, document = read_policy(file, source.tiers)
-    if found := [document.problem(path, what) for path, what in faults(policy)]:
+    if found := [document.locate(finding) for finding in faults(policy)]:
         raise InvalidContent(found)
     pairs = [source.made(other.content, other.label) for other in others if other.surface != policy.surface]
     source.joined([*pairs, (policy, document)])
