@@ -410,19 +410,22 @@ class _Course:
             compared = f"{verdict.confidence:g} {'<' if below else '>='} {verdict.threshold:g}"
             self._note(("escalate", "when", key), below, compared)
         if when.refusal:
-            self._note(("escalate", "when", "refusal"), verdict.reason == "refusal", verdict.reason)
+            self._reason_told(("escalate", "when", "refusal"), verdict.reason == "refusal", verdict)
         if when.repetition:
-            self._note(("escalate", "when", "repetition"), verdict.reason == "repetition loop", verdict.reason)
+            self._reason_told(("escalate", "when", "repetition"), verdict.reason == "repetition loop", verdict)
         if evidence.complete:
             for finish in when.finish:
                 held = draft.finish == finish and verdict.reason in ("cut off", "content filter")
-                self._note(("escalate", "when", "finish", finish), held, verdict.reason)
+                self._reason_told(("escalate", "when", "finish", finish), held, verdict)
             kinds = {"json": evidence.wants_json, "json_schema": evidence.wants_json and bool(evidence.text)}
             kinds["tool_args"] = bool(evidence.tool_arguments)
             for kind in when.invalid:
                 if kinds[kind]:
                     held = draft.invalid == kind and not verdict.accepted
-                    self._note(("escalate", "when", "invalid", kind), held, verdict.reason)
+                    self._reason_told(("escalate", "when", "invalid", kind), held, verdict)
+
+    def _reason_told(self, at: KeyPath, held: bool, verdict: Assessment) -> None:
+        self.steps.append(Step(at, held, verdict.reason if held else ""))
 
     @staticmethod
     def _look_is_first(draft: Draft, verdict: Assessment) -> bool:
@@ -459,9 +462,9 @@ class _Course:
         call, cascade, policy = self.made[number], self.cascade, self.policy
         verdict = self.verdicts.get(number)
         attempt, clamp = call.attempt, self.given.clamp
-        self._outcome_told()
         settled = attempt.judged or clamp is None or attempt.tier == policy.ladder[-1]
         accepted = verdict is None or verdict.accepted
+        self._outcome_told(accepted=accepted)
         total_s = max(self.now, call.last_at) if self.stream else self.now
         return self._walk(
             path=cascade.path,
@@ -474,7 +477,7 @@ class _Course:
         )
 
     def _failed(self, failed: Fail) -> Walk:
-        self._outcome_told()
+        self._outcome_told(accepted=False)
         last = self.faults[-1] if self.faults else ("", "")
         refused: Refusal
         if failed.full_s and not self.faults:
@@ -491,28 +494,31 @@ class _Course:
             refused = by_text.get(last[1]) or by_kind.get(last[0]) or "failed"
         return self._walk(refused=refused, reason=last[1], total_s=self.now)
 
-    def _outcome_told(self) -> None:
-        """Note whether the limits on attempts and the deadline kept a poor draft from being replaced."""
+    def _outcome_told(self, *, accepted: bool) -> None:
+        """Note whether hedges, the number of attempts and the time left had a say in what is served."""
+        called = [call for call in self.made.values() if not call.saturated]
+        first = next(iter(self.made.values()), None)
+        hedges = self.policy.escalate.hedge is not None
+        if hedges and first is not None and not any(call.attempt.role for call in self.made.values()):
+            self._note(("escalate", "hedge"), False, f"{first.attempt.tier} was not slow")
+        counted = len(self.made) - sum(kind == "too_long" for kind, _ in self.faults)
+        enough = counted >= self.policy.escalate.max_attempts and not accepted
+        if enough or len(self.made) > 1:
+            self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")
         poor = [number for number, verdict in self.verdicts.items() if not verdict.accepted]
         if not poor:
             return
-        last = self.made[max(poor)].attempt
-        replaced = any(number > last.number for number in self.made)
-        stronger = self.decision.tiers
-        above = last.tier in stronger[:-1]
-        if not above:
+        last, stronger = self.made[max(poor)].attempt, self.decision.tiers
+        if last.tier not in stronger[:-1]:
             return
-        enough = len(self.made) >= self.policy.escalate.max_attempts
-        self._note(("escalate", "max_attempts"), not replaced and enough, f"{len(self.made)} attempts were made")
-        if not replaced and not enough:
-            nearest = stronger[stronger.index(last.tier) + 1]
-            forecast = self.given.health[nearest].forecast
-            expected = 0.0 if forecast is None else forecast.ttft_s if self.stream else forecast.whole_s
-            left = self._left()
-            left_s = left.first_token_s if self.stream else left.total_s
-            self._note(("slo", "on_miss"), True, f"{nearest} would take {_ms(expected)}, {_ms(left_s)} left")
-        else:
-            self._note(("slo", "on_miss"), False, "the next tier was in time" if replaced else "")
+        if enough or any(number > last.number for number in self.made):
+            self._note(("slo", "on_miss"), False, "the next tier was in time" if not enough else "")
+            return
+        above = stronger[stronger.index(last.tier) + 1]
+        forecast, left = self.given.health[above].forecast, self._left()
+        expected = 0.0 if forecast is None else forecast.ttft_s if self.stream else forecast.whole_s
+        left_s = left.first_token_s if self.stream else left.total_s
+        self._note(("slo", "on_miss"), True, f"{above} would take {_ms(expected)}, {_ms(left_s)} left")
 
     def _walk(self, **values: object) -> Walk:
         called = tuple(call.attempt.tier for call in self.made.values() if not call.saturated)

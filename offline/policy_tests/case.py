@@ -1,0 +1,412 @@
+"""Run one case of a policy test: from what is given to what the client gets, without calling anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from offline.policy_tests.cached import CacheResult, consulted, why_not_stored
+from offline.policy_tests.format import Case, DraftRules, Tested, TierWorld
+from offline.walk import GOOD, STATUS, Draft, Step, Surroundings, TierQueue, Walk, walk
+from policies.errors import InvalidContent, Problem
+from policies.expression import Expression
+from policies.model import DeployedTier
+from policies.value_type import value_type
+from routing.decide import Clamp, DecisionInput, TierHealth, rule_values
+from routing.difficulty.model import Difficulty
+from routing.features import Features
+from routing.load.latency import Forecast
+from routing.output_limits import effective_body
+
+if TYPE_CHECKING:
+    from policies.model import Policy
+
+_ROOM_FOR_A_REPLY: Final = 256
+_STABLE_TEXT: Final = "How do I change the chain of a bicycle?"
+_VOLATILE_TEXT: Final = "What is the weather in Lisbon today?"
+"""Texts that stand for a question where the test gives none."""
+_UNKNOWN: Final = TierWorld()
+
+
+@dataclass(frozen=True, slots=True)
+class StatedDifficulty(Difficulty):
+    """What a test says in place of the classifier: p_adequate of each tier of the policy, and its difficulty."""
+
+    adequate: tuple[float, ...] = ()
+    stated: float | None = None
+
+    @property
+    def score(self) -> float:
+        """The difficulty, 0..1."""
+        return 1.0 - self.adequate[0] if self.stated is None else self.stated
+
+    @property
+    def p_adequate(self) -> float:
+        """The probability that the cheapest tier is adequate."""
+        return self.adequate[0]
+
+    def p_right_of(self, position: int, tiers: int) -> float:
+        """Return the same as `p_adequate_of`: the strongest tier is taken to be right."""
+        del tiers
+        return self.adequate[position]
+
+    def p_adequate_of(self, position: int, tiers: int) -> float:
+        """Return the probability that the tier at `position` is adequate."""
+        del tiers
+        return self.adequate[position]
+
+
+@value_type
+class Outcome:
+    """What one request gets from a policy: from its cache, or by the walk, under these output limits."""
+
+    walk: Walk
+    cache: CacheResult
+    body: Mapping[str, Any]
+    given: DecisionInput
+    steps: Sequence[Step] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request in a form that policies decide on: `stored` and `around` belong to its world."""
+
+    features: Features
+    body: Mapping[str, Any]
+    given: Mapping[str, Any]
+    difficulty: Difficulty | None = None
+
+
+class PolicyUnderTest:
+    """One policy, with all that its cases share."""
+
+    def __init__(self, tested: Tested) -> None:
+        """Prepare the policy's rules: their comparisons are evaluated one by one for the coverage."""
+        self.tested = tested
+        self.policy = tested.policy
+        route, cache = self.policy.route, self.policy.cache
+        self.start = [(tier, rule, conditions(rule)) for tier, rule in route.start.items()]
+        self.never = [(rule, conditions(rule)) for rule in cache.never]
+        both = self.policy.escalate.speculate.both
+        self.both = None if both is None else (both, conditions(both))
+        self.asks_for = frozenset().union(*(rule.names for rule in route.start.values()), both.names if both else ())
+        self._variants: dict[frozenset[str], Policy] = {frozenset(): self.policy}
+        self._health: dict[int, tuple[Mapping[str, TierWorld], Policy, dict[str, TierHealth]]] = {}
+        self._drafts: dict[int, tuple[Mapping[str, Any], dict[str, tuple[Draft, ...]]]] = {}
+
+    def run(self, case: Case, request: Request | None = None) -> Outcome:
+        """Return what a case's request gets; `request` replaces the one that follows from its values."""
+        asked = self._request(case) if request is None else request
+        policy, health = self._in_world(case.world)
+        values, features = asked.given, asked.features
+        body, own_limit = effective_body(dict(asked.body), policy.output)
+        clamp = None
+        if "min_tier" in values or "max_tier" in values:
+            clamp = Clamp(values.get("min_tier"), values.get("max_tier"))
+        ladder = policy.ladder if clamp is None else clamp.of(policy)
+        found = consulted(policy.cache, body, features, case.stored, self.never, None if clamp is None else ladder)
+        given = self._given(case, asked, policy, health, clamp, ladder)
+        if found.hit and case.stored is not None:
+            tier = case.stored.tier or ""
+            path = "cache-exact" if found.hit == "exact" else "cache-semantic"
+            served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
+            return Outcome(served, found, body, given, found.steps)
+        got = walk(policy, given, self._around(case, policy, features, own_limit))
+        steps = [*found.steps, *self._rules_told(given, got), *got.steps, *self._limits_told(asked, body, own_limit)]
+        if got.refused or policy.slo.deadline <= given.budget_s:
+            late = got.refused in ("deadline", "timeout")
+            steps.append(Step(("slo", "deadline"), late, got.reason if late else "the deadline was kept"))
+        return Outcome(got, found, body, given, steps)
+
+    def _request(self, case: Case) -> Request:
+        values = case.given
+        wants = values.get
+        text = wants("text") or (_VOLATILE_TEXT if wants("volatile") else _STABLE_TEXT)
+        body = {key: values[key] for key in ("temperature", "top_p", "n", "seed", "logprobs") if key in values}
+        if "max_tokens" in values:
+            body["max_completion_tokens"] = values["max_tokens"]
+        if wants("stop"):
+            body["stop"] = list(values["stop"])
+        tools = bool(wants("has_tools"))
+        features = Features(
+            text,
+            int(wants("turns", 1)),
+            int(wants("tokens_in", 100)),
+            tools,
+            bool(wants("wants_json")),
+            bool(wants("has_images")),
+            bool(wants("stream")),
+            int(tools),
+        )
+        return Request(features, body, values, self._difficulty(case))
+
+    def _difficulty(self, case: Case) -> Difficulty | None:
+        """Return what the test says in place of the classifier. Raises InvalidContent where a rule needs more."""
+        values, tiers = case.given, self.policy.tiers
+        stated = [name for name in ("p_adequate", "difficulty", "kind", "quantile") if values.get(name) is not None]
+        if not values.get("in_domain", bool(stated)):
+            return StatedDifficulty((0.0, 1.0), False, "stated", adequate=(0.0,) * len(tiers))
+        p_adequate, difficulty = values.get("p_adequate"), values.get("difficulty")
+        if p_adequate is None and difficulty is None and self.asks_for & {"p_adequate", "difficulty"}:
+            key = "difficulty" if "p_adequate" not in self.asks_for else "p_adequate"
+            file = self.tested.document.file.name
+            message = f"{case.name}: a rule of {file} asks for {key}, which the classifier gives for all in its domain"
+            raise InvalidContent([Problem(self.tested.document.file, 0, "", f"{message}; say it under `given`")])
+        if p_adequate is None:
+            p_adequate = 1.0 if difficulty is None else 1.0 - difficulty
+        if isinstance(p_adequate, Mapping):
+            adequate = tuple(p_adequate.get(name, 1.0) for name in tiers)
+        else:
+            adequate = (*(p_adequate for _ in tiers[:-1]), 1.0 if len(tiers) > 1 else p_adequate)
+        kind = values.get("kind") or ""
+        return StatedDifficulty(
+            (adequate[0], adequate[-1]), True, "stated", kind, values.get("quantile"), 1.0, adequate, difficulty
+        )
+
+    def _given(
+        self,
+        case: Case,
+        asked: Request,
+        policy: Policy,
+        health: Mapping[str, TierHealth],
+        clamp: Clamp | None,
+        ladder: Sequence[str],
+    ) -> DecisionInput:
+        values, features, slo = asked.given, asked.features, policy.slo
+        budget_s = slo.deadline
+        if "budget_ms" in values:
+            budget_s = min(budget_s, values["budget_ms"] / 1000)
+        ttft_s = slo.ttft.p99 if features.stream else None
+        if features.stream and "ttft_ms" in values:
+            ttft_s = min(values["ttft_ms"] / 1000, budget_s if ttft_s is None else ttft_s)
+        room = values.get("room")
+        if room is None:
+            room = features.approx_tokens + (values.get("max_tokens") or _ROOM_FOR_A_REPLY)
+        classified = policy.route.classifier != "none" and len(ladder) > 1
+        strongest = policy.ladder[-1] if policy.ladder else ""
+        may_hold_out = policy.holdout and clamp is None and len(policy.ladder) > 1 and not health[strongest].unavailable
+        return DecisionInput(
+            asked.difficulty if classified else None,
+            features,
+            health,
+            budget_s,
+            ttft_s,
+            clamp,
+            bool(values.get("holdout") and may_hold_out),
+            room,
+        )
+
+    # --- the world ----------------------------------------------------------------------------------------------------
+
+    def _in_world(self, world: Mapping[str, TierWorld]) -> tuple[Policy, dict[str, TierHealth]]:
+        """Return the policy as it is where some tiers are not configured, and the health of the others."""
+        known = self._health.get(id(world))
+        if known is None:
+            tiers = self.policy.tiers
+            absent = frozenset(name for name in tiers if not world.get(name, _UNKNOWN).configured)
+            policy = self._variants.get(absent)
+            if policy is None:
+                capabilities = {name: frozenset[str](world[name].can) for name in absent}
+                missing = {
+                    name: DeployedTier(name, (), capabilities[name], "its key is not set") for name in sorted(absent)
+                }
+                ladder = tuple(name for name in tiers if name not in absent)
+                policy = self.policy.model_copy(update={"ladder": ladder, "unconfigured": missing})
+                self._variants[absent] = policy
+            health = {name: _health(name, world.get(name, _UNKNOWN)) for name in policy.ladder}
+            # The world is kept beside it, so that no other can get its id.
+            known = self._health[id(world)] = (world, policy, health)
+        return known[1], known[2]
+
+    def _around(self, case: Case, policy: Policy, features: Features, own_limit: bool) -> Surroundings:
+        hedge, world = policy.escalate.hedge, case.world
+        after = None
+        if hedge is not None and isinstance(hedge.after, str):
+            name = f"{'ttft' if features.stream else 'total'}_{hedge.after}"
+
+            def after(tier: str) -> float | None:
+                quantile: float | None = getattr(world.get(tier, _UNKNOWN), name)
+                return quantile
+
+        queues = {name: TierQueue(one.queue, one.waiting) for name, one in world.items() if one.queue}
+        watching = frozenset(name for name, one in world.items() if one.watch_drafts)
+        known = self._drafts.get(id(case.drafts))
+        if known is None:
+            made = {tier: tuple(map(draft_of, drafts)) for tier, drafts in case.drafts.items()}
+            known = self._drafts[id(case.drafts)] = (case.drafts, made)
+        drafts = known[1]
+        if "confidence" in case.given:
+            drafts = {
+                tier: tuple(_with(one, case.given["confidence"]) for one in some) for tier, some in drafts.items()
+            }
+        may_hedge = case.given.get("may_hedge", True)
+        return Surroundings(drafts, after, may_hedge, queues, watching, own_limit)
+
+    # --- what the rules did -------------------------------------------------------------------------------------------
+
+    def _rules_told(self, given: DecisionInput, got: Walk) -> list[Step]:
+        """Return which start rules held, and which of their comparisons: up to the first rule that does."""
+        steps: list[Step] = []
+        if given.holdout:
+            steps.append(Step(("holdout",), True, "held out"))
+        elif self.policy.holdout:
+            steps.append(Step(("holdout",), False, "not held out"))
+        if not got.rule and self.both is None:
+            return steps
+        values = rule_values(self.policy, given.difficulty, given.features, given.budget_s)
+        if got.rule:
+            tiers = self.policy.tiers
+            for tier, rule, comparisons in self.start:
+                if given.difficulty is not None and given.difficulty.in_domain:
+                    values["p_adequate"] = given.difficulty.p_adequate_of(tiers.index(tier), len(tiers))
+                held = rule.holds(values)
+                steps.append(Step(("route", "start", tier), held, rule.source))
+                for i, comparison in enumerate(comparisons):
+                    steps.append(Step(("route", "start", tier, i), comparison.holds(values), comparison.source))
+                if held:
+                    break
+        if self.both is not None:
+            rule, comparisons = self.both
+            at = ("escalate", "speculate", "both")
+            steps.append(Step(at, rule.holds(values), rule.source))
+            steps += [Step((*at, i), one.holds(values), one.source) for i, one in enumerate(comparisons)]
+        return steps
+
+    def _limits_told(self, asked: Request, body: Mapping[str, Any], own_limit: bool) -> list[Step]:
+        cap = self.policy.output.max_tokens
+        if cap is None:
+            return []
+        return [
+            Step(("output", "max_tokens"), not own_limit, f"{'the policy' if not own_limit else 'the client'} limits")
+        ]
+
+
+def draft_of(rules: DraftRules) -> Draft:
+    """Return the draft that a test describes."""
+    return Draft(
+        rules.confidence,
+        rules.calibrated,
+        rules.tokens,
+        rules.finish,
+        rules.invalid or "",
+        rules.refusal,
+        rules.repetition,
+        rules.empty,
+        rules.calls_tools or rules.invalid == "tool_args",
+        rules.text,
+        rules.fails or "",
+        rules.ttft,
+        rules.total,
+    )
+
+
+def _with(draft: Draft, confidence: float | None) -> Draft:
+    return Draft(
+        confidence, draft.calibrated, draft.tokens, draft.finish, draft.invalid, draft.refusal, draft.repetition,
+        draft.empty, draft.calls_tools, draft.text, draft.fault, draft.ttft_s, draft.total_s,
+    )  # fmt: skip
+
+
+def conditions(rule: Expression) -> Sequence[Expression]:
+    """Return what a rule joins by and, or, not: comparisons and flags, each as a rule; none where it is only one."""
+    if rule.tree is None:
+        return ()
+    open_, found = [rule.tree], []
+    while open_:
+        node = open_.pop(0)
+        if isinstance(node, ast.BoolOp):
+            open_ = [*node.values, *open_]
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.BoolOp):
+            open_.insert(0, node.operand)
+        else:
+            found.append(Expression.parse(ast.unparse(node)))
+    return found if len(found) > 1 else ()
+
+
+def _health(name: str, world: TierWorld) -> TierHealth:
+    """Return the state of a tier as routing sees it."""
+    first, whole, queue_s = world.ttft_p50, world.total_p50, world.queue
+    known = first is not None or whole is not None or queue_s > 0
+    forecast = None
+    if known:
+        ttft_s = first or 0.0
+        whole_s = ttft_s if whole is None else whole
+        forecast = Forecast(
+            ttft_s + queue_s,
+            (world.ttft_p95 or ttft_s) + queue_s,
+            whole_s + queue_s,
+            queue_s,
+            known=True,
+            cold=world.cold,
+            least_s=(world.ttft_p5 or 0.0) + queue_s,
+        )
+    unavailable = "" if world.up else "down"
+    failing = world.failing and not world.up
+    return TierHealth(name, frozenset(world.can), world.backends, unavailable, failing, forecast, world.context)
+
+
+def is_stored(policy: Policy, outcome: Outcome) -> bool:
+    """Return whether the answer goes into the cache."""
+    got = outcome.walk
+    if outcome.cache.may == "none" or got.refused or not got.may_store:
+        return False
+    choices = outcome.body.get("n") or 1
+    return not why_not_stored(policy.cache, got.draft or GOOD, choices, wants_json=outcome.given.features.wants_json)
+
+
+def _tokens(outcome: Outcome) -> int | None:
+    limits = [outcome.body[key] for key in ("max_completion_tokens", "max_tokens") if outcome.body.get(key) is not None]
+    return min(limits, default=None)
+
+
+GOT: Final[Mapping[str, Callable[[Policy, Outcome], Any]]] = {
+    "start": lambda _, outcome: outcome.walk.start,
+    "rule": lambda _, outcome: outcome.walk.rule,
+    "tier": lambda _, outcome: outcome.walk.tier,
+    "path": lambda _, outcome: outcome.walk.path,
+    "attempts": lambda _, outcome: len(outcome.walk.called),
+    "called": lambda _, outcome: outcome.walk.called,
+    "seen_of_draft": lambda _, outcome: outcome.walk.seen_of_draft,
+    "held": lambda _, outcome: outcome.walk.held,
+    "why": lambda _, outcome: why_of(outcome),
+    "first_token_within": lambda _, outcome: outcome.walk.first_token_s,
+    "within": lambda _, outcome: outcome.walk.total_s,
+    "refused": lambda _, outcome: outcome.walk.refused,
+    "status": lambda _, outcome: STATUS[outcome.walk.refused],
+    "cache": lambda _, outcome: outcome.cache.may,
+    "cache_why": lambda _, outcome: outcome.cache.missed or outcome.cache.why,
+    "stored": is_stored,
+    "max_tokens": lambda _, outcome: _tokens(outcome),
+    "stop": lambda _, outcome: tuple(outcome.body.get("stop") or ()),
+    "priority": lambda policy, _: policy.load.priority,
+    "deadline": lambda _, outcome: outcome.given.budget_s,
+}
+"""How to read what each key of `expect` names."""
+
+
+def why_of(outcome: Outcome) -> str:
+    """Return why a draft was taken or replaced, why a tier stands in, and why there is no answer, in a few words."""
+    got = outcome.walk
+    said = [got.judged.reason if got.judged is not None else "", got.reason]
+    if got.decision is not None:
+        said.append(got.decision.stand_in)
+    return "; ".join(filter(None, said))
+
+
+def is_as_expected(key: str, expected: Any, got: Any) -> bool:
+    """Return whether what was got is what one key of `expect` asks for."""
+    match key:
+        case "first_token_within" | "within":
+            return bool(got <= expected)
+        case "why" | "cache_why":
+            return expected in got if expected else not got
+        case "rule":
+            return bool(" ".join(expected.split()) == got)
+        case "refused":
+            return any(bool(got) is one if isinstance(one, bool) else got == one for one in expected)
+        case "start" | "tier" | "path" | "attempts" | "cache":
+            return got in expected
+        case _:
+            return bool(got == expected)

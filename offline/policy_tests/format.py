@@ -1,0 +1,514 @@
+"""Define the file format of policy tests, `chat.test.yaml` beside `chat.yaml`, and read it. policies/README.md has it.
+
+A test is a case (one request in a world, with the answers that the tiers would give), a list of whole requests, or a
+property of all requests of some ranges. Unknown keys are errors, with file, line and key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, did_you_mean
+from policies.expression import Kind
+from policies.loader import read_policy
+from policies.model import Policy
+from policies.validation import Finding, Seconds, Section, Share, Whole, number, raise_findings, share, validate
+from policies.yaml_source import Document, read_yaml
+
+SUFFIXES: Final = (".test.yaml", ".test.yml")
+
+
+def _listed(value: object) -> object:
+    return value if isinstance(value, list | tuple) or value is None else (value,)
+
+
+_ONE_OF: Final = BeforeValidator(_listed)
+"""A value, or a list of which one has to be right."""
+Count = Annotated[Whole, Field(ge=0)]
+Tier = Annotated[str, Field(min_length=1)]
+ClientPath = Literal["direct", "escalated", "degraded", "fallback", "hedged", "cache-exact", "cache-semantic"]
+Cache = Literal["exact", "semantic", "both", "none"]
+Refused = Literal["no_tier", "unable", "deadline", "timeout", "full", "rejected", "too_long", "failed"]
+Aspect = Literal["start", "rule", "tier", "path"]
+
+
+def _confidence(value: object) -> object:
+    return None if value == "none" else share(value)
+
+
+Confidence = Annotated[Share | None, BeforeValidator(_confidence)]
+
+
+class TierWorld(Section):
+    """The state of one tier: whether it is up, its latency, its queue and what it can do.
+
+    Without latencies its forecast is unknown, and an unknown forecast counts as in time.
+    """
+
+    up: bool = True
+    failing: bool = False
+    """Down only because its calls failed: it is called when nothing else can answer."""
+    configured: bool = True
+    ttft_p5: Seconds | None = None
+    """A lower bound: no call begins that cannot answer in time. Left out, any may begin."""
+    ttft_p50: Seconds | None = None
+    ttft_p90: Seconds | None = None
+    ttft_p95: Seconds | None = None
+    ttft_p99: Seconds | None = None
+    total_p50: Seconds | None = None
+    """Median of the whole answer. Left out, it is that of the first token."""
+    total_p90: Seconds | None = None
+    total_p95: Seconds | None = None
+    total_p99: Seconds | None = None
+    cold: bool = False
+    queue: Seconds = 0.0
+    """How long a new request waits for a place; added to the latencies."""
+    waiting: Count = 0
+    """How many requests of the surface wait already."""
+    backends: Annotated[Whole, Field(ge=1)] = 1
+    context: Annotated[Whole, Field(ge=1)] | None = None
+    can: frozenset[Literal["tools", "vision", "json"]] = frozenset({"tools", "vision", "json"})
+    watch_drafts: bool = False
+
+
+class Given(Section):
+    """The request: the values that rules may ask for, its limits, and its text where the cache reads it."""
+
+    p_adequate: Share | Mapping[Tier, Share] | None = None
+    difficulty: Share | None = None
+    in_domain: bool | None = None
+    kind: Kind | None = None
+    quantile: Share | None = None
+    tokens_in: Count = 100
+    turns: Count = 1
+    has_tools: bool = False
+    wants_json: bool = False
+    has_images: bool = False
+    stream: bool = False
+    budget_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
+    ttft_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
+    min_tier: Tier | None = None
+    max_tier: Tier | None = None
+    holdout: bool = False
+    may_hedge: bool = True
+    """Whether the budget for hedging allows one now."""
+    text: str | None = None
+    volatile: bool = False
+    """Stands for a text that asks for what changes by the day."""
+    temperature: Annotated[float, BeforeValidator(number)] | None = None
+    top_p: Annotated[float, BeforeValidator(number)] | None = None
+    n: Annotated[Whole, Field(ge=1)] | None = None
+    seed: Whole | None = None
+    logprobs: bool = False
+    max_tokens: Count | None = None
+    stop: tuple[str, ...] = ()
+    room: Count | None = None
+    """Upper bound of the tokens of prompt and reply; left out, tokens_in plus max_tokens or 256."""
+
+
+class DraftRules(Section):
+    """What one call of a tier gives: a good answer in the tier's median time, but for what is said here."""
+
+    tier: Tier
+    confidence: Confidence = 1.0
+    calibrated: bool = True
+    tokens: Count = 100
+    finish: Literal["stop", "length", "content_filter", "tool_calls"] = "stop"
+    invalid: Literal["json", "json_schema", "tool_args"] | None = None
+    refusal: bool = False
+    repetition: bool = False
+    empty: bool = False
+    calls_tools: bool = False
+    text: str | None = None
+    fails: Literal["error", "too_long", "rejected"] | None = None
+    ttft: Seconds | None = None
+    total: Seconds | None = None
+
+
+class StoredAnswerRules(Section):
+    """An answer in the store: to the same request, or, with a similarity or a question, to another one."""
+
+    age: Seconds = 0.0
+    tier: Tier | None = None
+    question: str | None = None
+    """The other question's text: the guards compare it with `given.text`."""
+    similarity: Share | None = None
+    """Cosine of the two questions; left out beside a `question`, it is computed."""
+    score: Share | None = None
+    """What the cross-encoder gives the pair or, with `verify: fast`, the verifier."""
+    verifier_score: Share = 1.0
+    """What the verifier gives the pair before the cross-encoder is asked."""
+
+
+class Expect(Section):
+    """What the client gets. A list stands for "one of these", except at `called` and `stop`."""
+
+    start: Annotated[tuple[Tier, ...] | None, _ONE_OF] = None
+    rule: str | None = None
+    tier: Annotated[tuple[Tier, ...] | None, _ONE_OF] = None
+    path: Annotated[tuple[ClientPath, ...] | None, _ONE_OF] = None
+    attempts: Annotated[tuple[Count, ...] | None, _ONE_OF] = None
+    called: tuple[Tier, ...] | None = None
+    seen_of_draft: Count | None = None
+    held: Count | None = None
+    why: str | None = None
+    first_token_within: Seconds | None = None
+    within: Seconds | None = None
+    refused: Annotated[tuple[bool | Refused, ...] | None, _ONE_OF] = None
+    status: Whole | None = None
+    cache: Annotated[tuple[Cache, ...] | None, _ONE_OF] = None
+    cache_why: str | None = None
+    stored: bool | None = None
+    max_tokens: Count | None = None
+    stop: tuple[str, ...] | None = None
+    priority: Literal["interactive", "batch"] | None = None
+    deadline: Seconds | None = None
+
+
+class Expected(Expect):
+    """What is expected of a test: of its case, of its requests together, or of all its cells."""
+
+    not_: Expect | None = Field(default=None, alias="not")
+    same: Aspect | None = None
+    different: Aspect | None = None
+    not_cached_together: bool | None = None
+    cached_together: bool | None = None
+    never_falls: Literal["start", "tier"] | None = None
+    never_rises: Literal["start", "tier"] | None = None
+    as_: str | None = Field(default=None, alias="as")
+    always: Expect | None = None
+    never: Expect | None = None
+
+
+_RANGE: Final = re.compile(r"^(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The values that a property quantifies over: from `low` to `high`, or the `values` listed."""
+
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[Any, ...] = ()
+
+
+def _span(value: object) -> Span:
+    if isinstance(value, Span):
+        return value
+    if isinstance(value, list) and value:
+        return Span(values=tuple(value))
+    if value == "any":
+        return Span(values=("any",))
+    match = _RANGE.match(value) if isinstance(value, str) else None
+    if match is None or float(match[1]) > float(match[2]):
+        raise ValueError(f"{value!r} is not a range; write 0..1, a list of values, or any (flags and words)")
+    return Span(float(match[1]), float(match[2]))
+
+
+Spans = Mapping[str, Annotated[Span, BeforeValidator(_span)]]
+_SCALARS: Final = tuple(
+    name for name in Given.model_fields if name not in {"text", "stop", "min_tier", "max_tier", "may_hedge"}
+)
+
+
+def _quantified(spans: Spans) -> Spans:
+    for name in spans:
+        if name not in _SCALARS and name != "confidence":
+            raise ValueError(
+                f"{name!r} cannot vary{did_you_mean(name, _SCALARS)}; {', '.join(_SCALARS)}, confidence can"
+            )
+    return spans
+
+
+class CaseRow(Section):
+    """What one row of `each` changes of its test."""
+
+    given: Given = Given()
+    world: Mapping[Tier, TierWorld] = {}
+    draft: DraftRules | None = None
+    drafts: tuple[DraftRules, ...] = ()
+    stored: StoredAnswerRules | None = None
+    expect: Expect = Expect()
+
+
+class TestRules(Section):
+    """One test."""
+
+    __test__ = False
+    name: Annotated[str, Field(min_length=1)]
+    surface: str | None = None
+    """Test only the policy of this surface."""
+    given: Given = Given()
+    world: Mapping[Tier, TierWorld] = {}
+    draft: DraftRules | None = None
+    drafts: tuple[DraftRules, ...] = ()
+    stored: StoredAnswerRules | None = None
+    each: tuple[CaseRow, ...] = ()
+    requests: tuple[str | Mapping[str, Any], ...] = ()
+    forall: Annotated[Spans, AfterValidator(_quantified)] = Field(default={})
+    expect: Expected = Expected()
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> TestRules:
+        findings: list[Finding] = []
+        expect, expected = self.expect, self.expect.model_fields_set
+        if self.requests and self.forall:
+            findings.append((("forall",), "requests have their values already; leave out one of both"))
+        if self.each and (self.requests or self.forall):
+            findings.append((("each",), "rows go with cases, not with requests or forall"))
+        if not expected and not any(row.expect.model_fields_set for row in self.each):
+            findings.append((("expect",), "says nothing, so the test can never fail"))
+        together = {"same", "different", "not_cached_together", "cached_together"}
+        if len(self.requests) < 2:
+            message = "compares requests; list two or more under `requests`"
+            findings += [(("expect", name), message) for name in sorted(expected & together)]
+        properties = {"never_falls": "never_falls", "never_rises": "never_rises", "as_": "as"}
+        findings += [
+            (("expect", key), "is said of many requests; give their ranges under `forall`")
+            for name, key in {**properties, "always": "always", "never": "never"}.items()
+            if name in expected and not self.forall
+        ]
+        if (expect.never_falls or expect.never_rises) and expect.as_ not in self.forall:
+            findings.append((("expect", "as"), "name the value of `forall` that grows"))
+        if self.forall and not expected & {"never_falls", "never_rises", "always", "never"}:
+            findings.append((("expect",), "say what holds for all: never_falls, never_rises, always or never"))
+        raise_findings(findings)
+        return self
+
+
+class TestFileRules(Section):
+    """The contents of a test file."""
+
+    __test__ = False
+    policies: Annotated[tuple[str, ...], Field(min_length=1)]
+    world: Mapping[Tier, TierWorld] = {}
+    tests: Annotated[tuple[TestRules, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A policy under test, and the document it came from."""
+
+    policy: Policy
+    document: Document
+
+    def line(self, at: Sequence[str | int]) -> int:
+        """Return the line of a key, or of the nearest key around it."""
+        return self.document.problem(tuple(at), "").line
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request of a test: its line, and the plain values of what is given; `row` counts from 1, 0 without rows."""
+
+    name: str
+    line: int
+    given: Mapping[str, Any]
+    world: Mapping[str, TierWorld]
+    drafts: Mapping[str, tuple[DraftRules, ...]]
+    stored: StoredAnswerRules | None
+    expect: Mapping[str, Any]
+    expect_not: Mapping[str, Any]
+    surface: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsTest:
+    """Whole requests, and what is expected of each and of all together."""
+
+    name: str
+    line: int
+    bodies: tuple[tuple[str, Mapping[str, Any]], ...]
+    case: Case
+    together: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """What holds for all requests whose values lie in these ranges."""
+
+    name: str
+    line: int
+    spans: Mapping[str, Span]
+    case: Case
+    wanted: Expected
+
+
+@dataclass(frozen=True, slots=True)
+class TestFile:
+    """One test file, read: the policies that it tests, and its tests in their order."""
+
+    __test__ = False
+    file: Path
+    document: Document
+    policies: tuple[Tested, ...]
+    tests: tuple[Case | RequestsTest | Property, ...]
+
+
+def is_test_file(name: str) -> bool:
+    """Return whether a file of this name holds policy tests."""
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+def read_tests(file: Path) -> TestFile:
+    """Read a test file and the policies that it names. Raises ConfigError with all problems."""
+    document = read_yaml(file)
+    rules = validate(TestFileRules, document)
+    policies = _policies(rules, document)
+    problems = list(_unknown_tiers(rules, document, policies))
+    tests: list[Case | RequestsTest | Property] = []
+    for i, test in enumerate(rules.tests):
+        at = ("tests", i)
+        line = document.lines.get((*at, "name"), 0)
+        case = _case(test.name, line, rules, test, None)
+        if test.requests:
+            bodies = _bodies(test, document, at, problems)
+            together = _set(test.expect, {"same", "different", "not_cached_together", "cached_together"})
+            tests.append(RequestsTest(test.name, line, bodies, case, together))
+        elif test.forall:
+            tests.append(Property(test.name, line, test.forall, case, test.expect))
+        elif test.each:
+            for j, row in enumerate(test.each):
+                place = document.lines.get((*at, "each", j), line)
+                tests.append(_case(f"{test.name} [{j + 1}]", place, rules, test, row))
+        else:
+            tests.append(case)
+    if problems:
+        raise InvalidContent(problems)
+    return TestFile(file, document, policies, tuple(tests))
+
+
+def _policies(rules: TestFileRules, document: Document) -> tuple[Tested, ...]:
+    found: dict[Path, Tested] = {}
+    problems: list[Problem] = []
+    for i, pattern in enumerate(rules.policies):
+        folder = document.file.parent
+        absolute = Path(pattern)
+        files = [absolute] if absolute.is_absolute() else sorted(folder.glob(pattern))
+        files = [file for file in files if file.is_file() and not is_test_file(file.name) and file.name[0] not in "._"]
+        if not files:
+            problems.append(document.problem(("policies", i), f"no policy file matches {pattern!r} in {folder}"))
+        for file in files:
+            try:
+                found.setdefault(file, Tested(*read_policy(file)))
+            except ConfigError as error:
+                problems += error.problems
+    if problems:
+        raise InvalidContent(problems)
+    return tuple(found.values())
+
+
+def _unknown_tiers(rules: TestFileRules, document: Document, policies: Sequence[Tested]) -> list[Problem]:
+    """Find tiers that none of the tested policies has: what is said of them would change nothing."""
+    known = {tier for tested in policies for tier in tested.policy.tiers}
+    surfaces = {tested.policy.surface for tested in policies}
+    problems = []
+
+    def look(at: KeyPath, tier: str | None) -> None:
+        if tier is not None and tier not in known:
+            hint = did_you_mean(tier, known) or f"; there are {', '.join(sorted(known))}"
+            problems.append(document.problem(at, f"no tested policy has a tier {tier!r}{hint}"))
+
+    for name in rules.world:
+        look(("world", name), name)
+    for i, test in enumerate(rules.tests):
+        at = ("tests", i)
+        if test.surface is not None and test.surface not in surfaces:
+            hint = did_you_mean(test.surface, surfaces) or f"; they are of {', '.join(sorted(surfaces))}"
+            problems.append(document.problem((*at, "surface"), f"no tested policy is of {test.surface!r}{hint}"))
+        parts: list[tuple[TestRules | CaseRow, KeyPath]] = [(test, at)]
+        parts += [(row, (*at, "each", j)) for j, row in enumerate(test.each)]
+        for part, here in parts:
+            for name in part.world:
+                look((*here, "world", name), name)
+            if part.draft is not None:
+                look((*here, "draft", "tier"), part.draft.tier)
+            for k, draft in enumerate(part.drafts):
+                look((*here, "drafts", k, "tier"), draft.tier)
+            for key in ("start", "tier"):
+                for tier in getattr(part.expect, key) or ():
+                    look((*here, "expect", key), tier)
+            for key in ("min_tier", "max_tier"):
+                look((*here, "given", key), getattr(part.given, key))
+    return problems
+
+
+_OF_MANY: Final = frozenset(Expected.model_fields) - frozenset(Expect.model_fields)
+
+
+def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: CaseRow | None) -> Case:
+    """Return a case: the file's world, then what the test says, then its row."""
+    given = _set(test.given)
+    world = dict(rules.world)
+    drafts = [draft for draft in (test.draft, *test.drafts) if draft is not None]
+    stored = test.stored
+    expect = {key: value for key, value in _set(test.expect).items() if key not in _OF_MANY}
+    for tier, change in test.world.items():
+        world[tier] = _merged(world.get(tier), change)
+    if row is not None:
+        given |= _set(row.given)
+        for tier, change in row.world.items():
+            world[tier] = _merged(world.get(tier), change)
+        if row.drafts:
+            drafts = list(row.drafts)
+        elif row.draft is not None:
+            same = [draft for draft in drafts if draft.tier == row.draft.tier]
+            others = [draft for draft in drafts if draft.tier != row.draft.tier]
+            drafts = [*others, _merged(same[0] if same else None, row.draft)]
+        stored = _merged(stored, row.stored) if row.stored is not None else stored
+        expect |= _set(row.expect)
+    by_tier: dict[str, tuple[DraftRules, ...]] = {}
+    for draft in drafts:
+        by_tier[draft.tier] = (*by_tier.get(draft.tier, ()), draft)
+    refuted = {} if test.expect.not_ is None else _set(test.expect.not_)
+    return Case(name, line, given, world, by_tier, stored, expect, refuted, test.surface)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _merged(before: S | None, change: S) -> S:
+    """Return a section with the keys that `change` sets replaced."""
+    return change if before is None else before.model_copy(update=_set(change))
+
+
+def _set(section: Section, only: set[str] | None = None) -> dict[str, Any]:
+    """Return the keys that are written, with their values."""
+    names = section.model_fields_set if only is None else section.model_fields_set & only
+    return {name: getattr(section, name) for name in names}
+
+
+def _bodies(
+    test: TestRules, document: Document, at: KeyPath, problems: list[Problem]
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Read the requests: chat-completions bodies in JSON files, or written out."""
+    bodies: list[tuple[str, Mapping[str, Any]]] = []
+    for i, request in enumerate(test.requests):
+        here, name = (*at, "requests", i), f"request {i + 1}"
+        body: Any = request
+        if isinstance(request, str):
+            name = request
+            try:
+                body = orjson.loads((document.file.parent / request).read_bytes())
+            except (OSError, ValueError) as error:
+                problems.append(document.problem(here, f"cannot be read: {error}"))
+                continue
+        messages = body.get("messages") if isinstance(body, Mapping) else None
+        if (
+            not isinstance(messages, list)
+            or not messages
+            or not all(isinstance(m, dict) and "role" in m for m in messages)
+        ):
+            problems.append(
+                document.problem(here, "is no chat-completions request: it needs messages, each with a role")
+            )
+            continue
+        bodies.append((name, body))
+    return tuple(bodies)
