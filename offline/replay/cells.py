@@ -35,6 +35,7 @@ Bools = NDArray[np.bool_]
 
 _STREAM: Final = 8
 _ALL: Final = frozenset({"tools", "vision", "json"})
+_FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream"})
 _LIMIT: Final = 1 << 62
 
 
@@ -179,9 +180,9 @@ class CellDecider:
         if late.any():
             columns += [(late[:, column].astype(np.int64), 2) for column in range(late.shape[1])]
             columns += _orders(np.where(late.any(axis=1, keepdims=True), expected, 0.0))
-        return columns + self._rule_columns(inputs)
+        return columns + self.rule_columns(inputs)
 
-    def _rule_columns(self, inputs: Inputs) -> list[tuple[Ints, int]]:
+    def rule_columns(self, inputs: Inputs) -> list[tuple[Ints, int]]:
         """Return where each value that the start rules ask for lies between their constants."""
         policy = self.policy
         values: dict[str, Floats] = {}
@@ -200,6 +201,8 @@ class CellDecider:
                     columns.append(_compared(values[numeric[one]], values[numeric[other]]))
             if "kind" in rule.names:
                 columns.append((np.where(inputs.in_domain, inputs.kind, 0), len(inputs.kinds) + 1))
+            if rule.names & _FLAGS:
+                columns.append((inputs.flags, 16))
             if "in_domain" in rule.names:
                 columns.append((inputs.in_domain.astype(np.int64), 2))
         return columns + [_position(values[name], sorted(constants[name])) for name in values]
@@ -241,6 +244,17 @@ class CellDecider:
                 within = np.where(high > low, np.minimum(1.0, (quantile - low) / (high - low)), 0.0)
             own[of_kind] = (at + within) / (len(deciles) + 1)
         return own
+
+
+def rule_cells(policies: Sequence[Policy], basis: DecisionBasis, inputs: Inputs) -> Ints:
+    """Return a hash of where each record lies between the constants of these policies' start rules, the same always."""
+    keys = np.zeros(len(inputs), np.uint64)
+    for policy in policies:
+        decider = CellDecider(policy, basis, VerdictTable())
+        for column, _ in decider.rule_columns(inputs):
+            keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+            keys ^= keys >> np.uint64(29)
+    return keys.astype(np.int64)
 
 
 def verdict_of(decision: Decision) -> Verdict:

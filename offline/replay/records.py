@@ -150,7 +150,7 @@ class LedgerReader:
         self.finishes = Words(called["c.finish"])
         self._names = Words(tuple(sorted({*words["given.min_tier"], *words["given.max_tier"]})))
         kinds = words["given.difficulty.kind"]
-        self._kinds = Words((*KINDS, *(kind for kind in kinds if kind not in KINDS)))
+        self.kinds = Words((*KINDS, *(kind for kind in kinds if kind not in KINDS)))
         heads = self._one("SELECT max(len(given.difficulty.p_right)) FROM requests WHERE {where}")
         self._heads = int(heads[0] or 0)
         self._recorded = self._verdicts()
@@ -166,6 +166,39 @@ class LedgerReader:
             if len(batch.requests):
                 yield batch
             on_progress("replaying", done, self.count)
+
+    def hits(self, path: str) -> list[tuple[int, int, str, float]]:
+        """Return the place of each hit of this path, the stored entry that answered it, and its age in seconds."""
+        name = "cache.exact" if path == "cache-exact" else "cache.semantic"
+        hop = f"list_filter(CAST(hops AS JSON[]), h -> h->>'name' = '{name}')[1]"
+        entry, age = f"{hop}->'attributes'->>'tierline.cache.entry'", f"{hop}->'attributes'->>'tierline.cache.age_s'"
+        sql = (
+            f"SELECT entry_ms, entry_seq, coalesce({entry}, ''), coalesce(({age})::DOUBLE, 0) FROM requests "
+            f"WHERE {self.which.where} AND path = '{path}'"
+        )
+        return self._all(sql)
+
+    def decisions(self, count: int) -> Iterator[tuple[int, str, dict[str, Any], list[Any] | None]]:
+        """Yield the first records of decisions: the place of the basis, the request's id, the input, the decision."""
+        sql = (
+            f"SELECT {self.basis_ids.sql('basis')} - 1, request_id, given, decision FROM requests "
+            f"WHERE {self.which.where} AND given IS NOT NULL LIMIT {count}"
+        )
+        cursor = self.database.cursor().execute(sql, self.which.values)
+        while rows := cursor.fetchmany(_PAGE):
+            for basis, request_id, given, decision in rows:
+                out = None if decision is None else [decision[name] for name in _DECISION]
+                if out is not None:
+                    out[3] = int(out[3])
+                yield basis, request_id, given, out
+
+    def request_ids(self, places: Ints) -> list[str]:
+        """Return the ids of the requests of these entries."""
+        if not len(places):
+            return []
+        wanted = ", ".join(f"({ms}, {seq})" for ms, seq in places.tolist())
+        rows = self._all(f"SELECT request_id FROM requests WHERE {{where}} AND (entry_ms, entry_seq) IN ({wanted})")
+        return [name for (name,) in rows]
 
     def _batch(self, first: int, end: int) -> Batch:
         within = f"FROM requests WHERE {self.which.where} AND ordinal >= {first} AND ordinal < {end}"
@@ -198,7 +231,7 @@ class LedgerReader:
             f"{self.paths.sql('path')} AS path_",
             f"{self.tiers.sql('tier')} AS tier_",
             f"{self.tenants.sql('tenant')} AS tenant_",
-            f"{self._kinds.sql('given.difficulty.kind')} AS kind_",
+            f"{self.kinds.sql('given.difficulty.kind')} AS kind_",
             f"{self._names.sql('given.min_tier')} AS min_",
             f"{self._names.sql('given.max_tier')} AS max_",
         ]
@@ -234,7 +267,7 @@ class LedgerReader:
             ttft_s=health["ttft_s"],
             whole_s=health["whole_s"],
             names=self._names.every,
-            kinds=self._kinds.every,
+            kinds=self.kinds.every,
         )
 
     def _calls(self, within: str, got: dict[str, Any]) -> Calls:
@@ -311,6 +344,8 @@ class LedgerReader:
         return self.database.execute(sql.format(where=self.which.where), self.which.values).fetchall()
 
 
+_PAGE: Final = 1000
+_DECISION: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 _WORDS: Final = ("basis", "path", "tenant", "tier", "given.min_tier", "given.max_tier", "given.difficulty.kind")
 _CALL_WORDS: Final = ("tier", "model", "outcome", "basis", "fault", "finish")
 _CALLS: Final = "(SELECT surface, started_s, unnest(calls) AS c FROM requests)"

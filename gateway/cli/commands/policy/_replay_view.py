@@ -1,0 +1,134 @@
+"""Show a replay as text."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+from offline.report import table
+
+if TYPE_CHECKING:
+    from offline.replay.figures import Change
+    from offline.replay.run import Replayed
+
+_TITLES: Final[Mapping[str, str]] = {
+    "escalated": "escalated",
+    "degraded": "degraded",
+    "fallback": "fallback",
+    "failed": "failed",
+    "hits": "cache hits",
+    "goodput": "goodput",
+    "ttft_p50": "TTFT p50",
+    "ttft_p95": "TTFT p95",
+    "cost": "cost per 1,000",
+    "wasted": "wasted per 1,000",
+}
+WIDTH: Final = 125
+"""Columns of the report where it is not printed to a terminal."""
+_UNITS: Final[Mapping[str, str]] = {"ttft_p50": "ms", "ttft_p95": "ms", "cost": "usd", "wasted": "usd"}
+
+
+def replay_lines(replayed: Replayed, seconds: float) -> list[str | Table]:
+    """Return the report as lines."""
+    return [*summary_lines(replayed, seconds), "", figure_table(replayed), *_quality(replayed), *_changed(replayed)]
+
+
+def summary_lines(replayed: Replayed, seconds: float) -> list[str]:
+    """Return what was replayed, how much of it is exact, and whether the recorded policy decides as it did."""
+    n = max(replayed.requests, 1)
+    exact = n - replayed.estimated - replayed.no_evidence
+    served_by = ", ".join(replayed.recorded)
+    period = f"{_day(replayed.first_s)} to {_day(replayed.last_s)}"
+    shares = (
+        f"{exact / n:.1%} exact, {replayed.estimated / n:.1%} estimated, {replayed.no_evidence / n:.1%} no evidence"
+    )
+    fidelity = replayed.fidelity
+    same = fidelity.same / max(fidelity.decided, 1)
+    lines = [
+        f"{served_by} -> {replayed.candidate}",
+        f"replayed {replayed.requests:,} requests of {period} in {seconds:.1f} s: {shares}",
+        f"fidelity {_percent(same)} of {fidelity.decided:,} recorded decisions are made again"
+        f" ({fidelity.identical:,} of {fidelity.checked:,} checked byte for byte)",
+    ]
+    if not fidelity.whole:
+        lines.append(
+            "  the others were decided by another version of Tierline, or their record is damaged: "
+            f"{', '.join(fidelity.differing)}"
+        )
+    return lines
+
+
+def figure_table(replayed: Replayed) -> Table:
+    """Return a table of all figures before and after."""
+    made = table("", "before", "after", "difference", "95% interval")
+    for name, change in replayed.figures.items():
+        unit = _UNITS.get(name, "share")
+        exact = change.low == change.high
+        interval = "exact" if exact else f"{_signed(change.low, unit)} to {_signed(change.high, unit)}"
+        made.add_row(
+            _TITLES[name],
+            value(change.before, unit),
+            value(change.after, unit),
+            _signed(change.difference, unit),
+            "-" if math.isnan(change.difference) else interval,
+        )
+    return made
+
+
+def value(number: float, unit: str) -> str:
+    """Return a figure with its unit."""
+    if math.isnan(number):
+        return "-"
+    if unit == "share":
+        return f"{number:.2%}"
+    return f"{number:.0f} ms" if unit == "ms" else f"${number:.4f}"
+
+
+def change_text(change: Change, unit: str) -> str:
+    """Return a change as `98.9% -> 98.4%`."""
+    return f"{value(change.before, unit)} -> {value(change.after, unit)}"
+
+
+def _signed(number: float, unit: str) -> str:
+    if math.isnan(number):
+        return "-"
+    if unit == "share":
+        return f"{number * 100:+.2f}"
+    return f"{number:+.0f}" if unit == "ms" else f"{number:+.4f}"
+
+
+def _quality(replayed: Replayed) -> list[str]:
+    quality = replayed.quality
+    labels = f"{quality['labels']} rated replies, {quality['held_out']} of them held out"
+    if quality["difference"] is None:
+        return ["", f"quality: no evidence ({labels})"]
+    low, high = quality["interval_95"]
+    interval = f"95% interval {low * 100:+.1f} to {high * 100:+.1f}"
+    return ["", f"quality {quality['difference'] * 100:+.1f} points ({interval}; {labels})"]
+
+
+def _changed(replayed: Replayed) -> list[str]:
+    n = max(replayed.requests, 1)
+    lines = [
+        f"{replayed.changed:,} requests ({replayed.changed / n:.1%}) take another course; "
+        f"{replayed.redecided:,} start or go on elsewhere"
+    ]
+    if replayed.slices:
+        most = "; ".join(f"{one.trait} ({one.changed:.1%} of {one.requests:,})" for one in replayed.slices[:3])
+        lines.append(f"most changed: {most}")
+    if replayed.examples:
+        lines.append(f"for example: {' '.join(replayed.examples)}")
+    return [*lines, *(f"note: {note}" for note in replayed.notes)]
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def _percent(share: float) -> str:
+    """Return a share with two decimals, which is 100.00% only if it is whole."""
+    return "100.00%" if share == 1 else f"{min(share, 0.9999):.2%}"

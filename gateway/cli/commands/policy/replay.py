@@ -1,0 +1,136 @@
+"""Run `tierline policy replay`: what recorded requests would have got by another policy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_json_flag, duration, whole
+from gateway.cli.commands.policy._replay_view import WIDTH, replay_lines
+from gateway.exit_codes import Exit
+from offline.progress import progress
+from offline.report import Report, show
+from policies.errors import ConfigError
+from policies.loader import read_policy
+
+if TYPE_CHECKING:
+    from offline.replay.run import Replayed
+    from policies.model import Policy
+
+DESCRIPTION = """Replay the recorded requests of the file's surface: what each got by the policy in force then, and what
+it would have got by FILE. No model is called. Which tier starts, and whether a recorded draft would have been
+escalated, is exact; what was never called is estimated from requests alike, with a 95% interval, and where nothing
+alike was called there is no evidence, and it is left out. The intervals are of what these very requests would have
+got."""
+EXAMPLES = """examples:
+  tierline policy replay chat.yaml                  all that `tierline up` has kept (.state/ledger)
+  tierline policy replay chat.yaml --since 7d --fail-if 'goodput < -1%' --fail-if 'cost > +10%'
+                                                    in CI: exit code 1 where a limit is crossed
+  tierline policy replay chat.yaml --verify all     decide every record by itself too, and compare every byte
+  tierline policy replay chat.yaml --json | jq .figures.cost
+
+figures of --fail-if: escalated, degraded, fallback, failed, hits, goodput, wasted, cost, ttft_p50, ttft_p95, quality.
+Differences of shares are absolute; those of cost and wasted are shares of what they were."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy replay`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file to try")
+    add_ledger_flags(parser)
+    parser.add_argument(
+        "--verify",
+        type=_verified,
+        default=20_000,
+        metavar="N",
+        help="decide N records by themselves as well and compare every byte, or `all` (default: 20000)",
+    )
+    add_json_flag(parser, "text")
+
+
+def add_ledger_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which records are replayed, and which differences are too much."""
+    parser.add_argument(
+        "--since", type=duration, metavar="TIME", help="only requests of the last TIME, such as 12h or 7d"
+    )
+    parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    parser.add_argument(
+        "--state", metavar="DIR", default=".state", help="the state folder of `tierline up` (default: .state)"
+    )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="exit with 1 if this difference occurs, such as 'goodput < -1%%'; may be given several times",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay, print what changes, and return the exit code. Raises CommandError."""
+    from offline.replay.gates import failed_gates
+
+    gates = gates_of(args)
+    candidate = candidate_of(args.file)
+    began = time.perf_counter()
+    replayed = replay_of(args, candidate, args.verify)
+    seconds = time.perf_counter() - began
+    failed = failed_gates(gates, replayed)
+    values = {**replayed.as_json(), "seconds": seconds, "failed_gates": [gate.source for gate in failed]}
+    lines = [*replay_lines(replayed, seconds), *gate_lines(args.fail_if, failed)]
+    show(Report(values, lines, width=WIDTH), as_json=args.json)
+    return Exit.FINDINGS if failed else Exit.OK
+
+
+def gates_of(args: argparse.Namespace) -> list[Any]:
+    """Return the limits of --fail-if. Raises CommandError."""
+    from offline.replay.gates import Gate, GateError
+
+    try:
+        return [Gate.parse(source) for source in args.fail_if]
+    except GateError as error:
+        raise CommandError(str(error)) from None
+
+
+def gate_lines(sources: list[str], failed: list[Any]) -> list[str]:
+    """Return a line for each limit, whether it is kept."""
+    wrong = {gate.source for gate in failed}
+    return [f"{'FAIL' if source.strip() in wrong else 'ok  '}  {source.strip()}" for source in sources]
+
+
+def candidate_of(file: Path) -> Policy:
+    """Return the policy in a file. Raises CommandError with its problems."""
+    try:
+        return read_policy(file)[0]
+    except ConfigError as error:
+        problems = "".join(f"\n  {problem}" for problem in error.problems)
+        raise CommandError(f"{file} cannot be replayed:{problems}") from None
+
+
+def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -> Replayed:
+    """Replay the records that the options choose. Raises CommandError."""
+    from gateway.archive.folder import ArchiveError
+    from gateway.archive.query import opened
+    from offline.replay.run import NothingRecordedError, replay
+    from routing.decision_basis import BasisError
+
+    folder = Path(args.ledger or Path(args.state) / "ledger")
+    since = time.time() - args.since if args.since else None
+    try:
+        with (
+            opened(folder, threads=1) as database,
+            progress(quiet=args.json or not sys.stderr.isatty()) as on_progress,
+        ):
+            return replay(database, candidate, since=since, verify=verify, on_progress=on_progress)
+    except ArchiveError as error:
+        raise CommandError(str(error)) from None
+    except (BasisError, NothingRecordedError) as error:
+        hint = "; `tierline ledger query` shows what is there" if isinstance(error, NothingRecordedError) else ""
+        raise CommandError(f"{error}{hint}") from None
+
+
+def _verified(text: str) -> int | None:
+    return None if text == "all" else whole(0)(text)

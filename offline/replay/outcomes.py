@@ -1,0 +1,418 @@
+"""Follow each request through the candidate's cascade: with what was recorded where it was, else with a donor's.
+
+A request whose decision and whose verdicts on the recorded drafts are the same under the candidate keeps all that was
+recorded: it is exact. The others are followed attempt by attempt, in order; hedges and speculation are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from offline.replay.cells import Bools, Floats, Ints
+from offline.replay.donors import Pool, Strata, strata_of
+from offline.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
+
+if TYPE_CHECKING:
+    from offline.replay.records import LedgerReader
+    from policies.model import Policy
+
+DIRECT, ESCALATED, DEGRADED, FALLBACK, NONE = range(5)
+PATHS: Final = ("direct", "escalated", "degraded", "fallback", "none")
+"""Paths of requests that were followed; `none`: no answer."""
+_POSITIONS: Final = 3
+_MIN_ATTEMPT_S: Final = 0.005
+_CLIENT_LEFT: Final = 499
+_FAULTS: Final = {
+    "refusal": ("refusal", None),
+    "repetition loop": ("repetition", None),
+    "cut off": ("finish", "length"),
+    "content filter": ("finish", "content_filter"),
+    "invalid JSON": ("invalid", "json"),
+    "invalid tool arguments": ("invalid", "tool_args"),
+    "not what the JSON schema says": ("invalid", "json_schema"),
+    "tool arguments that do not fit the tool's parameters": ("invalid", "tool_args"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the followed requests: an array each, of the length of `Follower.rows`."""
+
+    path: Ints
+    tier: Ints
+    """Row of the tier that answered; -1 if none did."""
+    cost_usd: Floats
+    wasted_usd: Floats
+    ttft_ms: Floats
+    total_ms: Floats
+    escalated: Bools
+    """Whether the first tier's draft was replaced by a stronger tier's answer, whatever became of that."""
+
+
+class Follower:
+    """Follow the requests whose course the candidate changes."""
+
+    def __init__(self, read: Read, reader: LedgerReader, candidate: Policy, seed: int = 0) -> None:
+        """Find those requests, and what there is to draw from."""
+        self.read = read
+        self.history = history = read.history
+        self.candidate = candidate
+        self._draw = np.random.default_rng(seed)
+        self._signals = ("", *reader.signals.every)
+        self._active_fault = np.array([False, *(self._counts(fault) for fault in reader.faults.every)])
+        self._cut_off = reader.finishes.number("length") if "length" in candidate.escalate.when.finish else -1
+        rows = np.array([read.tiers.index(name) for name in candidate.tiers])
+        self._first_tier = int(rows[0])
+        self._tables(read)
+        self.rows: Ints = np.flatnonzero(self._changed(reader))
+        self.estimated_path: Bools = np.zeros(len(self.rows), np.bool_)
+        """Whether it rests on a donor which attempts are made."""
+        self.estimated: Bools = np.zeros(len(self.rows), np.bool_)
+        """Whether any of its figures rests on a donor."""
+        self.last: Outcome | None = None
+        """The latest imputation."""
+        self.no_evidence: Bools = np.zeros(len(self.rows), np.bool_)
+        self._pools: dict[tuple[str, int], Pool] = {}
+        self._prices = [self._price(row) for row in range(len(read.tiers))]
+        self._trends = [self._trend(row) for row in range(len(read.tiers))]
+        self._hold_ms, self._draft_tokens = zip(*map(self._draft, range(len(read.tiers))), strict=True)
+        started = history.call_start_ms[:, self.rows]
+        first = np.fmin.reduce(started, axis=0) if len(self.rows) else np.zeros(0)
+        self._start_ms = np.nan_to_num(first, nan=_median(np.fmin.reduce(history.call_start_ms, axis=0)))
+
+    @cached_property
+    def strata(self) -> Strata:
+        """The strata of all requests."""
+        return strata_of(self.history)
+
+    def follow(self) -> Outcome:
+        """Return one imputation of what became of the requests."""
+        history, rows, n = self.history, self.rows, len(self.rows)
+        numbers = history.candidate[rows]
+        path = self._path_of[numbers]
+        missing, weaker = self._missing[numbers], self._weaker[numbers]
+        elapsed = self._start_ms.astype(np.float64)
+        drafts_usd = np.zeros(n)
+        out = Outcome(
+            np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
+            np.zeros(n, np.bool_),
+        )  # fmt: skip
+        resampled: dict[tuple[str, int], Ints] = {}
+        base = self._covariate(resampled)
+        active = np.flatnonzero(path[:, 0] >= 0)
+        failed_before = np.zeros(n, np.bool_)
+        for position in range(_POSITIONS):
+            if not len(active):
+                break
+            tiers = path[active, position]
+            above = path[active, position + 1] if position + 1 < _POSITIONS else np.full(len(active), -1)
+            may_go_on = (above >= 0) & (position + 1 < self.candidate.escalate.max_attempts)
+            may_escalate = may_go_on & (position + 1 < self._length_of[numbers[active]])
+            judged = may_escalate | (missing[active] & ~weaker[active])
+            onward: list[Ints] = []
+            for tier in np.unique(tiers):
+                mine = tiers == tier
+                at = active[mine]
+                got = self._attempt(int(tier), at, judged[mine], resampled, base)
+                rejected = ~got["failed"] & ~got["passes"]
+                stream = history.stream[rows[at]]
+                spent = np.where(got["failed"], got["failed_ms"], np.where(stream, got["draft_ms"], got["whole_ms"]))
+                in_time = self._in_time(at, above[mine], elapsed[at] + spent)
+                goes_on = np.where(got["failed"], may_go_on[mine], may_escalate[mine] & rejected & in_time)
+                self._end(out, int(tier), at, got, goes_on, elapsed, drafts_usd, failed_before)
+                moved = at[goes_on]
+                elapsed[moved] += spent[goes_on]
+                drafts_usd[moved] += np.where(got["failed"], 0.0, np.where(stream, got["draft_usd"], got["whole_usd"]))[
+                    goes_on
+                ]
+                out.escalated[at[goes_on & rejected]] = True
+                failed_before[at[goes_on & got["failed"]]] = True
+                onward.append(moved)
+            active = np.concatenate(onward)
+        self.last = out
+        return out
+
+    def _end(
+        self,
+        out: Outcome,
+        tier: int,
+        at: Ints,
+        got: dict[str, Any],
+        goes_on: Bools,
+        elapsed: Floats,
+        drafts_usd: Floats,
+        failed_before: Bools,
+    ) -> None:
+        """Note what became of those of these requests that make no further attempt."""
+        numbers = self.history.candidate[self.rows[at]]
+        stream, stands_in, weaker = self.history.stream[self.rows[at]], self._stands_in[numbers], self._weaker[numbers]
+        done = ~got["failed"] & ~goes_on
+        where = at[done]
+        out.tier[where] = tier
+        out.total_ms[where] = elapsed[where] + got["whole_ms"][done]
+        out.ttft_ms[where] = np.where(stream[done], elapsed[where] + got["first_ms"][done], out.total_ms[where])
+        out.cost_usd[where] = drafts_usd[where] + got["whole_usd"][done]
+        out.wasted_usd[where] = drafts_usd[where]
+        own = np.where(out.escalated[where], ESCALATED, DIRECT)
+        own = np.where(failed_before[where] | stands_in[done], FALLBACK, own)
+        # A rejected answer that nothing can replace is served all the same, as degraded.
+        out.path[where] = np.where((stands_in & weaker)[done] | ~got["passes"][done], DEGRADED, own)
+        gone = got["failed"] & ~goes_on
+        lost = at[gone]
+        out.cost_usd[lost] = out.wasted_usd[lost] = drafts_usd[lost]
+        out.total_ms[lost] = out.ttft_ms[lost] = elapsed[lost] + got["failed_ms"][gone]
+        drafted = lost[out.escalated[lost]]  # the draft that was rejected is better than nothing
+        out.path[drafted], out.tier[drafted] = DEGRADED, self._path_of[self.history.candidate[self.rows[drafted]], 0]
+
+    def _attempt(
+        self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Ints], base: tuple[Floats, Floats]
+    ) -> dict[str, Any]:
+        """Return what the tier does with the requests at these positions, drawing what is not recorded."""
+        history, rows = self.history, self.rows[at]
+        state = history.state[tier, rows]
+        source = rows.copy()
+        unknown = np.flatnonzero(state == NOT_CALLED)
+        source[unknown] = self._donors("called", tier, at[unknown], resampled)
+        self.estimated[at[unknown]] = True
+        failed = history.state[tier, source] == FAILED
+        # The verdict on the draft.
+        graded = rows.copy()
+        ungraded = np.flatnonzero(judged & ((history.signal[tier, rows] == 0) | (state == NOT_CALLED)) & ~failed)
+        graded[ungraded] = self._donors("judged", tier, at[ungraded], resampled)
+        self.estimated_path[at[ungraded]] = True
+        self.estimated[at[ungraded]] = True
+        passes = ~judged | self._passes(tier, graded)
+        # The whole answer.
+        stream = history.stream[rows]
+        whole = rows.copy()
+        cut = np.flatnonzero(((state == REJECTED) & stream | (state == NOT_CALLED)) & ~failed & (passes | ~stream))
+        whole[cut] = self._donors("whole", tier, at[cut], resampled)
+        self.estimated[at[cut]] = True
+        tokens_out = history.call_tokens_out[tier, whole].astype(np.float64)
+        tokens_out[cut] *= np.exp(self._slope(tier, resampled) * self._difference(at[cut], whole[cut], base))
+        per_answer = history.call_total_ms[tier, whole] - np.nan_to_num(history.call_ttft_ms[tier, whole])
+        scale = tokens_out / np.maximum(history.call_tokens_out[tier, whole], 1)
+        first_token = np.nan_to_num(history.call_ttft_ms[tier, source])
+        tokens_in = self._tokens_in(tier, rows, source)
+        price_in, price_out = self._prices[tier]
+        known_whole = (state == ACCEPTED) | ((state == REJECTED) & ~stream)
+        held = np.where(judged, self._hold_ms[tier], 0.0)
+        served = history.tier[rows] == self._ledger_tier[tier]
+        first_ms = np.where(
+            served & (state == ACCEPTED), history.ttft_ms[rows] - history.call_start_ms[tier, rows], first_token + held
+        )
+        whole_ms = np.where(known_whole, history.call_total_ms[tier, rows], first_token + per_answer * scale)
+        drafted = state == REJECTED
+        return {
+            "failed": failed,
+            "passes": passes,
+            "failed_ms": history.call_total_ms[tier, source].astype(np.float64),
+            "whole_usd": np.where(
+                known_whole, history.call_usd[tier, rows], tokens_in * price_in + tokens_out * price_out
+            ),
+            "draft_usd": np.where(
+                drafted,
+                history.call_usd[tier, rows],
+                tokens_in * price_in + self._draft_tokens[tier] * price_out,
+            ),
+            "first_ms": first_ms.astype(np.float64),
+            "whole_ms": whole_ms.astype(np.float64),
+            "draft_ms": np.where(drafted, history.call_total_ms[tier, rows], first_ms).astype(np.float64),
+        }
+
+    def _donors(self, what: str, tier: int, targets: Ints, resampled: dict[tuple[str, int], Ints]) -> Ints:
+        """Return a donor for each target; the target itself where there is none, which then is without evidence."""
+        if not len(targets):
+            return targets
+        key = (what, tier)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = Pool.of(self._is_donor(what, tier), self.strata, self.rows, self._draw)
+        if key not in resampled:
+            resampled[key] = pool.resampled(self._draw)
+        some = pool.size[targets] > 0
+        self.no_evidence[targets[~some]] = True
+        donors = self.rows[targets].copy()
+        donors[some] = pool.drawn(resampled[key], targets[some], self._draw)
+        return donors
+
+    def _is_donor(self, what: str, tier: int) -> Bools:
+        history = self.history
+        state, judged = history.state[tier], history.signal[tier] > 0
+        if what == "called":
+            chosen = state != NOT_CALLED
+        elif what == "judged":
+            chosen = judged & (state != NOT_CALLED) & (state != FAILED)
+        else:
+            chosen = (state == ACCEPTED) | ((state == REJECTED) & ~history.stream)
+        return np.asarray(chosen & (history.basis >= 0))
+
+    # --- what was recorded, and what the candidate makes of it --------------------------------------------------------
+
+    def _changed(self, reader: LedgerReader) -> Bools:
+        """Return which requests do not keep what was recorded."""
+        history = self.history
+        decided = (history.basis >= 0) & (history.status != _CLIENT_LEFT)
+        same = self._route_of[history.candidate] == self._route_of[history.recorded]
+        changed = decided & ~same
+        self.redecided = int(changed.sum())
+        for tier in range(len(self.read.tiers)):
+            state = history.state[tier]
+            judged = decided & (history.signal[tier] > 0) & ((state == ACCEPTED) | (state == REJECTED))
+            at = np.flatnonzero(judged)
+            changed[at[self._passes(tier, at) != (state[at] == ACCEPTED)]] = True
+        own = self.candidate.escalate.max_attempts
+        theirs = np.array([basis.policy.escalate.max_attempts for basis in reader.bases] or [own])[history.basis]
+        several = self._length_of[history.candidate] > 1
+        fewer = np.minimum(theirs, own)
+        changed |= decided & several & (theirs != own) & ((fewer == 1) | (history.attempts >= fewer))
+        return np.asarray(changed)
+
+    def _passes(self, tier: int, rows: Ints) -> Bools:
+        """Return whether the candidate accepts the recorded drafts of these requests."""
+        history, when = self.history, self.candidate.escalate.when
+        confidence = history.confidence[tier, rows]
+        least = np.array([when.threshold(calibrated=name == "calibrated") for name in self._signals])
+        asked = self.candidate.escalate.no_signal == "escalate" and when.asks_for_confidence
+        enough = np.where(np.isnan(confidence), not asked, confidence >= least[history.signal[tier, rows]])
+        fault = self._active_fault[history.fault[tier, rows]] | (history.finish[tier, rows] == self._cut_off)
+        return np.asarray(enough & ~fault)
+
+    def _counts(self, fault: str) -> bool:
+        """Return whether the candidate rejects an answer for this structural fault."""
+        key, value = _FAULTS.get(fault, ("", None))
+        if not key:
+            return True
+        rule = getattr(self.candidate.escalate.when, key)
+        return bool(rule) if value is None else value in rule
+
+    def _tables(self, read: Read) -> None:
+        """Make the arrays that give the parts of a verdict by its number."""
+        verdicts = read.table.verdicts
+        place = {name: row for row, name in enumerate(read.tiers)}
+        self._path_of = np.full((len(verdicts), _POSITIONS + 1), -1)
+        routes: dict[Any, int] = {}
+        for number, verdict in enumerate(verdicts):
+            for position, name in enumerate([*verdict.tiers, *verdict.fallbacks][:_POSITIONS]):
+                self._path_of[number, position] = place[name]
+        self._route_of = np.array([routes.setdefault(verdict[:5], len(routes)) for verdict in verdicts])
+        self._length_of = np.array([len(verdict.tiers) for verdict in verdicts])
+        self._missing = np.array([bool(verdict.missing) for verdict in verdicts])
+        self._weaker = np.array([verdict.weaker for verdict in verdicts])
+        self._stands_in = np.array([verdict.stands_in for verdict in verdicts])
+        self._ledger_tier = np.arange(len(read.tiers)) + 1
+
+    def _in_time(self, at: Ints, above: Ints, elapsed_ms: Floats) -> Bools:
+        """Return whether the tier above is expected to answer in the time that is left after `elapsed_ms`."""
+        history, rows = self.history, self.rows[at]
+        row = np.maximum(above, 0)
+        left = history.budget_s[rows] - elapsed_ms / 1000
+        first_left = np.fmin(left, history.limit_s[rows] - elapsed_ms / 1000)
+        ttft, whole = history.forecast_ttft_s[row, rows], history.forecast_whole_s[row, rows]
+        stream = history.stream[rows]
+        fits = np.where(stream, np.nan_to_num(ttft) <= first_left, np.nan_to_num(whole) <= left)
+        return np.asarray(fits & (left >= _MIN_ATTEMPT_S))
+
+    def _tokens_in(self, tier: int, rows: Ints, source: Ints) -> Floats:
+        """Return the prompt's tokens at a tier: recorded there, or else by the donor's ratio to our own count."""
+        history = self.history
+        own = history.call_tokens_in[tier, rows]
+        ratio = history.call_tokens_in[tier, source] / np.maximum(history.tokens[source], 1)
+        return np.where(np.isnan(own), history.tokens[rows] * np.where(np.isnan(ratio), 1.0, ratio), own).astype(
+            np.float64
+        )
+
+    def _price(self, tier: int) -> tuple[float, float]:
+        """Return US dollars per token in and out, as the recorded calls were charged; zeros if there were none."""
+        history = self.history
+        at = np.flatnonzero((history.call_usd[tier] > 0) & (history.state[tier] != NOT_CALLED))[-20_000:]
+        if len(at) < 2:
+            return 0.0, 0.0
+        tokens = np.stack([history.call_tokens_in[tier, at], history.call_tokens_out[tier, at]], axis=1)
+        prices, *_ = np.linalg.lstsq(
+            tokens.astype(np.float64), history.call_usd[tier, at].astype(np.float64), rcond=None
+        )
+        return float(prices[0]), float(prices[1])
+
+    def _draft(self, tier: int) -> tuple[float, float]:
+        """Return how long a stream's draft is held back in milliseconds, and its tokens: medians of rejected ones."""
+        history = self.history
+        at = np.flatnonzero((history.state[tier] == REJECTED) & history.stream & (history.signal[tier] > 0))
+        held = history.call_total_ms[tier, at] - history.call_ttft_ms[tier, at]
+        rules = self.candidate.escalate.stream
+        hold = _median(held) if len(at) else rules.hold_max * 1000 / 2
+        return hold, _median(history.call_tokens_out[tier, at]) if len(at) else float(rules.hold_tokens)
+
+    # --- longer answers to harder requests ----------------------------------------------------------------------------
+
+    def _trend(self, tier: int) -> tuple[float, float]:
+        """Return how the logarithm of an answer's tokens changes with the first tier's confidence, and its error.
+
+        Donors were mostly called because the first tier was not sure, others because it was not called: this is
+        what makes up for the difference.
+        """
+        history = self.history
+        sure = np.where(history.signal[self._first_tier] > 0, history.confidence[self._first_tier], np.nan)
+        at = np.flatnonzero(self._is_donor("whole", tier) & ~np.isnan(sure))
+        if len(at) < 50:
+            return 0.0, 0.0
+        _, group = np.unique(self.strata[1][at], return_inverse=True)
+        tokens = np.log1p(history.call_tokens_out[tier, at].astype(np.float64))
+        x, y = _centred(sure[at], group), _centred(tokens, group)
+        spread = float(x @ x)
+        if spread < 1e-9:
+            return 0.0, 0.0
+        slope = float(x @ y) / spread
+        error = float(np.sqrt(((y - slope * x) ** 2).sum() / max(len(at) - group.max() - 2, 1) / spread))
+        return slope, error
+
+    def _slope(self, tier: int, resampled: dict[tuple[str, int], Any]) -> float:
+        key = ("slope", tier)
+        if key not in resampled:
+            slope, error = self._trends[tier]
+            resampled[key] = slope + error * self._draw.standard_normal()
+        return float(resampled[key])
+
+    def _covariate(self, resampled: dict[tuple[str, int], Ints]) -> tuple[Floats, Floats]:
+        """Return the first tier's confidence in each followed request, NaN if unknown, and one drawn from its likes.
+
+        Where it is not recorded the first is drawn too.
+        """
+        history, tier = self.history, self._first_tier
+        sure = np.where(history.signal[tier, self.rows] > 0, history.confidence[tier, self.rows], np.nan)
+        like = np.full(len(sure), np.nan)
+        pool = self._pools.get(("judged", tier))
+        if pool is None:
+            pool = Pool.of(self._is_donor("judged", tier), self.strata, self.rows, self._draw)
+            self._pools["judged", tier] = pool
+        if len(pool.donors):
+            drawn = resampled["judged", tier] = pool.resampled(self._draw)
+            at = np.flatnonzero(pool.size > 0)
+            like[at] = history.confidence[tier, pool.drawn(drawn, at, self._draw)]
+            unknown = at[np.isnan(sure[at])]
+            sure[unknown] = history.confidence[tier, pool.drawn(drawn, unknown, self._draw)]
+        return sure, like
+
+    def _difference(self, at: Ints, donors: Ints, base: tuple[Floats, Floats]) -> Floats:
+        """Return by how much the first tier is surer of the targets than of their donors; 0 where unknown."""
+        history, tier = self.history, self._first_tier
+        theirs = np.where(history.signal[tier, donors] > 0, history.confidence[tier, donors], np.nan)
+        sure, like = base
+        # A donor whose first tier was not called, as in the holdout, may be any of those alike.
+        theirs = np.where(np.isnan(theirs), like[at], theirs)
+        return np.nan_to_num(sure[at] - theirs)
+
+
+def _median(values: Any) -> float:
+    known = np.asarray(values)[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else 0.0
+
+
+def _centred(values: Floats, group: Ints) -> Floats:
+    sizes = np.bincount(group)
+    centred: Floats = values - (np.bincount(group, values) / sizes)[group]
+    return centred

@@ -1,0 +1,470 @@
+"""Replay the recorded requests of one surface: what they got, and what they would have got by another policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from offline.progress import OnProgress, silent
+from offline.replay.cells import Bools, Ints, VerdictTable
+from offline.replay.donors import Pool, hit_strata_of
+from offline.replay.figures import IMPUTATIONS, Change, Results, as_json, combined, figures_of
+from offline.replay.history import History, Read, decided_again, read_history
+from offline.replay.outcomes import PATHS, Follower, Outcome
+from offline.replay.records import LedgerReader, Which
+from policies.model import Policy
+from routing.decide import NoTierError, decide
+from routing.decision_record import outcome_of, unnamed
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from routing.decision_basis import DecisionBasis
+
+_EXAMPLES: Final = 5
+_PAGE: Final = 500
+_LEAST_OF_SLICE: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Whether the recorded policy makes the recorded decisions again.
+
+    `same` of `decided` have the same verdict by their cell; of `checked`, every byte of `identical` decisions is the
+    same when each record is decided by itself. `differing` are ids of some of the others.
+    """
+
+    decided: int
+    same: int
+    checked: int
+    identical: int
+    differing: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of them are the same."""
+        return self.decided == self.same and self.checked == self.identical
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Requests that share one trait, how many they are, and which share of them takes another path."""
+
+    trait: str
+    requests: int
+    changed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The result of a replay. Shares are of `requests`, but for those of `figures`, which leave out `no_evidence`."""
+
+    surface: str
+    candidate: str
+    recorded: tuple[str, ...]
+    """Labels of the policies that the requests were served by."""
+    requests: int
+    first_s: float
+    last_s: float
+    """Times of the first and the last request in Unix seconds."""
+    fidelity: Fidelity
+    cells: int
+    redecided: int
+    """Requests whose tiers are others, or in another order."""
+    changed: int
+    """Requests that take another course: other tiers, another verdict on a draft, a hit that is none any more."""
+    lost_hits: int
+    estimated: int
+    """Requests of which some figure is estimated."""
+    estimated_path: int
+    """Requests of which it is estimated whether a draft is escalated."""
+    no_evidence: int
+    figures: Mapping[str, Change]
+    goodput_variance: float
+    """Variance of one request's goodput, before: for the number that a canary takes."""
+    quality: Mapping[str, Any]
+    slices: Sequence[Slice]
+    examples: Sequence[str]
+    """Ids of requests of the most changed slice that take another course."""
+    notes: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        fidelity = self.fidelity
+        return {
+            "surface": self.surface,
+            "candidate": self.candidate,
+            "recorded": list(self.recorded),
+            "requests": self.requests,
+            "from": self.first_s,
+            "to": self.last_s,
+            "fidelity": {
+                "decided": fidelity.decided,
+                "same": fidelity.same,
+                "checked": fidelity.checked,
+                "identical": fidelity.identical,
+                "differing": list(fidelity.differing),
+            },
+            "cells": self.cells,
+            "redecided": self.redecided,
+            "changed": self.changed,
+            "lost_hits": self.lost_hits,
+            "exact": self.requests - self.estimated - self.no_evidence,
+            "estimated": self.estimated,
+            "estimated_path": self.estimated_path,
+            "no_evidence": self.no_evidence,
+            "figures": as_json(self.figures),
+            "goodput_variance": self.goodput_variance,
+            "quality": dict(self.quality),
+            "slices": [{"trait": one.trait, "requests": one.requests, "changed": one.changed} for one in self.slices],
+            "examples": list(self.examples),
+            "notes": list(self.notes),
+        }
+
+
+class NothingRecordedError(Exception):
+    """The ledger has no request that could be replayed."""
+
+
+def replay(
+    database: duckdb.DuckDBPyConnection,
+    candidate: Policy,
+    *,
+    since: float | None = None,
+    verify: int | None = 20_000,
+    on_progress: OnProgress = silent,
+    seed: int = 0,
+) -> Replayed:
+    """Replay the requests of the candidate's surface that began after `since` (Unix seconds; None for all).
+
+    `verify` is how many records are decided one by one, to compare every byte; None for all. Raises BasisError and
+    NothingRecordedError.
+    """
+    reader = LedgerReader(database, Which(candidate.surface, since), VerdictTable())
+    if not reader.bases:
+        raise NothingRecordedError(f"no decision of the surface {candidate.surface!r} is recorded")
+    read = read_history(reader, candidate, on_progress)
+    history = read.history
+    fidelity = _fidelity(reader, read, verify, on_progress)
+    newest = reader.bases[int(history.basis[np.flatnonzero(history.basis >= 0)[-1]])].policy
+    follower = Follower(read, reader, candidate, seed)
+    lost = _lost_hits(reader, history, newest, candidate)
+    before, words = _recorded(reader, read)
+    imputations, kept, is_estimated = _impute(reader, read, follower, lost, before, words, candidate, on_progress)
+    left = ~kept
+    was = figures_of(_only(before, kept), words, newest.slo)
+    changed = np.zeros(len(history), np.bool_)
+    changed[follower.rows] = changed[lost] = True
+    slices, examples = _most_changed(reader, history, changed)
+    goodput = was["goodput"]
+    return Replayed(
+        surface=candidate.surface,
+        candidate=candidate.label,
+        recorded=tuple(sorted({basis.policy.label for basis in reader.bases})),
+        requests=len(history),
+        first_s=float(history.started_s.min()),
+        last_s=float(history.started_s.max()),
+        fidelity=fidelity,
+        cells=read.cells,
+        redecided=follower.redecided,
+        changed=int(changed.sum()),
+        lost_hits=len(lost),
+        estimated=int((is_estimated & kept).sum()),
+        estimated_path=int(follower.estimated_path.sum()) + len(lost),
+        no_evidence=int(left.sum()),
+        figures=combined(was, imputations),
+        goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
+        quality=_quality(reader, read, follower),
+        slices=slices,
+        examples=examples,
+        notes=_notes(newest, candidate, follower, reader),
+    )
+
+
+def _impute(
+    reader: LedgerReader,
+    read: Read,
+    follower: Follower,
+    lost: Ints,
+    before: Results,
+    words: Sequence[str],
+    candidate: Policy,
+    on_progress: OnProgress,
+) -> tuple[list[dict[str, float]], Bools, Bools]:
+    """Return the figures of each imputation, which requests they are of, and of which any figure is estimated."""
+    history, rows = read.history, follower.rows
+    outcomes = []
+    for number in range(IMPUTATIONS):
+        outcomes.append(follower.follow())
+        on_progress("estimating", number + 1, IMPUTATIONS)
+        if not follower.estimated.any():
+            break  # nothing is drawn, so every imputation is the same
+    kept = np.ones(len(history), np.bool_)
+    kept[rows[follower.no_evidence]] = False
+    is_estimated = np.zeros(len(history), np.bool_)
+    is_estimated[rows[follower.estimated]] = True
+    draw = np.random.default_rng(len(history))
+    pool = None
+    if len(lost):
+        decided = (history.basis >= 0) & kept & (history.status != 499)
+        pool = Pool.of(decided, hit_strata_of(history), lost, draw)
+        kept[lost[pool.size == 0]] = False
+        is_estimated[lost] = True
+        outcomes = (outcomes * IMPUTATIONS)[:IMPUTATIONS]
+    imputations = []
+    for outcome in outcomes:
+        after = _with(before, rows, outcome, words)
+        if pool is not None:
+            some = np.flatnonzero(pool.size > 0)
+            donors = pool.drawn(pool.resampled(draw), some, draw)
+            after = _copied(after, lost[some], donors)
+        imputations.append(figures_of(_only(after, kept), words, candidate.slo))
+    return imputations, kept, is_estimated
+
+
+def _recorded(reader: LedgerReader, read: Read) -> tuple[Results, tuple[str, ...]]:
+    """Return what the requests got, and the words for their paths."""
+    history = read.history
+    words = ("", *reader.paths.every)
+    words = (*words, *(word for word in PATHS if word not in words))
+    results = Results(
+        path=history.path.astype(np.int64),
+        tier=history.tier.astype(np.int64) - 1,
+        cost_usd=history.cost_usd,
+        wasted_usd=history.wasted_usd,
+        ttft_ms=history.ttft_ms.astype(np.float64),
+        total_ms=history.total_ms.astype(np.float64),
+        status=history.status.astype(np.int64),
+        failed=history.failed,
+        stream=history.stream,
+    )
+    return results, words
+
+
+def _with(before: Results, rows: Ints, outcome: Outcome, words: Sequence[str]) -> Results:
+    """Return the results, where the followed requests have this outcome."""
+    codes = np.array([words.index(word) for word in PATHS])
+    failed = outcome.tier < 0
+    new = {
+        "path": codes[outcome.path],
+        "tier": outcome.tier,
+        "cost_usd": outcome.cost_usd,
+        "wasted_usd": outcome.wasted_usd,
+        "ttft_ms": outcome.ttft_ms,
+        "total_ms": outcome.total_ms,
+        "status": np.where(failed, 502, 200),
+        "failed": failed,
+    }
+    columns: dict[str, Any] = {}
+    for name, values in new.items():
+        columns[name] = getattr(before, name).copy()
+        columns[name][rows] = values
+    return replace(before, **columns)
+
+
+def _copied(results: Results, rows: Ints, donors: Ints) -> Results:
+    """Return the results, where these requests got what their donors got; whether they stream stays their own."""
+    columns: dict[str, Any] = {}
+    for name in ("path", "tier", "cost_usd", "wasted_usd", "ttft_ms", "total_ms", "status", "failed"):
+        columns[name] = getattr(results, name).copy()
+        columns[name][rows] = columns[name][donors]
+    return replace(results, **columns)
+
+
+def _only(results: Results, kept: Bools) -> Results:
+    if kept.all():
+        return results
+    names = ("path", "tier", "cost_usd", "wasted_usd", "ttft_ms", "total_ms", "status", "failed", "stream")
+    columns: dict[str, Any] = {name: getattr(results, name)[kept] for name in names}
+    return Results(**columns)
+
+
+# --- cache hits -------------------------------------------------------------------------------------------------------
+
+
+def _lost_hits(reader: LedgerReader, history: History, recorded: Policy, candidate: Policy) -> Ints:
+    """Return the hits that the candidate's cache rules would not give, as far as the record shows.
+
+    With a shorter life of answers a hit after its end is a call, whose answer is stored afresh for those after it.
+    """
+    old, new = recorded.cache, candidate.cache
+    lost: list[Ints] = []
+    for path, before, after in (
+        ("cache-exact", old.exact, new.exact),
+        ("cache-semantic", old.semantic, new.semantic),
+    ):
+        hits = np.flatnonzero(history.path == reader.paths.number(path)) if reader.paths.number(path) else None
+        if hits is None:
+            continue
+        if after is None:
+            lost.append(hits)
+        elif before is not None and after.ttl < before.ttl:
+            lost.append(hits[_expired(reader, path, history, hits, after.ttl)])
+    return np.sort(np.concatenate(lost)) if lost else np.zeros(0, np.int64)
+
+
+def _expired(reader: LedgerReader, path: str, history: History, hits: Ints, ttl_s: float) -> Bools:
+    """Return which of these hits, in the order of their times, come after the end of their answer's life."""
+    rows = reader.hits(path)
+    by_place = {(ms, seq): (entry, age) for ms, seq, entry, age in rows}
+    renewed: dict[str, float] = {}
+    expired = np.zeros(len(hits), np.bool_)
+    for at in np.argsort(history.started_s[hits], kind="stable").tolist():
+        entry, age = by_place.get(tuple(history.place[hits[at]].tolist()), ("", 0.0))
+        now = float(history.started_s[hits[at]])
+        stored = max(now - age, renewed.get(entry, -math.inf))
+        if now - stored >= ttl_s:
+            expired[at] = True
+            renewed[entry] = now
+    return expired
+
+
+# --- fidelity ---------------------------------------------------------------------------------------------------------
+
+
+def _fidelity(reader: LedgerReader, read: Read, verify: int | None, on_progress: OnProgress) -> Fidelity:
+    decided, same = decided_again(read)
+    checked = identical = 0
+    differing: list[str] = []
+    total = decided if verify is None else min(verify, decided)
+    for basis, request_id, given, decision in reader.decisions(total):
+        checked += 1
+        if _again(reader.bases[basis], given) == decision:
+            identical += 1
+        elif len(differing) < _EXAMPLES:
+            differing.append(request_id)
+        if checked % _PAGE == 0 or checked == total:
+            on_progress("verifying", checked, total)
+    if same < decided and not differing:
+        history = read.history
+        rows = np.flatnonzero((history.basis >= 0) & (history.again != history.recorded))
+        differing = reader.request_ids(history.place[rows[:_EXAMPLES]])
+    return Fidelity(decided, same, checked, identical, tuple(differing))
+
+
+def _again(basis: DecisionBasis, given: Mapping[str, Any]) -> list[Any] | None:
+    """Return the decision on a recorded input, made again by the recorded policy; None where no tier can answer."""
+    try:
+        return list(outcome_of(decide(basis.policy, basis.input_of(unnamed(given)))))
+    except NoTierError:
+        return None
+
+
+# --- what changed, and what it is worth -------------------------------------------------------------------------------
+
+
+def _most_changed(reader: LedgerReader, history: History, changed: Bools) -> tuple[list[Slice], list[str]]:
+    """Return the slices by tenant, kind and prompt length that change most, and some requests of the first."""
+    if not changed.any():
+        return [], []
+    length = np.digitize(np.nan_to_num(history.tokens), (100, 500, 2000, 8000))
+    lengths = ("under 100", "100 to 500", "500 to 2,000", "2,000 to 8,000", "over 8,000")
+    traits: list[tuple[str, Bools]] = []
+    for number, name in enumerate(reader.tenants.every, start=1):
+        traits.append((f"tenant {name}", np.asarray(history.tenant == number)))
+    for number, name in enumerate(reader.kinds.every, start=1):
+        traits.append((f"kind {name}", np.asarray(history.kind == number)))
+    traits += [(f"prompts of {words} tokens", np.asarray(length == number)) for number, words in enumerate(lengths)]
+    slices = [
+        (Slice(trait, int(own.sum()), float(changed[own].mean())), own)
+        for trait, own in traits
+        if own.sum() >= _LEAST_OF_SLICE
+    ]
+    slices.sort(key=lambda pair: -pair[0].changed)
+    rows = np.flatnonzero(changed & slices[0][1]) if slices else np.flatnonzero(changed)
+    few = rows[np.linspace(0, len(rows) - 1, min(_EXAMPLES, len(rows))).astype(np.int64)] if len(rows) else rows
+    return [one for one, _ in slices[:_EXAMPLES]], reader.request_ids(history.place[few])
+
+
+def _quality(reader: LedgerReader, read: Read, follower: Follower) -> dict[str, Any]:
+    """Return the mean score by clients, and by how much it would change: by the mean of each tier within its strata.
+
+    The difference rests on the assumption that within a stratum a tier's answers are rated alike whoever gets them;
+    the holdout, whose members are drawn, checks it.
+    """
+    history = read.history
+    rated = ~np.isnan(history.score) & (history.tier > 0) & (history.basis >= 0)
+    labels = int(rated.sum())
+    held_out = int((rated & (history.holdout == 1)).sum())
+    result: dict[str, Any] = {"labels": labels, "held_out": held_out, "before": None, "difference": None}
+    result["interval_95"] = None
+    if labels < 2:
+        return result
+    result["before"] = float(history.score[rated].mean())
+    moved = _moves(follower)
+    if moved is None:
+        return result
+    difference, variance = 0.0, 0.0
+    for (was, now), (count, strata) in moved.items():
+        for tier, sign in ((now, 1.0), (was, -1.0)):
+            own = np.flatnonzero(rated & (history.tier == tier + 1))
+            if len(own) < 2:
+                return result
+            alike = own[np.isin(follower.strata[2][own], strata)]
+            own = alike if len(alike) >= 10 else own
+            part = count / len(history)
+            difference += sign * part * float(history.score[own].mean())
+            variance += part**2 * float(history.score[own].var(ddof=1)) / len(own)
+    half = 1.96 * math.sqrt(variance)
+    return result | {"difference": difference, "interval_95": [difference - half, difference + half]}
+
+
+def _moves(follower: Follower) -> dict[tuple[int, int], tuple[int, Ints]] | None:
+    """Return how many requests another tier answers than did, by both tiers, with the strata that they are from."""
+    outcome = follower.last
+    if outcome is None:
+        return None
+    history = follower.history
+    was = history.tier[follower.rows] - 1
+    moved = np.flatnonzero((was >= 0) & (outcome.tier >= 0) & (was != outcome.tier) & ~follower.no_evidence)
+    result: dict[tuple[int, int], tuple[int, Ints]] = {}
+    for pair in {(int(was[at]), int(outcome.tier[at])) for at in moved.tolist()}:
+        own = moved[(was[moved] == pair[0]) & (outcome.tier[moved] == pair[1])]
+        result[pair] = len(own), np.unique(follower.strata[2][follower.rows[own]])
+    return result
+
+
+def _notes(recorded: Policy, candidate: Policy, follower: Follower, reader: LedgerReader) -> list[str]:
+    """Return what the figures do not cover."""
+    notes = []
+    old, new = recorded.cache, candidate.cache
+    if new.exact is not None and (old.exact is None or new.exact.ttl > old.exact.ttl):
+        notes.append("more exact hits are to be expected: no record shows which; none are counted")
+    if new.semantic is not None and (old.semantic is None or new.semantic.ttl > old.semantic.ttl):
+        notes.append("more semantic hits are to be expected: no record shows which; none are counted")
+    if old.semantic is not None and new.semantic is not None:
+        apart = {"ttl"}
+        was, now = (one.model_dump(exclude=apart) for one in (old.semantic, new.semantic))
+        if was != now:
+            notes.append("the rules for semantic hits change: hits are counted as they were recorded")
+    if old.never != new.never:
+        notes.append("cache.never changes: its values are not recorded, so hits are counted as they were recorded")
+    if (recorded.tiers, recorded.output, old) != (candidate.tiers, candidate.output, new):
+        notes.append("answers stored until now are not served by this policy: its first hours have fewer hits")
+    if recorded.output != candidate.output:
+        notes.append("output changes: answers are taken as long as they were")
+    was_escalate, now_escalate = recorded.escalate, candidate.escalate
+    if (was_escalate.stream.hold_tokens, was_escalate.stream.hold_max) != (
+        now_escalate.stream.hold_tokens,
+        now_escalate.stream.hold_max,
+    ):
+        notes.append("hold_tokens or hold_max changes: drafts keep the confidence that they had")
+    if was_escalate.hedge != now_escalate.hedge or was_escalate.speculate != now_escalate.speculate:
+        notes.append("hedges and speculation change: calls beside the first are counted as they were recorded")
+    added = (now_escalate.when.invalid - was_escalate.when.invalid) | {
+        name
+        for name in ("repetition", "refusal")
+        if getattr(now_escalate.when, name) and not getattr(was_escalate.when, name)
+    }
+    if added:
+        notes.append(f"no evidence for {', '.join(sorted(added))}: drafts were not checked for it")
+    unknown = [name for name in candidate.tiers if name not in reader.tiers.every]
+    if unknown:
+        notes.append(f"{', '.join(unknown)} answered no recorded request")
+    if follower.no_evidence.any():
+        notes.append("requests without evidence are left out of all figures, before and after")
+    return notes
