@@ -6,6 +6,7 @@
     ├── Forbidden              403  permission_error        the Origin is another site, or the Host is not this machine
     ├── NotFound               404  invalid_request_error   no such URL, model or request
     ├── MethodNotAllowed       405  invalid_request_error
+    ├── Conflict               409  invalid_request_error   the admin API: what is there does not allow the change
     ├── RequestTooLarge        413  invalid_request_error
     ├── UnsupportedMediaType   415  invalid_request_error
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
@@ -109,6 +110,14 @@ class MethodNotAllowed(ApiError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_supported"
+
+
+class Conflict(ApiError):
+    """409: codes policy_conflict, policies_from_files, job_running."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "policy_conflict"
 
 
 class RequestTooLarge(ApiError):

@@ -28,6 +28,8 @@ class Policies(Protocol):
     """The set in force. A request reads it once, at its start, and uses that set to its end."""
     failure: ConfigError | None
     """Why something newer is not in force; None if nothing is."""
+    source: PolicySource
+    """The folder of files, and what policies must fit."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -65,7 +67,7 @@ class PolicyReloader:
     ) -> None:
         self.current = policies
         self.failure: ConfigError | None = None
-        self._source = source
+        self.source = source
         self._on_success = on_success
         self._on_failure = on_failure
         self._interval_s = interval_s
@@ -100,7 +102,7 @@ class PolicyReloader:
 
     async def _reload(self, seen: Snapshot) -> None:
         loaded, failure = await asyncio.to_thread(self._load, seen)
-        if await asyncio.to_thread(self._source.snapshot) != seen:
+        if await asyncio.to_thread(self.source.snapshot) != seen:
             return  # the files changed while being read, so this may be a mixture of old and new
         self._read = seen
         if failure is not None:
@@ -115,10 +117,10 @@ class PolicyReloader:
     def _snapshot(self) -> tuple[Snapshot, float]:
         """Return the files' present state, and the CPU seconds that reading it took."""
         began = time.thread_time()
-        return self._source.snapshot(), time.thread_time() - began
+        return self.source.snapshot(), time.thread_time() - began
 
     def _load(self, seen: Snapshot) -> tuple[PolicySet | None, ConfigError | None]:
         try:
-            return self._source.load(seen), None
+            return self.source.load(seen), None
         except ConfigError as error:
             return None, error

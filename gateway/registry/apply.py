@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,11 +38,12 @@ async def apply_file(
     message: str,
     at: float,
     base: str | None = None,
+    surface: str | None = None,
 ) -> Applied:
     """Apply the policy in `file`. Raises ConfigError for a policy that is refused, RegistryError, StoreUnavailable.
 
     `how` None is canary for other rules with a `rollout` section, else now. `share` is that of a shadow. `base` is the
-    version that must be in force, if any was reviewed.
+    version that must be in force, if any was reviewed. `surface` is the only one that the file may be of.
     """
     states = await registry.in_force()
     if not states:
@@ -51,7 +53,10 @@ async def apply_file(
         )
     others = await registry.documents(list(states.values()))
     live = [others[state.document] for state in states.values() if state.document in others]
-    version, policy = checked(file, source, live, author=author, message=message, at=at)
+    # In a thread: a worker's admin API calls this too.
+    version, policy = await asyncio.to_thread(checked, file, source, live, author=author, message=message, at=at)
+    if surface not in (None, version.surface):
+        raise RegistryError(f"this is a policy of {version.surface}, not of {surface}")
     state = states.get(version.surface)
     if base is not None and (state is None or state.live != base):
         now = "not in the registry" if state is None else f"at {version.surface}@{state.live[:7]}"

@@ -66,7 +66,7 @@ class PolicyFollower:
         self.failure: ConfigError | None = None
         self.drift: tuple[str, ...] = ()
         self.revision: int | None = None
-        self._source = source
+        self.source = source
         self._registry = registry
         self._file = state / "policies.json"
         self._on_success = on_success
@@ -167,8 +167,8 @@ class PolicyFollower:
             versions = [self._documents[document] for document in self._good.values()]
             message = "restored: the store had lost its registry"
         else:
-            versions = await asyncio.to_thread(seeds, self._source, time.time())
-            message = f"seeded from the files in {self._source.directory}"
+            versions = await asyncio.to_thread(seeds, self.source, time.time())
+            message = f"seeded from the files in {self.source.directory}"
         if await self._registry.seed(versions, message):
             self._on_note(f"the registry in the store was empty: {message}")
 
@@ -235,7 +235,7 @@ class PolicyFollower:
         return replace(loaded, rolling=MappingProxyType(rolling)), good, problems
 
     def _joined(self, documents: Mapping[str, str]) -> PolicySet:
-        return self._source.joined([self._pair(document) for document in documents.values()])
+        return self.source.joined([self._pair(document) for document in documents.values()])
 
     def _candidate(self, rolling: Rolling, surface: str, good: Mapping[str, str]) -> RollingPolicy:
         """Return a candidate that fits the deployment and the other surfaces. Raises ConfigError."""
@@ -249,7 +249,7 @@ class PolicyFollower:
     def _pair(self, document: str) -> Pair:
         if document not in self._made:
             version = self._documents[document]
-            self._made[document] = self._source.made(version.content, version.label)
+            self._made[document] = self.source.made(version.content, version.label)
         return self._made[document]
 
     async def _look_at_files(self, *, at_once: bool) -> None:
@@ -278,8 +278,8 @@ class PolicyFollower:
         """Return the set that the state folder keeps; None if there is none that this deployment can hold."""
         versions = last_good.kept(self._file)
         try:
-            pairs = {one.surface: self._source.made(one.content, one.label) for one in versions}
-            kept = self._source.joined(list(pairs.values()))
+            pairs = {one.surface: self.source.made(one.content, one.label) for one in versions}
+            kept = self.source.joined(list(pairs.values()))
         except ConfigError:
             return None
         self._documents = {one.document: one for one in versions}
@@ -289,5 +289,5 @@ class PolicyFollower:
         return kept
 
     def _of_files(self) -> PolicySet:
-        self._from = f"the files in {self._source.directory}"
-        return self._source.load()
+        self._from = f"the files in {self.source.directory}"
+        return self.source.load()

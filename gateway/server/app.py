@@ -16,9 +16,10 @@ from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.http.messages import RequestIdMiddleware, send_error
 from gateway.http.routes import health, models
-from gateway.http.routes.admin import admin_routes
+from gateway.http.routes.admin import cache_routes
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.feedback import feedback_route
+from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
 from gateway.server.connection_limits import ConnectionLimits
 
@@ -47,7 +48,10 @@ class App:
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
-        self._admin = RequestIdMiddleware(_api(steps, *admin_routes(steps, admin))) if admin is not None else None
+        self._admin = None
+        if admin is not None:
+            routes = (*cache_routes(steps, admin), *policy_routes(steps, admin))
+            self._admin = RequestIdMiddleware(_api(steps, *routes))
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""

@@ -10,7 +10,7 @@ Once a purge is answered, no worker serves what it names to a request that arriv
 second.
 
 Requests need the admin key, sent as `Authorization: Bearer KEY`; tenants' keys do not work. The API is reachable
-through the admin port only, whatever a request's headers say.
+through the admin port only, whatever a request's headers say. Policies: see `gateway.http.routes.policies`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -48,15 +48,22 @@ _KEYS: Final = frozenset({"surface", "tag", "entry", "tenant", "team"})
 _RETRY_AFTER: Final = ((b"retry-after", b"5"),)
 
 
-def admin_routes(steps: Steps, admin: Admin) -> list[Route]:
-    """Return the routes of the admin API; each requires the admin key."""
+def gatekeeper(admin: Admin) -> Callable[[Request], None]:
+    """Return a check that a request has the admin key; it raises Unauthorized."""
     wanted = hashlib.sha256(admin.key.get_secret_value().encode() if admin.key is not None else b"").digest()
-    administration = steps.cache.administration
 
     def admitted(request: Request) -> None:
         key = bearer_key(known_headers(request.scope["headers"]))
         if not key or not hmac.compare_digest(hashlib.sha256(key).digest(), wanted):
             raise Unauthorized("The admin API needs the admin key. Send it as 'Authorization: Bearer KEY'.")
+
+    return admitted
+
+
+def cache_routes(steps: Steps, admin: Admin) -> list[Route]:
+    """Return the routes for the cache; each requires the admin key."""
+    administration = steps.cache.administration
+    admitted = gatekeeper(admin)
 
     async def stats(request: Request) -> Response:
         admitted(request)
