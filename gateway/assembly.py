@@ -32,6 +32,7 @@ from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import LoopbackGuard, Tenants
@@ -219,7 +220,8 @@ def _policies(deployment: Deployment, source: PolicySource, store: Store, metric
 
     if deployment.policies.source == "files":
         return PolicyReloader(source, source.load(), reloaded, refused)
-    return PolicyFollower(source, PolicyRegistry(store), deployment.embedding.state, reloaded, refused, noted)
+    kept = last_good.file_in(deployment.embedding.state, deployment.store.url or "", source.directory)
+    return PolicyFollower(source, PolicyRegistry(store), kept, reloaded, refused, noted)
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:

@@ -55,20 +55,20 @@ class PolicyFollower:
         self,
         source: PolicySource,
         registry: PolicyRegistry,
-        state: Path,
+        kept: Path,
         on_success: Callable[[PolicySet], None],
         on_failure: Callable[[ConfigError], None],
         on_note: Callable[[str], None],
         interval_s: float = _INTERVAL_S,
         unheard_s: float = _UNHEARD_S,
     ) -> None:
-        """Take the set that `state` keeps, else the files. Raises ConfigError if neither can be loaded."""
+        """Take the set in the file `kept`, else the files. Raises ConfigError if neither can be loaded."""
         self.failure: ConfigError | None = None
         self.drift: tuple[str, ...] = ()
         self.revision: int | None = None
         self.source = source
         self._registry = registry
-        self._file = state / "policies.json"
+        self._file = kept
         self._on_success = on_success
         self._on_failure = on_failure
         self._on_note = on_note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 import orjson
 
 from gateway.registry.records import Version, to_json, version_from
+
+
+def file_in(state: Path, store_url: str, folder: Path) -> Path:
+    """Return the file in the state folder for this store and folder of policies: others have a set of their own."""
+    key = hashlib.sha256(f"{store_url}\n{folder.resolve()}".encode()).hexdigest()
+    return state / f"policies-{key[:12]}.json"
 
 
 def keep(file: Path, versions: Sequence[Version]) -> None:

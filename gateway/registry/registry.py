@@ -259,7 +259,7 @@ class PolicyRegistry:
                 raise RegistryError(f"{version.label} rules the same as what is in force: there is nothing to try")
             rolling = Rolling(version.version, mode, share, 0, now, "", version.document)
             state = replace(base, revision=revision + 1, rolling=rolling)
-            document, details = "", f"{mode} {share:.4g}"
+            document, details = "", f"{mode} {share * 100:.3g}%"
         entry = _entry(state, "apply", version.version, before, version.author, version.message, now, details, document)
         return await self._change(state, revision, entry, version)
 
@@ -275,7 +275,7 @@ class PolicyRegistry:
             return await self.promote(surface, revision, by=by, message=message, details=details, now=now)
         further = Rolling(rolling.version, "canary", steps[step], step, at, "", rolling.document)
         state = replace(state, revision=revision + 1, rolling=further)
-        details = details or f"canary {steps[step]:.4g}"
+        details = details or f"canary {steps[step] * 100:.3g}%"
         entry = _entry(state, "step", rolling.version, state.live, by, message, at, details)
         return await self._change(state, revision, entry)
 

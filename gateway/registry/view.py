@@ -47,21 +47,22 @@ async def shown(registry: PolicyRegistry, surface: str, prefix: str = "") -> dic
 
 
 async def blamed(registry: PolicyRegistry, surface: str) -> dict[str, Any]:
-    """Return each line of the policy in force with its key, and the change that set it. Raises RegistryError.
+    """Return each line of the policy in force with its key, and the version that set it. Raises RegistryError.
 
     What was rolled back has set nothing.
     """
     state = await registry.surface(surface)
-    texts = {version.document: version.text for version in await registry.versions(surface)}
+    versions = {version.document: version for version in await registry.versions(surface)}
     lines: list[str] = []
-    by: list[AuditEntry] = []
+    by: list[Version] = []
     for entry in await registry.succession(surface):
-        if entry.document not in texts:
+        if entry.document not in versions:
             continue
-        new = texts[entry.document].splitlines()
-        blame: list[AuditEntry] = []
+        setter = versions[entry.document]
+        new = setter.text.splitlines()
+        blame: list[Version] = []
         for tag, low, high, new_low, new_high in SequenceMatcher(None, lines, new, autojunk=False).get_opcodes():
-            blame += by[low:high] if tag == "equal" else [entry] * (new_high - new_low)
+            blame += by[low:high] if tag == "equal" else [setter] * (new_high - new_low)
         lines, by = new, blame
     if not lines:
         raise RegistryError(f"the text of {surface}@{state.live[:7]} is not in the store")
@@ -74,12 +75,12 @@ async def blamed(registry: PolicyRegistry, surface: str) -> dict[str, Any]:
                 "line": number,
                 "text": text,
                 "key": keys.get(number, ""),
-                "version": entry.version,
-                "author": entry.by,
-                "message": entry.message,
-                "at": entry.at,
+                "version": setter.version,
+                "author": setter.author,
+                "message": setter.message,
+                "at": setter.at,
             }
-            for number, (text, entry) in enumerate(zip(lines, by, strict=True), start=1)
+            for number, (text, setter) in enumerate(zip(lines, by, strict=True), start=1)
         ],
     }
 

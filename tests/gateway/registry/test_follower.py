@@ -33,7 +33,13 @@ class Following:
         self.failed: list[ConfigError] = []
         self.notes: list[str] = []
         self.follower = PolicyFollower(
-            source, self.registry, state, self.loaded.append, self.failed.append, self.notes.append, interval_s=0.02
+            source,
+            self.registry,
+            state / "policies.json",
+            self.loaded.append,
+            self.failed.append,
+            self.notes.append,
+            interval_s=0.02,
         )
         self.follower._name += name
         self._task: asyncio.Task[None] | None = None

@@ -119,7 +119,9 @@ def report_change(
     lines = [f"{done}: {after.surface}@{after.live[:7]} is in force{was}"]
     if (rolling := after.rolling) is not None:
         paused = f", paused: {rolling.paused}" if rolling.paused else ""
-        lines.append(f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {rolling.share:.3%}{paused}")
+        lines.append(f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {percent(rolling.share)}{paused}")
+        if rolling.mode != "evaluate" and not workers["judged"]:
+            lines.append("no `tierline policy judge` is at work: until one is, the candidate gets no requests")
     if after.frozen:
         lines.append("frozen: nothing but a rollback is taken")
     if not workers["of"]:
@@ -148,8 +150,14 @@ async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
                 "in_force": len(replicas) - len(lagging),
                 "lagging": lagging,
                 "seconds": round(seconds, 2),
+                "judged": (await registry.pulse()).judged,
             }
         await asyncio.sleep(0.05)
+
+
+def percent(share: float) -> str:
+    """Return a share such as 5% or 0.1%."""
+    return f"{share * 100:.3g}%"
 
 
 def when(at: float) -> str:

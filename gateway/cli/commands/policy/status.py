@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Final
 
-from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.cli.commands.policy._registry import add_registry_flags, percent, when, with_registry
 from gateway.exit_codes import Exit
 from gateway.registry.view import status_of
 from offline.report import print_json
@@ -59,6 +59,8 @@ def _text(status: dict[str, Any], now: float) -> str:
             lines += [f"  {line}" for line in _candidate(one["surface"], one["candidate"], now)]
     if not status["surfaces"]:
         lines.append("the registry is empty: a gateway with `policies: {source: store}` fills it from its files")
+    if status["surfaces"] and not workers:
+        lines.append("no gateway follows this registry at present: is `policies: {source: store}` in its config?")
     lines += [f"drift: {drift}" for drift in status["drift"]]
     for replica in status["replicas"]:
         lagging = [one["policy"] for one in status["surfaces"] if replica["name"] in one["replicas"]["lagging"]]
@@ -71,7 +73,7 @@ def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]
     steps = candidate.get("steps") or []
     at_step = f", step {candidate['step'] + 1} of {len(steps)}" if candidate["mode"] == "canary" and steps else ""
     lines = [
-        f"trying {candidate['policy']}: {candidate['mode']} {candidate['share']:.3g}{at_step}, for "
+        f"trying {candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for "
         f"{_lasting(now - candidate['since'])}, {candidate.get('author', '')}: {candidate.get('message', '')}"
     ]
     if candidate["paused"]:
