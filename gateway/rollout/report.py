@@ -1,7 +1,7 @@
 """Say how a candidate does: the lines of `tierline policy status`, and the JSON that the judge keeps in the store.
 
     {"version": "...", "mode": "canary", "share": 0.05, "step": 1, "steps": 3, "since": 1767225600.1, "paused": "",
-     "at": 1767225700.3, "lines": ["step 2 of 3 (5%), for 2 min: open", ...],
+     "at": 1767225700.3, "lines": ["candidate 120 requests of 41 units, control 2310 of 803", ...],
      "move": "wait", "reason": "", "elapsed_s": 100.2, "units": {"candidate": 41, "control": 803},
      "requests": {"candidate": 120, "control": 2310}, "guards": [{...the fields of `GuardFigures`...}]}
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def canary_report(rolling: Rolling, steps: int, verdict: Verdict, now: float) -> dict[str, Any]:
     """Return the report on a canary with so many steps."""
-    lines = list(_canary_lines(rolling, steps, verdict))
+    lines = list(_canary_lines(rolling, verdict))
     return {**_head(rolling, now), "steps": steps, "lines": lines, **verdict.as_json()}
 
 
@@ -43,13 +43,13 @@ def _head(rolling: Rolling, now: float) -> dict[str, Any]:
     }
 
 
-def _canary_lines(rolling: Rolling, steps: int, verdict: Verdict) -> Iterator[str]:
+def _canary_lines(rolling: Rolling, verdict: Verdict) -> Iterator[str]:
     units, requests = verdict.units, verdict.requests
-    state = f"paused: {rolling.paused}" if rolling.paused else verdict.reason or "going on"
-    yield f"step {rolling.step + 1} of {steps} ({100 * rolling.share:.4g}%), for {duration(verdict.elapsed_s)}: {state}"
+    if verdict.reason and not rolling.paused:
+        yield f"{verdict.move}: {verdict.reason}"
     yield (
-        f"{units['candidate']} units with {requests['candidate']} requests, "
-        f"against {units['control']} with {requests['control']}"
+        f"candidate {requests['candidate']} requests of {units['candidate']} units, "
+        f"control {requests['control']} of {units['control']}"
     )
     yield from map(_guard_line, verdict.guards)
 

@@ -128,7 +128,7 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
         report = (await rig.registry.reports())["chat"]
         assert (report["move"], report["step"], report["version"]) == ("wait", 0, candidate.rolling.version)
         assert sum(report["requests"].values()) == 6
-        assert report["lines"][0].startswith("step 1 of 2 (40%), for 0 s: going on")
+        assert report["lines"][0].startswith("candidate ") and "goodput   open" in report["lines"][1]
         steps = []
         for _ in range(12):
             await rig.ask(40)
