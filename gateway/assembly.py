@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 from cache.response_cache import ResponseCache
 from cache.risk.audit import Audits
@@ -27,6 +28,7 @@ from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.write_behind import WriteBehind
+from gateway.cascade.classifiers import Classifiers
 from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
@@ -64,12 +66,14 @@ def build(
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
-    metrics = Metrics()
-    store = store or _store(deployment)
-    policies = _policies(deployment, source, store, metrics)
     embedder = load_embedder(deployment.embedding.kind, deployment.embedding.state)
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
     classifier = DifficultyModel.load(artefact, embedder)
+    classifiers = Classifiers(classifier, embedder)
+    source = replace(source, check_classifier=classifiers.load)
+    metrics = Metrics()
+    store = store or _store(deployment)
+    policies = _policies(deployment, source, store, metrics)
     metrics.watch_log(dropped_lines)
     tiers = _tiers(deployment, _refusals_told(metrics))
     verifier = Verifier.load(shipped_verifier(deployment.embedding.kind))
@@ -110,7 +114,7 @@ def build(
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
-        router=Router(tiers, classifier),
+        router=Router(tiers, classifiers),
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer),
         comparer=comparer,

@@ -38,6 +38,9 @@ DEFAULTS = "_defaults.yaml"
 SHIPPED = Path(__file__).parent
 """The folder with the policies that come with Tierline."""
 
+CLASSIFIER_SHEET = "difficulty.json"
+"""Data sheet of a classifier, in its folder."""
+
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
 
@@ -85,8 +88,25 @@ class PolicySet:
         return tuple(self.by_surface)
 
 
+CheckClassifier = Callable[[Path, str], None]
+"""Check the artefact in a folder, of which the hash begins so. Raises ValueError, whose message ends a sentence."""
+
 CrossEncoderKind = Literal["none", "unmeasured", "measured"]
 """A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
+
+
+def _sheet_states(folder: Path, version: str) -> None:
+    """Raise ValueError unless the artefact's data sheet states this hash."""
+    try:
+        stated = json.loads((folder / CLASSIFIER_SHEET).read_bytes())["sha256"]
+    except OSError:
+        raise ValueError(
+            f"there is no classifier in {folder}; `tierline learn --out {folder.parent}` makes one"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{folder / CLASSIFIER_SHEET} is not the data sheet of a classifier") from None
+    if not str(stated).startswith(version):
+        raise ValueError(f"{folder} holds the classifier {str(stated)[:12]}, not {version[:12]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +122,8 @@ class PolicySource:
     """The backends that a policy may name, each with its model."""
     cross_encoder: CrossEncoderKind = "none"
     """Which cross-encoder the deployment has."""
+    check_classifier: CheckClassifier = _sheet_states
+    """How the artefact that a policy pins (`route.classifier`) is checked; a worker also loads it."""
     _read: dict[str, _Read] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was last read, by file name: a file that looks the same since then is not read again, unless the folder's
     defaults have changed."""
@@ -132,6 +154,7 @@ class PolicySource:
             self.teamless,
             backends=self.backends,
             cross_encoder=self.cross_encoder,
+            check_classifier=self.check_classifier,
             reader=reader,
         )
 
@@ -148,7 +171,7 @@ class PolicySource:
         """Return the set of these policies, which may come from elsewhere than the folder. Raises ConfigError."""
         return _joined(
             policies, [], self.directory, self.tiers, self.default_surface, self.teamless, self.backends,
-            self.cross_encoder,
+            self.cross_encoder, self.check_classifier,
         )  # fmt: skip
 
     def snapshot(self) -> Snapshot:
@@ -266,6 +289,7 @@ def load_policies(
     *,
     backends: Mapping[str, str] = MappingProxyType({}),
     cross_encoder: CrossEncoderKind = "none",
+    check_classifier: CheckClassifier | None = None,
     reader: Callable[[Path, Sequence[DeployedTier], Document | None], tuple[Policy, Document]] | None = None,
 ) -> PolicySet:
     """The policies of every YAML file in `directory`; raises ConfigError with the problems of all of them."""
@@ -281,7 +305,10 @@ def load_policies(
             read.append(reader(file, tiers, defaults) if reader else policy_with(defaults, file, tiers))
         except ConfigError as error:
             problems += error.problems
-    return _joined(read, problems, directory, tiers, default_surface, teamless, backends, cross_encoder)
+    return _joined(
+        read, problems, directory, tiers, default_surface, teamless, backends, cross_encoder,
+        check_classifier or _sheet_states,
+    )  # fmt: skip
 
 
 def _joined(
@@ -293,6 +320,7 @@ def _joined(
     teamless: Sequence[str],
     backends: Mapping[str, str],
     cross_encoder: CrossEncoderKind,
+    check_classifier: CheckClassifier,
 ) -> PolicySet:
     """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""
     problems = [*problems, *problems_together(read)]
@@ -300,6 +328,7 @@ def _joined(
     problems += _too_wide(read, teamless)
     problems += _out_of_reach(read, backends, cross_encoder)
     problems += _partial_judges(read, tiers, backends)
+    problems += _unusable_classifiers(read, directory, check_classifier)
     problems = list(dict.fromkeys(problems))  # a mistake in the defaults is one of every policy
     by_name, by_header = _names(read, [])
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
@@ -439,6 +468,18 @@ def _partial_judges(
                     (Edit(("learn",)),),
                 )
             )
+
+
+def _unusable_classifiers(
+    read: Sequence[tuple[Policy, Document]], directory: Path, check: CheckClassifier
+) -> Iterator[Problem]:
+    """Pinned classifiers that are missing, or are others than the policy says."""
+    for policy, document in read:
+        if (pinned := policy.route.pinned) is not None:
+            try:
+                check(directory / pinned.folder, pinned.version)
+            except ValueError as error:
+                yield document.problem(("route", "classifier"), str(error))
 
 
 def _no_backend(name: str, backends: Collection[str]) -> str:

@@ -6,6 +6,7 @@ of durations and shares is in `policies.validation`.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,6 +52,9 @@ it, 80 to 87% are right on MMLU and 69 to 84% on MedMCQA; of all their answers, 
 mzelling/rational-llm-cascades). It errs on the side of escalating too much."""
 
 
+_PINNED: Final = re.compile(r"^(?P<folder>[^@\s]+)@(?P<version>[0-9a-f]{12,64})$")
+
+
 def _quantile_or_seconds(value: object) -> object:
     if value in ("p50", "p90", "p95", "p99"):
         return value
@@ -75,6 +79,15 @@ def can_occur(values: Values) -> bool:
     if any(values.get(name) is not None for name in _MAY_BE_MISSING):
         return all(given) and ("kind" not in values or values["kind"] is not None)
     return all(given) or not any(given)
+
+
+def _classifier(name: str) -> str:
+    if name not in ("default", "none") and not _PINNED.match(name):
+        raise ValueError(
+            f"{name!r} is neither default nor none nor a folder with the beginning of its artefact's SHA-256, "
+            "such as learned/chat@3f2a91b0c4d5"
+        )
+    return name
 
 
 RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
@@ -162,6 +175,14 @@ class Traffic(Section):
         return (at + within) / (len(deciles) + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedArtefact:
+    """A classifier's folder, relative to the policy's, and the first digits of the SHA-256 of its numbers."""
+
+    folder: str
+    version: str
+
+
 class Route(Section):
     """Where a request starts. `start` is read in order; the first tier whose rule holds is taken.
 
@@ -172,9 +193,16 @@ class Route(Section):
     easy ones start. Without `traffic`, quantiles are of the classifier's reference prompts.
     """
 
-    classifier: Literal["default", "none"] = "default"
+    classifier: Annotated[str, AfterValidator(_classifier)] = "default"
+    """`default` for the deployment's, `none`, or FOLDER@HASH for an artefact that is pinned: see `pinned`."""
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
     traffic: Traffic | None = None
+
+    @property
+    def pinned(self) -> PinnedArtefact | None:
+        """The artefact that `classifier` names; None where it names the deployment's, or none."""
+        found = _PINNED.match(self.classifier)
+        return None if found is None else PinnedArtefact(found["folder"], found["version"])
 
     def share_easier(self, kind: str, quantile: float, classifier: str) -> float | None:
         """Return the share of the surface's requests of `kind` easier than one of this classifier's `quantile`.

@@ -14,10 +14,11 @@ from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, dec
 from routing.features import room_needed
 
 if TYPE_CHECKING:
+    from gateway.cascade.classifiers import Classifiers
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Tier
-    from routing.difficulty.model import Difficulty, DifficultyModel
+    from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Vector
 
 
@@ -36,9 +37,9 @@ class Routed:
 class Router:
     """Decide which tiers try a request, from the health of the worker's tiers and the classifier's difficulty."""
 
-    def __init__(self, tiers: Mapping[str, Tier], classifier: DifficultyModel) -> None:
+    def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers) -> None:
         self._tiers = tiers
-        self.classifier = classifier
+        self.classifiers = classifiers
 
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
@@ -47,7 +48,7 @@ class Router:
         hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None
         if vector is not None and request.is_classified():
-            difficulty = self.classifier.assess(vector, request.features)
+            difficulty = self.classifiers.of(request.policy).assess(vector, request.features)
             _describe_difficulty(request, hop, difficulty)
         left = request.left()
         largest = max([one.context or 0 for one in health.values()], default=0)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from routing.decision_basis import basis_of
+from routing.decision_basis import CLASSIFIER, basis_of
 from routing.decision_record import TierFacts, facts_of, outcome_of, record_of
 
 if TYPE_CHECKING:
@@ -66,12 +66,17 @@ class DecisionRecorder:
             if len(self._bases) >= _MOST:
                 self._bases.clear()
                 self._written.clear()
-            known = self._bases[key] = basis_of(made.policy, made.given, self._artefacts).encode()
+            known = self._bases[key] = basis_of(made.policy, made.given, self._artefacts_of(made.policy)).encode()
         basis, blob = known
         if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
             self.due[basis] = blob
         out = None if made.decision is None else outcome_of(made.decision)
         return {"basis": basis, "in": record_of(made.given), "out": out}
+
+    def _artefacts_of(self, policy: Policy) -> Mapping[str, str]:
+        """Return the artefacts that decide on this policy's requests: the worker's, but for a classifier of its own."""
+        pinned = policy.route.pinned
+        return self._artefacts if pinned is None else {**self._artefacts, CLASSIFIER: pinned.version[:12]}
 
     def written(self) -> None:
         """Note that the store has the bases that were due."""

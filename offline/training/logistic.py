@@ -22,11 +22,12 @@ _WIDE_STEPS = 200
 _WIDE_NEAR = 1e-7
 
 
-def fit_logistic(inputs: Floats, right: Floats, strength: float) -> Floats:
+def fit_logistic(inputs: Floats, right: Floats, strength: float, offset: Floats | float = 0.0) -> Floats:
     """Return the weights, then the intercept: the least `strength` times log-loss plus half the weights' square.
 
     `inputs` (answers, features); `right` (answers,) is how right each answer was, 0..1. Where all are 0 or all are 1
-    there is no finite optimum: the weights are then 0 and the intercept is the smoothed log-odds.
+    there is no finite optimum: the weights are then 0 and the intercept is the smoothed log-odds. `offset` (answers,)
+    is added to the logits as it is.
     """
     if right.min() == right.max() and right[0] in (0.0, 1.0):
         odds = (right.sum() + 1.0) / (len(right) - right.sum() + 1.0)
@@ -34,9 +35,9 @@ def fit_logistic(inputs: Floats, right: Floats, strength: float) -> Floats:
     columns = np.column_stack([inputs, np.ones(len(inputs))])
     penalty = np.append(np.ones(inputs.shape[1]), 0.0)
     at = np.zeros(columns.shape[1])
-    value = _objective(columns, right, strength, penalty, at)
+    value = _objective(columns, right, strength, penalty, at, offset)
     for _ in range(_STEPS):
-        p = 1.0 / (1.0 + np.exp(-np.clip(columns @ at, -500.0, 500.0)))
+        p = 1.0 / (1.0 + np.exp(-np.clip(columns @ at + offset, -500.0, 500.0)))
         slope = strength * (columns.T @ (p - right)) + penalty * at
         if np.abs(slope).max() <= _NEAR * strength * len(right):
             break
@@ -45,7 +46,7 @@ def fit_logistic(inputs: Floats, right: Floats, strength: float) -> Floats:
         step = np.linalg.solve(curvature, slope)
         # A whole step can overshoot where the answers are nearly separable.
         for _ in range(_HALVINGS):
-            candidate = _objective(columns, right, strength, penalty, at - step)
+            candidate = _objective(columns, right, strength, penalty, at - step, offset)
             if candidate <= value:
                 break
             step = step / 2
@@ -55,8 +56,10 @@ def fit_logistic(inputs: Floats, right: Floats, strength: float) -> Floats:
     return at
 
 
-def _objective(columns: Floats, right: Floats, strength: float, penalty: Floats, at: Floats) -> float:
-    logits = columns @ at
+def _objective(
+    columns: Floats, right: Floats, strength: float, penalty: Floats, at: Floats, offset: Floats | float
+) -> float:
+    logits = columns @ at + offset
     loss = np.logaddexp(0.0, logits) - right * logits
     return float(strength * loss.sum() + 0.5 * (penalty * at * at).sum())
 

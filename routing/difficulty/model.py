@@ -16,6 +16,9 @@ Where no kind is near, by the vector or by any of the counts, the request is mar
 policy's default decides. Its probabilities then come from the counts alone (trained on MMLU, words and vectors rank
 GSM8K at an APGR of 0.45, the counts alone at 0.58).
 
+An artefact of one's own (`tierline learn`) is a copy of another with `own_heads` added, which correct it by labels of a
+surface's own traffic.
+
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
 numbers' SHA-256). Reading one needs numpy and safetensors only; `offline.training.difficulty` writes it.
 """
@@ -32,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from routing.difficulty.own_heads import OwnHeads
 from routing.difficulty.text_statistics import (
     BUCKETS,
     COUNTS,
@@ -51,6 +55,8 @@ WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
 _FAMILY = "tierline-difficulty-"
 FORMAT: Final = f"{_FAMILY}4"
+OWN_FORMAT: Final = f"{FORMAT}+own"
+"""Format of an artefact with `own_heads`, which a version that knows none of them must refuse."""
 TENSORS: Final = (
     "words.buckets",
     "words.rarity",
@@ -186,6 +192,8 @@ class DifficultyModel:
     min_chars: NDArray[np.int32]
     count_range: CountRange
     quantiles: Vector
+    own: OwnHeads | None = None
+    """Heads fitted to a surface's own labels, which decide near those."""
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -202,6 +210,7 @@ class DifficultyModel:
             general_counts, general_bias, centroids, owners, similarity, chars, strict, low, high, mean, quantiles = (
                 rest
             )
+            own = OwnHeads.of(tensors)
             made_for, tiers, kinds = str(made["embedder"]), int(made["tiers"]), tuple(map(str, made["kinds"]))
         except (SafetensorError, KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
@@ -237,22 +246,30 @@ class DifficultyModel:
             min_chars=chars,
             count_range=CountRange.between(low, high, mean, strict[:, None] > 0),
             quantiles=quantiles,
+            own=own,
         )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
         """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
         reading = read(bounded(features.text))
         counts = counts_of(features, reading)
-        kind, p_kind = self._kind_of(vector, counts, features)
+        kind, p_kind, likeliest = self._kind_of(vector, counts, features)
         if kind is None:
             heard, _ = self.count_range.heard(counts, -1)
             right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
-            return Difficulty(tuple(right.tolist()), False, self.version)
-        logits = self._logits(kind, vector, counts, reading)[None]
-        score = gain_of(mix(logits))[0]
-        logits[..., :-1] += self.shift[kind]
-        quantile = float(np.interp(score, self.quantiles[kind], QUANTILES))
-        return Difficulty(tuple(mix(logits)[0].tolist()), True, self.version, self.kinds[kind], quantile, p_kind)
+            rated = Difficulty(tuple(right.tolist()), False, self.version)
+        else:
+            logits = self._logits(kind, vector, counts, reading)[None]
+            score = gain_of(mix(logits))[0]
+            logits[..., :-1] += self.shift[kind]
+            quantile = float(np.interp(score, self.quantiles[kind], QUANTILES))
+            rated = Difficulty(tuple(mix(logits)[0].tolist()), True, self.version, self.kinds[kind], quantile, p_kind)
+        own = self.own
+        if own is None or features.has_images or not own.near(vector):
+            return rated
+        ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain)
+        quantile = float(np.interp(ends[1] - ends[0], own.quantiles[likeliest], QUANTILES))
+        return Difficulty(tuple(ends.tolist()), True, self.version, self.kinds[likeliest], quantile, p_kind)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
@@ -275,12 +292,13 @@ class DifficultyModel:
             logits[:, :-1] += words.reshape(-1, self.tiers)
         return np.asarray(logits)
 
-    def _kind_of(self, vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float]:
-        """Return the number of the request's kind and its probability; None if no kind is near."""
+    def _kind_of(self, vector: Vector, counts: Vector, features: Features) -> tuple[int | None, float, int]:
+        """Return the number of the request's kind and its probability, None if no kind is near; and the likeliest."""
         if features.has_images:
-            return None, 0.0  # an image's content is not in the text
+            return None, 0.0, 0  # an image's content is not in the text
         if features.has_tools and TOOLS in self.kinds:
-            return self.kinds.index(TOOLS), 1.0
+            tools = self.kinds.index(TOOLS)
+            return tools, 1.0, tools
         clamped = self.count_range.clamped(counts, -1)
         logits = self.kind_vectors @ vector + self.kind_counts @ clamped + self.kind_bias
         nearest = np.maximum.reduceat(self.centroids @ vector, self.starts)
@@ -288,8 +306,8 @@ class DifficultyModel:
         near &= ~self.count_range.far(counts)[:-1]
         chosen = int(chosen_kinds(logits[None], near[None])[0])
         if chosen < 0:
-            return None, 0.0
-        return chosen, float(1.0 / np.exp(logits - logits[chosen]).sum())
+            return None, 0.0, int(logits.argmax())
+        return chosen, float(1.0 / np.exp(logits - logits[chosen]).sum()), chosen
 
 
 def kernel(cosines: NDArray[Any]) -> NDArray[Any]:
@@ -372,6 +390,8 @@ def _checked_weights(folder: Path) -> bytes:
 def _made(weights: bytes, folder: Path) -> str:
     """Return the artefact's own metadata as JSON. Raises ArtefactError where it has an older format."""
     metadata = _metadata(weights)
+    if OWN_FORMAT in metadata:
+        return metadata[OWN_FORMAT]
     if FORMAT not in metadata:
         older = [name for name in metadata if name.startswith(_FAMILY)]
         if older:

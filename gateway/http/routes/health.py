@@ -116,7 +116,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
             for surface, state in learned.items()
         },
         "embedder": steps.embedder.embedder.name,
-        "classifier": steps.router.classifier.version,
+        "classifier": steps.router.classifiers.default.version,
         "surfaces": {name: policy.version for name, policy in policies.items()},
         "policies": _policies(steps),
     }
