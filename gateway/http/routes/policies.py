@@ -296,11 +296,10 @@ class _Jobs:
         stack = contextlib.ExitStack()
         file = stack.enter_context(_file_of(steps, "candidate", text))
         words = ["policy", action, str(file), "--since", since, "--json"]
-        words += ["--policies", str(steps.policies.source.directory)]
         if self.deployment.ledger.folder is not None:
             words += ["--ledger", str(self.deployment.ledger.folder)]
         if action == "plan":
-            words += ["--out", str(file.with_suffix(".plan"))]
+            words += ["--policies", str(steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gateway", *words, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe

@@ -1,0 +1,128 @@
+"""Policies by the admin API of a running gateway: looked at, applied, tried, promoted and rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.gateway import CHAT, Gateway, serve
+from tests.support.ports import free_port
+from tests.support.store import LocalStore, local_store
+from tests.support.upstream import Reply, Upstream
+from tests.support.wait import until
+
+STRICTER = CHAT.replace("confidence_below: 0.5", "confidence_below: 0.6")
+ROLLOUT = "rollout: {steps: [5%, 25%]}\n"
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[LocalStore]:
+    with local_store() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, store: LocalStore, port: int) -> Iterator[Gateway]:
+    folder: Path = tmp_path_factory.mktemp("policies")
+    settings = {"admin": {"key_env": "ADMIN_KEY", "port": port}, "policies": {"source": "store"}}
+    with Upstream() as upstream:
+        upstream.default = Reply(text="Rome.", logprob=-0.01)
+        env = {"ADMIN_KEY": "admin-key"}
+        with serve(folder, upstream.url, store_url=store.url, settings=settings, env=env) as running:
+            yield running
+
+
+def admin(port: int, method: str, path: str, key: str = "admin-key", **more: Any) -> httpx2.Response:
+    url = f"http://127.0.0.1:{port}/admin/policies{path}"
+    return httpx2.request(method, url, headers={"authorization": f"Bearer {key}"}, timeout=30, **more)
+
+
+def in_force(gateway: Gateway) -> str:
+    """The policy that answers a request now."""
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Which city?"}]}
+    label: str = httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).headers["x-tierline-policy"]
+    return label
+
+
+def test_a_policy_is_applied_tried_promoted_and_rolled_back(gateway: Gateway, port: int) -> None:
+    """Each change shows in the replies and in the history, with who made it and why."""
+    first = in_force(gateway)
+    [chat] = admin(port, "GET", "").json()["surfaces"]
+    assert (chat["policy"], chat["candidate"]) == (first, None)
+
+    applied = admin(port, "POST", "/chat/apply", json={"text": STRICTER, "message": "escalate more", "author": "ada"})
+    assert applied.status_code == 200 and applied.json()["how"] == "now"
+    until(lambda: in_force(gateway) == applied.json()["policy"], 5, "the new policy in force")
+
+    again = {"text": STRICTER, "message": "the same", "how": "now"}
+    assert admin(port, "POST", "/chat/apply", json=again).status_code == 409
+    tried = {"text": CHAT + ROLLOUT, "message": "back to 0.5, step by step", "how": "canary"}
+    state = admin(port, "POST", "/chat/apply", json=tried).json()
+    assert (state["candidate"]["mode"], state["candidate"]["share"]) == ("canary", 0.05)
+    assert admin(port, "POST", "/chat/pause", json={"message": "lunch"}).json()["candidate"]["paused"] == "lunch"
+    assert admin(port, "POST", "/chat/resume", json={"message": "back"}).json()["candidate"]["paused"] == ""
+    assert admin(port, "POST", "/chat/promote", json={"message": "fine"}).json()["candidate"]["share"] == 0.25
+    done = admin(port, "POST", "/chat/promote", json={"message": "good", "full": True}).json()
+    assert (done["policy"], done["candidate"]) == (first, None)
+    until(lambda: in_force(gateway) == first, 5, "the candidate in force for all")
+
+    to = applied.json()["version"][:9]
+    assert admin(port, "POST", "/chat/rollback", json={"message": "worse", "to": to}).json()["version"].startswith(to)
+    changes = admin(port, "GET", "/chat/history").json()["changes"]
+    actions = ["rollback", "promote", "step", "resume", "pause", "apply", "apply", "seed"]
+    assert [change["action"] for change in changes] == actions
+    assert {"ada", "admin", "files"} == {change["by"] for change in changes}
+    shown = admin(port, "GET", f"/chat/versions/{to}").json()
+    assert (shown["text"], shown["author"], shown["message"]) == (STRICTER, "ada", "escalate more")
+    lines = admin(port, "GET", "/chat/blame").json()["lines"]
+    assert [line["author"] for line in lines if "confidence_below" in line["text"]] == ["ada"]
+
+
+def test_what_is_wrong_is_refused_and_changes_nothing(gateway: Gateway, port: int) -> None:
+    before = admin(port, "GET", "/chat").json()["surfaces"]
+    wrong = CHAT.replace("confidence_below: 0.5", "confidence_bellow: 0.5")
+    refused = admin(port, "POST", "/chat/apply", json={"text": wrong, "message": "why"})
+    assert refused.status_code == 400 and "confidence_below" in refused.json()["error"]["message"]
+    [finding] = admin(port, "POST", "/lint", json={"text": wrong}).json()["findings"]
+    assert (finding["line"], finding["key"]) == (11, "escalate.when.confidence_bellow")
+    for path, body, status in (
+        ("/chat/apply", {"text": STRICTER}, 400),
+        ("/chat/apply", {"text": STRICTER, "message": "why", "how": "later"}, 400),
+        ("/chat/apply", {"text": STRICTER, "message": "why", "how": "shadow"}, 400),
+        ("/nothing/apply", {"text": STRICTER, "message": "why"}, 409),
+        ("/chat/promote", {"message": "no candidate"}, 409),
+        ("/chat/rollback", {"message": "why", "to": "ffffffffffff"}, 409),
+        ("/nothing/pause", {"message": "why"}, 404),
+        ("/chat/pause", {"reason": "why"}, 400),
+        ("/chat/pause", [], 400),
+        ("/jobs", {"action": "apply", "text": CHAT}, 400),
+    ):
+        assert admin(port, "POST", path, json=body).status_code == status, (path, body)
+    assert admin(port, "GET", "/jobs/aaaaaaaaaaaa").status_code == 404
+    assert admin(port, "GET", "/nothing").status_code == 404
+    assert admin(port, "GET", "", key="another").status_code == 401
+    assert httpx2.get(f"{gateway.origin}/admin/policies").status_code == 404
+    assert admin(port, "GET", "/chat").json()["surfaces"][0]["version"] == before[0]["version"]
+
+
+def test_a_replay_runs_beside_the_gateway(gateway: Gateway, port: int) -> None:
+    """A job is a process of its own; what it cannot do it says in its own words."""
+    started = admin(port, "POST", "/jobs", json={"action": "replay", "text": CHAT, "since": "1h"}).json()
+    assert started["state"] == "running"
+    done: dict[str, Any] = {}
+
+    def ended() -> bool:
+        done.update(admin(port, "GET", f"/jobs/{started['id']}").json())
+        return done["state"] != "running"
+
+    until(ended, 30, "the job")
+    assert (done["state"], done["exit_code"]) == ("failed", 2) and "ledger" in done["error"]
