@@ -1,0 +1,157 @@
+"""`tierline policy apply`, `status`, `history` and the others, as a user runs them, over a real store and gateways."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.cli.main import main
+from tests.gateway.registry.conftest import ROLLOUT, chat, server, store
+from tests.support.gateway import CHAT, Gateway, config, serve
+from tests.support.store import LocalStore
+from tests.support.upstream import Upstream
+from tests.support.wait import until
+
+__all__ = ["server", "store"]
+pytestmark = pytest.mark.usefixtures("store")  # it empties the registry
+
+
+class Shell:
+    """Runs `tierline policy` beside two gateways that follow one store."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], gateways: list[Gateway]) -> None:
+        self.folder = folder
+        self.gateways = gateways
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """The exit code, and what was said on stdout and stderr."""
+        code = main(["policy", *arguments, "--config", str(self.folder / "tierline.yaml")])
+        said = self._capsys.readouterr()
+        return code, said.out + said.err
+
+    def apply(self, text: str, *arguments: str) -> tuple[int, str]:
+        file = self.folder / "new.yaml"
+        file.write_text(text)
+        return self.run("apply", str(file), "-m", "why", "--author", "ada", *arguments)
+
+    def versions(self) -> list[str]:
+        """The version by which each gateway answers, as its replies name it."""
+        return [_version(gateway) for gateway in self.gateways]
+
+
+def _version(gateway: Gateway) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
+    reply = connection.getresponse()
+    reply.read()
+    connection.close()
+    assert reply.status == 200
+    return str(reply.headers["x-tierline-policy"])
+
+
+@pytest.fixture
+def shell(server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    """Two gateways over an empty registry."""
+    with ExitStack() as stack:
+        upstream = stack.enter_context(Upstream())
+        gateways = [
+            stack.enter_context(
+                serve(
+                    tmp_path / name,
+                    upstream.url,
+                    store_url=server.url,
+                    policies={"chat": CHAT},
+                    settings={"policies": {"source": "store"}, "embedding": {"state": str(tmp_path / name)}},
+                )
+            )
+            for name in ("one", "two")
+        ]
+        yield Shell(tmp_path / "one", capsys, gateways)
+
+
+def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell: Shell) -> None:
+    """An edit, an invalid one, a candidate and a rollback; each is in force on both when the command returns."""
+    first = shell.versions()[0]
+    code, out = shell.apply(chat(0.6))
+    assert code == 0, out
+    assert "on 2 of 2 workers" in out
+    second = shell.versions()[0]
+    assert shell.versions() == [second, second] != [first, first]
+    assert f"{second} is in force, was {first}" in out
+
+    code, out = shell.apply(chat(0.7).replace("hold_tokens: 4", "hold_token: 4"))
+    assert code == 1
+    assert "new.yaml:13: escalate.stream" in out
+    assert shell.versions() == [second, second]
+
+    code, out = shell.apply(chat(0.8, ROLLOUT))
+    assert code == 0, out
+    assert "canary 5%" in out
+    assert "no `tierline policy judge` is at work" in out
+    code, out = shell.run("status")
+    assert "canary 5%, step 1 of 2" in out
+    assert code == 1, "the gateways' own files say something else"
+    assert "drift: chat.yaml says" in out
+    assert shell.run("apply", str(shell.folder / "new.yaml"), "-m", "x")[0] == 2
+    assert shell.run("pause", "chat", "-m", "the fair")[1].count("paused: the fair") == 1
+    assert shell.run("resume", "chat", "-m", "over")[0] == 0
+    assert "canary 25%" in shell.run("promote", "chat", "-m", "good")[1]
+    assert shell.run("promote", "chat", "-m", "good", "--full")[0] == 0
+    third = shell.versions()[0]
+    assert shell.versions() == [third, third] != [second, second]
+
+    code, out = shell.run("rollback", "chat", "-m", "worse", "--author", "bob", "--json")
+    assert code == 0
+    assert json.loads(out)["workers"]["in_force"] == 2
+    assert shell.versions() == [second, second]
+    code, out = shell.run("rollback", "chat", "--to", third.removeprefix("chat@")[:5], "-m", "it was not that")
+    assert code == 0
+    assert shell.versions() == [third, third]
+
+    code, out = shell.run("history", "chat", "--json")
+    changes = json.loads(out)["changes"]
+    assert [change["action"] for change in changes] == [
+        "rollback", "rollback", "promote", "step", "resume", "pause", "apply", "apply", "seed",
+    ]  # fmt: skip
+    assert (changes[1]["by"], changes[1]["message"]) == ("bob", "worse")
+    code, out = shell.run("blame", "chat", "--json")
+    lines = {line["key"]: line for line in json.loads(out)["lines"]}
+    assert lines["escalate.when"]["author"] == "ada"
+    assert lines["slo"]["author"] == "files"
+    assert shell.run("show", second)[1].startswith(f"{chat(0.6)}{second}, not in force: ada")
+
+
+def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell) -> None:
+    code, out = shell.run("status", "chat")
+    assert (code, out.count("in force on 2 of 2 workers")) == (0, 1)
+    for wrong in (("status", "chatt"), ("show", "chat@zz"), ("rollback", "chat", "-m", "nothing before")):
+        code, out = shell.run(*wrong)
+        assert code == 2, out
+    assert shell.run("history")[0] == 0
+    chat_file = shell.gateways[1].policies / "chat.yaml"
+    chat_file.write_text(chat(0.9))
+    until(lambda: "drift" in shell.run("status")[1])
+    assert shell.run("status")[0] == 1
+    assert shell.versions()[0] == shell.versions()[1]
+
+
+def test_in_files_mode_a_change_is_refused(
+    server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config("http://127.0.0.1:9/v1", None, server.url)))
+    shell = Shell(tmp_path, capsys, [])
+    code, out = shell.apply(chat(0.6))
+    assert code == 2
+    assert "save the file" in out and "policies: {source: store}" in out
+    assert shell.run("status") == (
+        0,
+        "the registry is empty: a gateway with `policies: {source: store}` fills it from its files\n",
+    )
