@@ -25,7 +25,7 @@ from gateway.registry.records import JUDGE, InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
 from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.evaluation import Evaluation
-from gateway.rollout.report import canary_report, evaluation_report
+from gateway.rollout.report import canary_report, details_of, evaluation_report
 from gateway.rollout.trial import SETTLE_S, Trial
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import BASES
@@ -272,8 +272,7 @@ class CanaryJudge:
         await self._registry.put_report(surface, canary_report(rolling, len(candidate.rollout.steps), verdict, now))
         if verdict.move == "wait" or (rolling.paused and verdict.move != "rollback"):
             return
-        details = orjson.dumps(verdict.as_json()).decode()
-        await self._change(surface, candidate.state, verdict.move, verdict.reason, details)
+        await self._change(surface, candidate.state, verdict.move, verdict.reason, details_of(verdict))
 
     async def _change(self, surface: str, state: InForce, move: str, reason: str, details: str) -> None:
         """Carry out a verdict. Where somebody else has changed the surface meanwhile, the next look judges anew."""

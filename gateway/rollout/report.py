@@ -31,6 +31,11 @@ def evaluation_report(rolling: Rolling, evaluation: Evaluation, now: float) -> d
     return {**_head(rolling, now), "lines": list(evaluation.lines()), **evaluation.as_json()}
 
 
+def details_of(verdict: Verdict) -> str:
+    """Return the figures that a verdict rests on, in one line for the audit trail."""
+    return "; ".join([_counts(verdict), *(" ".join(_guard_line(one).split()) for one in verdict.guards)])
+
+
 def _head(rolling: Rolling, now: float) -> dict[str, Any]:
     return {
         "version": rolling.version,
@@ -44,14 +49,18 @@ def _head(rolling: Rolling, now: float) -> dict[str, Any]:
 
 
 def _canary_lines(rolling: Rolling, verdict: Verdict) -> Iterator[str]:
-    units, requests = verdict.units, verdict.requests
     if verdict.reason and not rolling.paused:
         yield f"{verdict.move}: {verdict.reason}"
-    yield (
+    yield _counts(verdict)
+    yield from map(_guard_line, verdict.guards)
+
+
+def _counts(verdict: Verdict) -> str:
+    units, requests = verdict.units, verdict.requests
+    return (
         f"candidate {requests['candidate']} requests of {units['candidate']} units, "
         f"control {requests['control']} of {units['control']}"
     )
-    yield from map(_guard_line, verdict.guards)
 
 
 def _guard_line(one: GuardFigures) -> str:

@@ -245,8 +245,9 @@ class Trial:
             def refuted(difference: float, worse: bool, at: float) -> bool:
                 return bool(log_capital(candidate, control, difference, worse=worse, least_effect=least) > at)
 
-            low = _border(-1.0, 1.0, lambda d: refuted(d, True, crossed_at))
-            high = _border(1.0, -1.0, lambda d: refuted(d, False, within_at))
+            least_possible, most_possible = -float(control.mean), 1 - float(control.mean)
+            low = _border(least_possible, most_possible, lambda d: refuted(d, True, crossed_at))
+            high = _border(most_possible, least_possible, lambda d: refuted(d, False, within_at))
         difference = float(candidate.mean - control.mean) if candidate.n and control.n else None
         values = (float(candidate.mean) if candidate.n else None), (float(control.mean) if control.n else None)
         sign = 1.0

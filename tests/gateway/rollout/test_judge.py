@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
 import pytest
 
 from cache.store.base import Command
@@ -108,7 +107,8 @@ async def test_a_candidate_that_fails_is_taken_back_with_its_figures(
         entry = (await rig.registry.history("chat"))[-1]
         assert (entry.action, entry.by, entry.before) == ("rollback", "tierline", tried.rolling.version)
         assert "goodput" in entry.message
-        [goodput] = orjson.loads(entry.details)["guards"]
+        assert entry.details.startswith("candidate 1") and "goodput crossed -" in entry.details
+        [goodput] = (await rig.registry.reports())["chat"]["guards"]
         assert (goodput["state"], goodput["control"], goodput["allowed"]) == ("crossed", 1, -0.2)
         assert goodput["candidate"] < 0.2 and goodput["high"] < -0.2
         await rig.until_rolling(False)
