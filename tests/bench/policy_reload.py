@@ -2,7 +2,8 @@
 
     python -m tests.bench.policy_reload [--edits 20] [--reloads 200] [--workers 1 4]
 
-An edit is a file that is written in place at a random moment; requests come on fresh connections all the while. Its
+An edit is a file that is written in place at a random moment, or, with `policies: {source: store}`, a policy that is put
+into the store's registry then, with all that checks it; requests come on fresh connections all the while. Its
 first effect is the first reply with the new version, its last effect the last reply with the old one (every worker has
 it then). Reloads come as fast as the gateway takes them in (it looks at the files every 10 ms here, 150 to 300 ms
 otherwise), one in five of them invalid, under a steady load; blocks with and without them alternate, and p99 is that of
@@ -22,15 +23,21 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cache.store.redis_store import RedisStore
+from gateway.registry.apply import apply_file
+from gateway.registry.registry import PolicyRegistry
+from policies.loader import PolicySource
+from policies.model import DeployedTier
 from tests.support.gateway import CHAT, Gateway, config, environment, running, secrets_of, write_deployment
 from tests.support.store import local_store
 from tests.support.upstream import Upstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 EFFECT_TARGET_S: Final = 1.0
 P99_TARGET: Final = 1.1
@@ -108,7 +115,24 @@ def _policy(number: int, *, valid: bool = True) -> str:
     return text if valid else text.replace("classifier: none", "classifer: none")
 
 
-async def effects(gateway: Gateway, edits: int) -> tuple[list[float], list[float], int]:
+async def _write(gateway: Gateway, text: str) -> None:
+    (gateway.policies / "chat.yaml").write_text(text)
+
+
+async def _apply(gateway: Gateway, text: str, store_url: str) -> None:
+    store = RedisStore.from_url(store_url)
+    file = gateway.folder / "chat.yaml"
+    file.write_text(text)
+    source = PolicySource(gateway.policies, (DeployedTier("local"), DeployedTier("hosted")))
+    try:
+        await apply_file(PolicyRegistry(store), source, file, how="now", author="bench", message="edit", at=time.time())
+    finally:
+        await store.aclose()
+
+
+async def effects(
+    gateway: Gateway, edits: int, edit: Callable[[Gateway, str], Awaitable[None]]
+) -> tuple[list[float], list[float], int]:
     """Return the seconds from each edit to its first and its last effect, and how many requests failed meanwhile."""
     replies = Replies()
     asking = [asyncio.create_task(_on_fresh_connections(replies, gateway.port, 0.01)) for _ in range(4)]
@@ -118,7 +142,7 @@ async def effects(gateway: Gateway, edits: int) -> tuple[list[float], list[float
             await asyncio.sleep(2.0 + random.random())
             old = replies.seen[-1][1]
             at = time.monotonic()
-            (gateway.policies / "chat.yaml").write_text(_policy(number))
+            await edit(gateway, _policy(number))
             await asyncio.sleep(2.5)
             since = [(when - at, label != old) for when, label in replies.seen if when > at]
             if not any(new for _, new in since):
@@ -162,21 +186,21 @@ async def reloads(gateway: Gateway, count: int) -> tuple[list[float], list[float
 
 
 @contextmanager
-def _gateway(workers: int, *, fast: bool = False) -> Iterator[Gateway]:
+def _gateway(workers: int, *, fast: bool = False, source: str = "files") -> Iterator[tuple[Gateway, str]]:
     with ExitStack() as stack:
         upstream = stack.enter_context(Upstream())
         store = stack.enter_context(local_store())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tierline-bench-")))
-        write_deployment(folder, config(upstream.url, None, store.url), {"chat": _policy(0)})
+        deployment = config(upstream.url, None, store.url, policies={"source": source})
+        write_deployment(folder, deployment, {"chat": _policy(0)})
         launcher = ("-m", "tests.bench.policy_reload", "--gateway") if fast else ("-m", "gateway")
         extra = ("--workers", str(workers)) if workers > 1 else ()
-        yield stack.enter_context(running(folder, environment(**secrets_of(None)), *extra, launcher=launcher))
+        gateway = stack.enter_context(running(folder, environment(**secrets_of(None)), *extra, launcher=launcher))
+        yield gateway, store.url
 
 
 def _serve_fast(arguments: list[str]) -> int:
     """Run the gateway, looking at the files every 10 ms."""
-    from functools import partial
-
     import gateway.assembly
     from gateway.cli.main import main as tierline
     from gateway.config.policy_reload import PolicyReloader
@@ -201,17 +225,21 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 4], metavar="N", help="numbers of workers (1 4)")
     asked = parser.parse_args()
     met = True
-    sys.stdout.write(f"{'workers':>8}{'edits':>7}{'first effect, s: median':>25}{'max':>7}{'last effect: max':>19}")
-    sys.stdout.write(f"{'requests lost':>15}\n")
-    for workers in asked.workers:
-        with _gateway(workers) as gateway:
-            first, last, lost = asyncio.run(effects(gateway, asked.edits))
-        met = met and max(*first, *last) <= EFFECT_TARGET_S and not lost
-        sys.stdout.write(f"{workers:>8}{len(first):>7}{statistics.median(first):>25.2f}{max(first):>7.2f}")
-        sys.stdout.write(f"{max(last):>19.2f}{lost:>15}\n")
-        sys.stdout.flush()
+    sys.stdout.write(f"{'source':<8}{'workers':>8}{'edits':>7}{'first effect, s: median':>25}{'max':>7}")
+    sys.stdout.write(f"{'last effect: max':>19}{'requests lost':>15}\n")
+    for source in ("files", "store"):
+        for workers in asked.workers:
+            with _gateway(workers, source=source) as (gateway, store_url):
+                edit = _write if source == "files" else partial(_apply, store_url=store_url)
+                first, last, lost = asyncio.run(effects(gateway, asked.edits, edit))
+            met = met and max(*first, *last) <= EFFECT_TARGET_S and not lost
+            sys.stdout.write(
+                f"{source:<8}{workers:>8}{len(first):>7}{statistics.median(first):>25.2f}{max(first):>7.2f}"
+            )
+            sys.stdout.write(f"{max(last):>19.2f}{lost:>15}\n")
+            sys.stdout.flush()
     if asked.reloads:
-        with _gateway(1, fast=True) as gateway:
+        with _gateway(1, fast=True) as (gateway, _):
             quiet, busy, lost, done = asyncio.run(reloads(gateway, asked.reloads))
         ratio = _p99(busy) / _p99(quiet)
         met = met and ratio <= P99_TARGET and not lost
