@@ -97,7 +97,7 @@ def clauses_of(tested: Tested) -> list[Clause]:
     """Return the clauses of a policy in the order of the file: those of `_clauses` whose key is written there."""
     found: list[Clause] = []
     for at, place, rule in _clauses(tested):
-        if place not in tested.document.lines:
+        if place not in tested.document.places:
             continue
         line, name = tested.line(place), dotted(tuple(part for part in at if isinstance(part, str)))
         if rule is None:
@@ -144,7 +144,7 @@ def _of_escalation(tested: Tested) -> Iterator[tuple[KeyPath, KeyPath, Expressio
     for key in ("invalid", "finish"):
         at: KeyPath = ("escalate", "when", key)
         yield from (((*at, item), (*at, i), None) for i, item in enumerate(_listed(tested, at)))
-    if both is not None:
+    if both is not None and both.source != OTHERWISE:
         yield ("escalate", "speculate", "both"), ("escalate", "speculate", "both"), both
 
 

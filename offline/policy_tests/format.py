@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from policies.errors import ConfigError, InvalidContent, KeyPath, Problem, did_you_mean
+from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, did_you_mean
 from policies.expression import Kind
 from policies.loader import read_policy
 from policies.model import Policy
-from policies.validation import Finding, Seconds, Section, Share, Whole, number, raise_findings, share, validate
+from policies.validation import Seconds, Section, Share, Whole, number, raise_findings, share, validate
 from policies.yaml_source import Document, read_yaml
 
 SUFFIXES: Final = (".test.yaml", ".test.yml")
@@ -260,25 +260,25 @@ class TestRules(Section):
         findings: list[Finding] = []
         expect, expected = self.expect, self.expect.model_fields_set
         if self.requests and self.forall:
-            findings.append((("forall",), "requests have their values already; leave out one of both"))
+            findings.append(Finding(("forall",), "requests have their values already; leave out one of both"))
         if self.each and (self.requests or self.forall):
-            findings.append((("each",), "rows go with cases, not with requests or forall"))
+            findings.append(Finding(("each",), "rows go with cases, not with requests or forall"))
         if not expected and not any(row.expect.model_fields_set for row in self.each):
-            findings.append((("expect",), "says nothing, so the test can never fail"))
+            findings.append(Finding(("expect",), "says nothing, so the test can never fail"))
         together = {"same", "different", "not_cached_together", "cached_together"}
         if len(self.requests) < 2:
             message = "compares requests; list two or more under `requests`"
-            findings += [(("expect", name), message) for name in sorted(expected & together)]
+            findings += [Finding(("expect", name), message) for name in sorted(expected & together)]
         properties = {"never_falls": "never_falls", "never_rises": "never_rises", "as_": "as"}
         findings += [
-            (("expect", key), "is said of many requests; give their ranges under `forall`")
+            Finding(("expect", key), "is said of many requests; give their ranges under `forall`")
             for name, key in {**properties, "always": "always", "never": "never"}.items()
             if name in expected and not self.forall
         ]
         if (expect.never_falls or expect.never_rises) and expect.as_ not in self.forall:
-            findings.append((("expect", "as"), "name the value of `forall` that grows"))
+            findings.append(Finding(("expect", "as"), "name the value of `forall` that grows"))
         if self.forall and not expected & {"never_falls", "never_rises", "always", "never"}:
-            findings.append((("expect",), "say what holds for all: never_falls, never_rises, always or never"))
+            findings.append(Finding(("expect",), "say what holds for all: never_falls, never_rises, always or never"))
         raise_findings(findings)
         return self
 
@@ -366,7 +366,7 @@ def read_tests(file: Path) -> TestFile:
     tests: list[Case | RequestsTest | Property] = []
     for i, test in enumerate(rules.tests):
         at = ("tests", i)
-        line = document.lines.get((*at, "name"), 0)
+        line = document.problem((*at, "name"), "").line
         case = _case(test.name, line, rules, test, None)
         if test.requests:
             bodies = _bodies(test, document, at, problems)
@@ -376,7 +376,7 @@ def read_tests(file: Path) -> TestFile:
             tests.append(Property(test.name, line, test.forall, case, test.expect))
         elif test.each:
             for j, row in enumerate(test.each):
-                place = document.lines.get((*at, "each", j), line)
+                place = document.problem((*at, "each", j), "").line
                 tests.append(_case(f"{test.name} [{j + 1}]", place, rules, test, row))
         else:
             tests.append(case)

@@ -243,12 +243,15 @@ def _set(node: ast.AST, **fields: Any) -> None:
 
 def _replaced(tree: ast.expr, node: ast.AST, instead: ast.expr) -> ast.expr:
     """Return a copy of the tree with `node` replaced."""
+    index = next(i for i, one in enumerate(ast.walk(tree)) if one is node)
+    made = copy.deepcopy(tree)
+    target = list(ast.walk(made))[index]
 
     class Replace(ast.NodeTransformer):
         def visit(self, one: ast.AST) -> Any:
-            return copy.deepcopy(instead) if one is node else self.generic_visit(copy.copy(one))
+            return copy.deepcopy(instead) if one is target else self.generic_visit(one)
 
-    return copy.deepcopy(instead) if tree is node else Replace().visit(copy.copy(tree))
+    return Replace().visit(made)  # type: ignore[no-any-return]
 
 
 def is_same(rule: Expression, other: Expression, ranges: Ranges) -> bool:

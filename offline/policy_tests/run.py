@@ -201,12 +201,11 @@ def explain(under: PolicyUnderTest, key: str, outcome: Outcome) -> tuple[int, st
     ]
     routed = [step for step in steps if step.at[:2] == ("route", "start")]
     if key in ("start", "rule") or not got.called:
-        steps = routed or steps
         if got.decision is not None and got.decision.stand_in and key == "start":
             return 0, got.decision.stand_in
         if got.refused:
             return 0, got.reason
-        return _rule_told(tested, steps, outcome)
+        return _step_told(tested, steps[-1]) if steps and not routed else _rule_told(tested, routed, outcome)
     told = [step for step in steps if step.held and step.at[0] in ("escalate", "slo", "load", "cache") and step.text]
     if told:
         return _step_told(tested, told[-1])

@@ -271,6 +271,21 @@ def test_mutants_change_one_thing(tmp_path: Path) -> None:
     assert not any("surface" in mutant for mutant in found)
 
 
+def test_mutants_of_a_rule_within_a_rule_change_one_thing_each(tmp_path: Path) -> None:
+    """Each starts from the rule as it is written, and tests of swapped rules fail without an error."""
+    rule = "(p_adequate >= 0.7 or not in_domain) and tokens_in < 3000"
+    result = ran(tmp_path, PASSING, POLICY.replace("p_adequate >= 0.7 and tokens_in < 3000", rule), mutate=True)
+    (tested,) = read_tests(tmp_path / "chat.test.yaml").policies
+    rules = {mutant.policy.route.start["local"].source for mutant in mutants_of(tested) if mutant.at[-1] == "local"}
+    assert {
+        "(p_adequate >= 0.7 or not in_domain) and tokens_in < 3210",
+        "(p_adequate >= 0.7 or in_domain) and tokens_in < 3000",
+        "p_adequate >= 0.7 and tokens_in < 3000",
+        "p_adequate >= 0.7 or not in_domain",
+    } <= rules
+    assert result.policies[0].mutants
+
+
 def test_mutants_that_no_test_notices_are_listed(tmp_path: Path) -> None:
     """A threshold with cases on both sides is noticed, one without is not."""
     (one,) = ran(tmp_path, PASSING, mutate=True).policies
