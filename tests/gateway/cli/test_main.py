@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main as cli
-from gateway.cli.commands import CommandError
+from gateway.cli.commands import CommandError, policy
 from gateway.cli.commands._flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
@@ -176,6 +176,8 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
     monkeypatch.setenv("COLUMNS", "122")
     parser = cli._parser(name, import_module(COMMANDS[name].module) if name else None)
     own = _subcommands(parser)[name] if name else parser
+    for action in policy.ACTIONS if name == "policy" else ():
+        policy.add_options(action, _subcommands(own)[action])
     texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
     assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
     assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []

@@ -89,7 +89,7 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
 
     code, out = shell.apply(chat(0.7).replace("hold_tokens: 4", "hold_token: 4"))
     assert code == 1
-    assert "new.yaml:13: escalate.stream" in out
+    assert "new.yaml:13:12: escalate.stream" in out
     assert shell.versions() == [second, second]
 
     code, out = shell.apply(chat(0.8, ROLLOUT))

@@ -68,10 +68,15 @@ class _Actions(argparse._SubParsersAction):  # type: ignore[type-arg]  # not sub
         """Parse the action's own arguments; see argparse."""
         name = str(values[0]) if values else ""
         if name in ACTIONS:
-            module, chosen = _module(name), self.choices[name]
-            chosen.description, chosen.epilog = module.DESCRIPTION, module.EXAMPLES
-            module.add_options(chosen)
+            add_options(name, self.choices[name])
         super().__call__(parser, namespace, values, option_string)
+
+
+def add_options(action: str, parser: argparse.ArgumentParser) -> None:
+    """Give the parser of an action its description, examples and options."""
+    module = _module(action)
+    parser.description, parser.epilog = module.DESCRIPTION, module.EXAMPLES
+    module.add_options(parser)
 
 
 def _module(action: str) -> Any:
