@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
 from policies.value_type import value_type
-from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, Path, Racing, Serve, Wait
+from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, OutcomeKind, Path, Racing, Serve, Wait
 from routing.confidence.judge import Assessment, Evidence, assess, structural_fault
 from routing.decide import Decision, DecisionInput, NoTierError, decide, rule_values
 
@@ -41,6 +41,11 @@ STATUS: Final[Mapping[Refusal, int]] = {
     "failed": 502,
 }
 _STORED_PATHS: Final = frozenset({"direct", "escalated", "hedged"})
+_KINDS: Final[Mapping[str, OutcomeKind]] = {
+    "error": "retryable",
+    "too_long": "too_long",
+    "rejected": "caller_fault",
+}
 _LEAST_S: Final = 0.001
 _LOOK_EVERY: Final = 32
 """Tokens between two looks at a JSON draft that is read as a stream (`gateway.cascade.prefix`)."""
@@ -154,7 +159,7 @@ class Walk:
     judged: Assessment | None = None
     may_store: bool = False
     draft: Draft | None = None
-    steps: tuple[Step, ...] = ()
+    steps: Sequence[Step] = ()
 
     @property
     def start(self) -> str:
@@ -197,7 +202,9 @@ def rule_of(policy: Policy, decision: Decision) -> str:
 class _Call:
     """One attempt under way. Times are in seconds after the decision."""
 
-    __slots__ = ("attempt", "began", "draft", "ends_at", "failure", "first_at", "last_at", "look", "saturated")
+    __slots__ = (
+        "attempt", "began", "draft", "ends_at", "failure", "first_at", "last_at", "late", "look", "saturated",
+    )  # fmt: skip
 
     def __init__(self, attempt: Attempt, draft: Draft, began: float) -> None:
         self.attempt = attempt
@@ -207,9 +214,9 @@ class _Call:
         self.ends_at = began
         self.look = 0
         """Tokens after which a JSON draft is looked at; 0 for never."""
-        self.failure: tuple[str, str] | None = None
-        """Kind and text of the fault that it ends with."""
-        self.saturated = False
+        self.failure: tuple[OutcomeKind, str] = ("accepted", "")
+        """Kind and text of the fault that it ends with; `accepted` for none."""
+        self.saturated = self.late = False
 
     def at(self, token: int) -> float:
         """Return when its token of this number comes, from 1."""
@@ -239,7 +246,7 @@ class _Course:
         self.calls: dict[int, _Call] = {}
         self.made: dict[int, _Call] = {}
         self.count: dict[str, int] = {}
-        self.faults: list[tuple[str, str]] = []
+        self.faults: list[_Call] = []
         self.held = 0
         self.judged: Assessment | None = None
         self.verdicts: dict[int, Assessment] = {}
@@ -258,6 +265,9 @@ class _Course:
                 self._start(step)
                 if not step.role:
                     began = self.now
+                    while step.alone and step.number in self.calls:
+                        self.now = self.calls[step.number].ends_at
+                        self._ended(step.number)
                 else:
                     key = "hedge" if step.role == "hedge" else "speculate"
                     self._note(("escalate", key), True, f"{step.tier} is called too, at {_ms(self.now)}")
@@ -293,11 +303,10 @@ class _Course:
         comes_s = ttft_s if self.stream or draft.fault else total_s
         if comes_s > limit:
             call.ends_at = call.began + limit
-            call.failure = ("retryable", f"{tier}: nothing within {_ms(limit)}")
+            call.failure, call.late = ("retryable", f"{tier}: nothing within {_ms(limit)}"), True
         elif draft.fault:
             call.ends_at = call.began + comes_s
-            kind = {"error": "retryable", "too_long": "too_long", "rejected": "caller_fault"}[draft.fault]
-            call.failure = (kind, f"{tier}: {draft.fault.replace('_', ' ')}")
+            call.failure = (_KINDS[draft.fault], f"{tier}: {draft.fault.replace('_', ' ')}")
         else:
             call.first_at, call.last_at = call.began + ttft_s, call.began + total_s
             self._begin_answer(call)
@@ -322,20 +331,17 @@ class _Course:
     def _ended(self, number: int) -> None:
         """Tell the cascade how the call ended, unless it was only looked at and goes on."""
         call = self.calls[number]
-        if call.failure is not None:
-            kind, text = call.failure
-            self.faults.append((kind, "full" if call.saturated else "late" if "nothing within" in text else text))
-            outcome = AttemptOutcome(kind, text)  # type: ignore[arg-type]
-            self._limits_told(call, late="nothing within" in text)
+        if call.failure[1]:
+            outcome = AttemptOutcome(*call.failure)
+            self.faults.append(call)
         elif not call.attempt.judged:
             outcome = AttemptOutcome("accepted", "nothing stronger follows", kept=True)
-            self._limits_told(call, late=False)
         else:
             verdict = self._verdict(call)
             if verdict is None:
                 return
             outcome = verdict
-            self._limits_told(call, late=False)
+        self._limits_told(call)
         del self.calls[number]
         self.cascade.observe(outcome, number)
 
@@ -403,7 +409,7 @@ class _Course:
         when = self.policy.escalate.when
         if when.asks_for_confidence and self._look_is_first(draft, verdict):
             silent = verdict.confidence is None
-            self._note(("escalate", "no_signal"), silent, verdict.reason if silent else "there was evidence")
+            self._note(("escalate", "no_signal"), silent, verdict.reason if silent else "")
         if verdict.threshold is not None and verdict.confidence is not None:
             key = "confidence_below" if verdict.basis == "calibrated" else "uncalibrated_below"
             below = verdict.confidence < verdict.threshold
@@ -438,17 +444,17 @@ class _Course:
         by_tokens = not complete and tokens >= rules.hold_tokens
         by_time = not complete and not by_tokens
         held_s = self.now - call.first_at
-        self._note(("escalate", "stream", "hold_tokens"), by_tokens, f"{tokens} tokens were held")
-        self._note(("escalate", "stream", "hold_max"), by_time, f"held for {_ms(held_s)}")
+        self._note(("escalate", "stream", "hold_tokens"), by_tokens, f"{tokens} tokens were held" if by_tokens else "")
+        self._note(("escalate", "stream", "hold_max"), by_time, f"held for {_ms(held_s)}" if by_time else "")
 
-    def _limits_told(self, call: _Call, *, late: bool) -> None:
+    def _limits_told(self, call: _Call) -> None:
         """Note which of the policy's time limits bound the call, and whether it ended the call."""
         slo, attempt = self.policy.slo, call.attempt
         if call.saturated or self.around.queues.get(attempt.tier, _NO_QUEUE).wait_s:
-            self._note(("load", "max_wait"), call.saturated, "" if call.failure is None else call.failure[1])
+            self._note(("load", "max_wait"), call.saturated, call.failure[1])
         if call.saturated:
             return
-        text = call.failure[1] if call.failure else f"{attempt.tier} was in time"
+        text, late = call.failure[1], call.late
         if self.stream and slo.ttft.p99 is not None:
             self._note(("slo", "ttft", "p99"), late, text)
         which = "p95" if slo.total.p95 is not None else "p99"
@@ -465,34 +471,61 @@ class _Course:
         settled = attempt.judged or clamp is None or attempt.tier == policy.ladder[-1]
         accepted = verdict is None or verdict.accepted
         self._outcome_told(accepted=accepted)
-        total_s = max(self.now, call.last_at) if self.stream else self.now
-        return self._walk(
-            path=cascade.path,
-            tier=attempt.tier,
-            first_token_s=self.now,
-            total_s=total_s,
-            may_store=accepted and settled and cascade.path in _STORED_PATHS,
-            draft=call.draft,
-            seen_of_draft=call.draft.tokens if number == 1 else 0,
+        path = cascade.path
+        return Walk(
+            path,
+            attempt.tier,
+            self._called(),
+            "",
+            self.decision.reason,
+            self.decision,
+            self._rule(),
+            call.draft.tokens if number == 1 else 0,
+            self.held,
+            self.now,
+            max(self.now, call.last_at) if self.stream else self.now,
+            self.judged,
+            accepted and settled and path in _STORED_PATHS,
+            call.draft,
+            self.steps,
         )
 
     def _failed(self, failed: Fail) -> Walk:
         self._outcome_told(accepted=False)
-        last = self.faults[-1] if self.faults else ("", "")
-        refused: Refusal
+        refused, reason = self._refusal(failed)
+        return Walk(
+            called=self._called(),
+            refused=refused,
+            reason=reason or self.decision.reason,
+            decision=self.decision,
+            rule=self._rule(),
+            held=self.held,
+            total_s=self.now,
+            judged=self.judged,
+            steps=self.steps,
+        )
+
+    def _refusal(self, failed: Fail) -> tuple[Refusal, str]:
+        """Return why the client gets an error; of several faults the last one that another call may not repeat."""
         if failed.full_s and not self.faults:
-            refused = "full"
-        elif failed.timed_out:
-            refused = "deadline"
-        elif not self.faults:
-            refused = "failed"
-        else:
-            holding = [one for one in self.faults if one[0] != "too_long"]
-            last = (holding or self.faults)[-1]
-            by_text: dict[str, Refusal] = {"full": "full", "late": "timeout"}
-            by_kind: dict[str, Refusal] = {"too_long": "too_long", "caller_fault": "rejected"}
-            refused = by_text.get(last[1]) or by_kind.get(last[0]) or "failed"
-        return self._walk(refused=refused, reason=last[1], total_s=self.now)
+            return "full", f"the wait in line alone takes {_ms(failed.full_s)}"
+        holding = [call for call in self.faults if call.failure[0] != "too_long"]
+        last = (holding or self.faults)[-1] if self.faults else None
+        reason = last.failure[1] if last is not None else ""
+        if failed.timed_out:
+            return "deadline", reason or "the time left is too short for any tier"
+        if last is None:
+            return "failed", reason
+        by_kind: dict[str, Refusal] = {"too_long": "too_long", "caller_fault": "rejected"}
+        late: Refusal = "timeout" if last.late else by_kind.get(last.failure[0], "failed")
+        return "full" if last.saturated else late, reason
+
+    def _called(self) -> tuple[str, ...]:
+        return tuple([call.attempt.tier for call in self.made.values() if not call.saturated])
+
+    def _rule(self) -> str:
+        wanted = rule_of(self.policy, self.decision)
+        return self.policy.route.start[wanted].source if wanted else ""
 
     def _outcome_told(self, *, accepted: bool) -> None:
         """Note whether hedges, the number of attempts and the time left had a say in what is served."""
@@ -500,8 +533,8 @@ class _Course:
         first = next(iter(self.made.values()), None)
         hedges = self.policy.escalate.hedge is not None
         if hedges and first is not None and not any(call.attempt.role for call in self.made.values()):
-            self._note(("escalate", "hedge"), False, f"{first.attempt.tier} was not slow")
-        counted = len(self.made) - sum(kind == "too_long" for kind, _ in self.faults)
+            self._note(("escalate", "hedge"), False, "")
+        counted = len(self.made) - sum(call.failure[0] == "too_long" for call in self.faults)
         enough = counted >= self.policy.escalate.max_attempts and not accepted
         if enough or len(self.made) > 1:
             self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")
@@ -519,22 +552,6 @@ class _Course:
         expected = 0.0 if forecast is None else forecast.ttft_s if self.stream else forecast.whole_s
         left_s = left.first_token_s if self.stream else left.total_s
         self._note(("slo", "on_miss"), True, f"{above} would take {_ms(expected)}, {_ms(left_s)} left")
-
-    def _walk(self, **values: object) -> Walk:
-        called = tuple(call.attempt.tier for call in self.made.values() if not call.saturated)
-        wanted = rule_of(self.policy, self.decision)
-        rule = self.policy.route.start[wanted].source if wanted else ""
-        reason = values.pop("reason", "") or self.decision.reason
-        return Walk(
-            called=called,
-            decision=self.decision,
-            rule=rule,
-            reason=reason,  # type: ignore[arg-type]
-            held=self.held,
-            judged=self.judged,
-            steps=tuple(self.steps),
-            **values,  # type: ignore[arg-type]
-        )
 
     # --- the request's own figures ------------------------------------------------------------------------------------
 

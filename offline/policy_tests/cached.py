@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from cache.planning import eligibility
-from cache.planning.eligibility import rule_values, why_not_any, why_not_semantic
+from cache.planning.eligibility import is_volatile, rule_values, why_not_any, why_not_semantic
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
@@ -83,15 +82,14 @@ def consulted(
     if policy.exact is None and policy.semantic is None:
         return CacheResult(why="policy")
     steps: list[Step] = []
-    if never:
-        _never_told(never, body, features, steps)
     why = why_not_any(policy, body, features)
+    if never:
+        _never_told(never, why, body, features, steps)
     if why:
         return CacheResult("none", why, missed=why, steps=steps)
     why_semantic = why_not_semantic(policy, body, features, features.text)
     if policy.semantic is not None and why_semantic in ("", "temperature"):
-        text = f"temperature {body.get('temperature')}"
-        steps.append(Step(("cache", "semantic", "max_temperature"), why_semantic == "temperature", text))
+        steps.append(Step(("cache", "semantic", "max_temperature"), why_semantic == "temperature", why_semantic))
     exact, semantic = policy.exact is not None, not why_semantic
     may: Literal["exact", "semantic", "both"] = "both" if exact and semantic else "exact" if exact else "semantic"
     result = CacheResult(may if exact or semantic else "none", why_semantic, steps=steps)
@@ -168,16 +166,16 @@ def similarity(stored: str, asked: str) -> float:
     return float(ours @ theirs)
 
 
-def _never_told(never: NeverRules, body: Mapping[str, Any], features: Features, steps: list[Step]) -> None:
-    """Note whether each rule of `cache.never`, and each comparison in it, held: up to the first rule that does."""
-    values = rule_values(body, features)
-    for i, (rule, comparisons) in enumerate(never):
-        if "volatile" in rule.names and "volatile" not in values:
-            values["volatile"] = eligibility.is_volatile(features.text)
-        held = rule.holds(values)
+def _never_told(never: NeverRules, why: str, body: Mapping[str, Any], features: Features, steps: list[Step]) -> None:
+    """Note whether each rule of `cache.never`, and each condition in it, held: up to the first rule that does."""
+    values: dict[str, Any] | None = None
+    for i, (rule, conditions) in enumerate(never):
+        held = why == f"never: {rule.source}"
         steps.append(Step(("cache", "never", i), held, rule.source))
-        for j, comparison in enumerate(comparisons):
-            steps.append(Step(("cache", "never", i, j), comparison.holds(values), comparison.source))
+        if conditions:
+            if values is None:
+                values = rule_values(body, features) | {"volatile": is_volatile(features.text)}
+            steps += [Step(("cache", "never", i, j), one.holds(values), one.source) for j, one in enumerate(conditions)]
         if held:
             break
 

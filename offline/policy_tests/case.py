@@ -79,6 +79,17 @@ class Request:
     difficulty: Difficulty | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class WorldView:
+    """A world as one policy sees it: without the tiers that are not configured there."""
+
+    world: Mapping[str, TierWorld]
+    policy: Policy
+    health: Mapping[str, TierHealth]
+    queues: Mapping[str, TierQueue]
+    watching: frozenset[str]
+
+
 class PolicyUnderTest:
     """One policy, with all that its cases share."""
 
@@ -93,35 +104,47 @@ class PolicyUnderTest:
         self.both = None if both is None else (both, conditions(both))
         self.asks_for = frozenset().union(*(rule.names for rule in route.start.values()), both.names if both else ())
         self._variants: dict[frozenset[str], Policy] = {frozenset(): self.policy}
-        self._health: dict[int, tuple[Mapping[str, TierWorld], Policy, dict[str, TierHealth]]] = {}
+        self._worlds: dict[int, WorldView] = {}
         self._drafts: dict[int, tuple[Mapping[str, Any], dict[str, tuple[Draft, ...]]]] = {}
 
-    def run(self, case: Case, request: Request | None = None) -> Outcome:
-        """Return what a case's request gets; `request` replaces the one that follows from its values."""
-        asked = self._request(case) if request is None else request
-        policy, health = self._in_world(case.world)
-        values, features = asked.given, asked.features
+    def run(
+        self,
+        case: Case,
+        request: Request | None = None,
+        values: Mapping[str, Any] | None = None,
+        *,
+        told: bool = True,
+    ) -> Outcome:
+        """Return what a case's request gets; `request` replaces the one that follows from its values.
+
+        `values` replace those given. Unless `told`, the steps are left out.
+        """
+        asked = self._request(case, case.given if values is None else values) if request is None else request
+        view = self._in_world(case.world)
+        policy = view.policy
+        features, values = asked.features, asked.given
         body, own_limit = effective_body(dict(asked.body), policy.output)
         clamp = None
         if "min_tier" in values or "max_tier" in values:
             clamp = Clamp(values.get("min_tier"), values.get("max_tier"))
         ladder = policy.ladder if clamp is None else clamp.of(policy)
         found = consulted(policy.cache, body, features, case.stored, self.never, None if clamp is None else ladder)
-        given = self._given(case, asked, policy, health, clamp, ladder)
+        given = self._given(asked, view, clamp, ladder)
         if found.hit and case.stored is not None:
             tier = case.stored.tier or ""
             path = "cache-exact" if found.hit == "exact" else "cache-semantic"
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
             return Outcome(served, found, body, given, found.steps)
-        got = walk(policy, given, self._around(case, policy, features, own_limit))
+        got = walk(policy, given, self._around(case, values, view, features, own_limit))
+        if not told:
+            return Outcome(got, found, body, given)
         steps = [*found.steps, *self._rules_told(given, got), *got.steps, *self._limits_told(asked, body, own_limit)]
         if got.refused or policy.slo.deadline <= given.budget_s:
             late = got.refused in ("deadline", "timeout")
             steps.append(Step(("slo", "deadline"), late, got.reason if late else "the deadline was kept"))
         return Outcome(got, found, body, given, steps)
 
-    def _request(self, case: Case) -> Request:
-        values = case.given
+    def _request(self, case: Case, values: Mapping[str, Any]) -> Request:
         wants = values.get
         text = wants("text") or (_VOLATILE_TEXT if wants("volatile") else _STABLE_TEXT)
         body = {key: values[key] for key in ("temperature", "top_p", "n", "seed", "logprobs") if key in values}
@@ -140,11 +163,11 @@ class PolicyUnderTest:
             bool(wants("stream")),
             int(tools),
         )
-        return Request(features, body, values, self._difficulty(case))
+        return Request(features, body, values, self._difficulty(case, values))
 
-    def _difficulty(self, case: Case) -> Difficulty | None:
+    def _difficulty(self, case: Case, values: Mapping[str, Any]) -> Difficulty | None:
         """Return what the test says in place of the classifier. Raises InvalidContent where a rule needs more."""
-        values, tiers = case.given, self.policy.tiers
+        tiers = self.policy.tiers
         stated = [name for name in ("p_adequate", "difficulty", "kind", "quantile") if values.get(name) is not None]
         if not values.get("in_domain", bool(stated)):
             return StatedDifficulty((0.0, 1.0), False, "stated", adequate=(0.0,) * len(tiers))
@@ -167,13 +190,12 @@ class PolicyUnderTest:
 
     def _given(
         self,
-        case: Case,
         asked: Request,
-        policy: Policy,
-        health: Mapping[str, TierHealth],
+        view: WorldView,
         clamp: Clamp | None,
         ladder: Sequence[str],
     ) -> DecisionInput:
+        policy, health = view.policy, view.health
         values, features, slo = asked.given, asked.features, policy.slo
         budget_s = slo.deadline
         if "budget_ms" in values:
@@ -200,28 +222,32 @@ class PolicyUnderTest:
 
     # --- the world ----------------------------------------------------------------------------------------------------
 
-    def _in_world(self, world: Mapping[str, TierWorld]) -> tuple[Policy, dict[str, TierHealth]]:
-        """Return the policy as it is where some tiers are not configured, and the health of the others."""
-        known = self._health.get(id(world))
-        if known is None:
-            tiers = self.policy.tiers
-            absent = frozenset(name for name in tiers if not world.get(name, _UNKNOWN).configured)
-            policy = self._variants.get(absent)
-            if policy is None:
-                capabilities = {name: frozenset[str](world[name].can) for name in absent}
-                missing = {
-                    name: DeployedTier(name, (), capabilities[name], "its key is not set") for name in sorted(absent)
-                }
-                ladder = tuple(name for name in tiers if name not in absent)
-                policy = self.policy.model_copy(update={"ladder": ladder, "unconfigured": missing})
-                self._variants[absent] = policy
-            health = {name: _health(name, world.get(name, _UNKNOWN)) for name in policy.ladder}
-            # The world is kept beside it, so that no other can get its id.
-            known = self._health[id(world)] = (world, policy, health)
-        return known[1], known[2]
+    def _in_world(self, world: Mapping[str, TierWorld]) -> WorldView:
+        """Return the world as this policy sees it. Worlds are told apart by identity: cases mostly share one."""
+        known = self._worlds.get(id(world))
+        if known is not None:
+            return known
+        tiers = self.policy.tiers
+        absent = frozenset(name for name in tiers if not world.get(name, _UNKNOWN).configured)
+        policy = self._variants.get(absent)
+        if policy is None:
+            missing = {
+                name: DeployedTier(name, (), frozenset[str](world[name].can), "its key is not set")
+                for name in sorted(absent)
+            }
+            ladder = tuple(name for name in tiers if name not in absent)
+            policy = self.policy.model_copy(update={"ladder": ladder, "unconfigured": missing})
+            self._variants[absent] = policy
+        health = {name: _health(name, world.get(name, _UNKNOWN)) for name in policy.ladder}
+        queues = {name: TierQueue(one.queue, one.waiting) for name, one in world.items() if one.queue}
+        watching = frozenset(name for name, one in world.items() if one.watch_drafts)
+        known = self._worlds[id(world)] = WorldView(world, policy, health, queues, watching)
+        return known
 
-    def _around(self, case: Case, policy: Policy, features: Features, own_limit: bool) -> Surroundings:
-        hedge, world = policy.escalate.hedge, case.world
+    def _around(
+        self, case: Case, values: Mapping[str, Any], view: WorldView, features: Features, own_limit: bool
+    ) -> Surroundings:
+        hedge, world = view.policy.escalate.hedge, case.world
         after = None
         if hedge is not None and isinstance(hedge.after, str):
             name = f"{'ttft' if features.stream else 'total'}_{hedge.after}"
@@ -230,19 +256,14 @@ class PolicyUnderTest:
                 quantile: float | None = getattr(world.get(tier, _UNKNOWN), name)
                 return quantile
 
-        queues = {name: TierQueue(one.queue, one.waiting) for name, one in world.items() if one.queue}
-        watching = frozenset(name for name, one in world.items() if one.watch_drafts)
         known = self._drafts.get(id(case.drafts))
         if known is None:
             made = {tier: tuple(map(draft_of, drafts)) for tier, drafts in case.drafts.items()}
             known = self._drafts[id(case.drafts)] = (case.drafts, made)
         drafts = known[1]
-        if "confidence" in case.given:
-            drafts = {
-                tier: tuple(_with(one, case.given["confidence"]) for one in some) for tier, some in drafts.items()
-            }
-        may_hedge = case.given.get("may_hedge", True)
-        return Surroundings(drafts, after, may_hedge, queues, watching, own_limit)
+        if "confidence" in values:
+            drafts = {tier: tuple(_with(one, values["confidence"]) for one in some) for tier, some in drafts.items()}
+        return Surroundings(drafts, after, values.get("may_hedge", True), view.queues, view.watching, own_limit)
 
     # --- what the rules did -------------------------------------------------------------------------------------------
 
@@ -257,14 +278,15 @@ class PolicyUnderTest:
             return steps
         values = rule_values(self.policy, given.difficulty, given.features, given.budget_s)
         if got.rule:
-            tiers = self.policy.tiers
+            tiers, judged = self.policy.tiers, given.difficulty is not None and given.difficulty.in_domain
             for tier, rule, comparisons in self.start:
-                if given.difficulty is not None and given.difficulty.in_domain:
-                    values["p_adequate"] = given.difficulty.p_adequate_of(tiers.index(tier), len(tiers))
-                held = rule.holds(values)
+                held = rule.source == got.rule
                 steps.append(Step(("route", "start", tier), held, rule.source))
-                for i, comparison in enumerate(comparisons):
-                    steps.append(Step(("route", "start", tier, i), comparison.holds(values), comparison.source))
+                if comparisons:
+                    if judged and given.difficulty is not None:
+                        values["p_adequate"] = given.difficulty.p_adequate_of(tiers.index(tier), len(tiers))
+                    at = ("route", "start", tier)
+                    steps += [Step((*at, i), one.holds(values), one.source) for i, one in enumerate(comparisons)]
                 if held:
                     break
         if self.both is not None:

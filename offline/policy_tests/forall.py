@@ -74,15 +74,15 @@ def search(under: PolicyUnderTest, wanted: Property, most: int = MOST) -> Search
             broken = _broken(under.policy, wanted, before[1] if before else None, outcome)
             if broken and (best < 0 or size + position < best):
                 best = size + position
-                found = Searched(0, of, before, (whole, outcome), broken)
+                found = Searched(0, of, before, (whole, run_cell(under, wanted.case, whole, told=True)), broken)
             before = whole, outcome
     return replace(found, tried=tried)
 
 
-def run_cell(under: PolicyUnderTest, case: Case, cell: Cell) -> Outcome:
-    """Return what the request with these values gets."""
+def run_cell(under: PolicyUnderTest, case: Case, cell: Cell, *, told: bool = False) -> Outcome:
+    """Return what the request with these values gets; with what each rule did if `told`."""
     given = {**case.given, **{name: value for name, value in cell.items() if value is not None}}
-    return under.run(replace(case, given=given))
+    return under.run(case, values=given, told=told)
 
 
 def _combinations(values: Mapping[str, Sequence[Any]], most: int) -> Iterator[tuple[int, Cell]]:

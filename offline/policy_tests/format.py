@@ -446,16 +446,14 @@ _OF_MANY: Final = frozenset(Expected.model_fields) - frozenset(Expect.model_fiel
 def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: CaseRow | None) -> Case:
     """Return a case: the file's world, then what the test says, then its row."""
     given = _set(test.given)
-    world = dict(rules.world)
+    world: Mapping[str, TierWorld] = rules.world
     drafts = [draft for draft in (test.draft, *test.drafts) if draft is not None]
     stored = test.stored
     expect = {key: value for key, value in _set(test.expect).items() if key not in _OF_MANY}
-    for tier, change in test.world.items():
-        world[tier] = _merged(world.get(tier), change)
+    world = _changed(world, test.world)
     if row is not None:
         given |= _set(row.given)
-        for tier, change in row.world.items():
-            world[tier] = _merged(world.get(tier), change)
+        world = _changed(world, row.world)
         if row.drafts:
             drafts = list(row.drafts)
         elif row.draft is not None:
@@ -468,7 +466,15 @@ def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: Case
     for draft in drafts:
         by_tier[draft.tier] = (*by_tier.get(draft.tier, ()), draft)
     refuted = {} if test.expect.not_ is None else _set(test.expect.not_)
-    return Case(name, line, given, world, by_tier, stored, expect, refuted, test.surface)
+    return Case(name, line, given, world, by_tier or _NO_DRAFTS, stored, expect, refuted, test.surface)
+
+
+_NO_DRAFTS: Final[Mapping[str, tuple[DraftRules, ...]]] = {}
+
+
+def _changed(world: Mapping[str, TierWorld], change: Mapping[str, TierWorld]) -> Mapping[str, TierWorld]:
+    """Return the world with what `change` says laid over it; the same object where that is nothing."""
+    return {**world, **{tier: _merged(world.get(tier), one) for tier, one in change.items()}} if change else world
 
 
 S = TypeVar("S", bound=Section)

@@ -16,6 +16,7 @@ from offline.policy_tests.format import Case, Property, RequestsTest, Tested, Te
 from offline.policy_tests.mutants import Mutant, mutants_of
 from offline.progress import OnProgress, silent
 from policies.errors import ConfigError, KeyPath, dotted
+from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from offline.walk import Step
@@ -36,7 +37,7 @@ class Mismatch:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class TestResult:
     """The result of one test with one policy. `note` says what a property could not cover."""
 
