@@ -170,11 +170,12 @@ class LedgerReader:
     def hits(self, path: str) -> list[tuple[int, int, str, float]]:
         """Return the place of each hit of this path, the stored entry that answered it, and its age in seconds."""
         name = "cache.exact" if path == "cache-exact" else "cache.semantic"
-        hop = f"list_filter(CAST(hops AS JSON[]), h -> h->>'name' = '{name}')[1]"
-        entry, age = f"{hop}->'attributes'->>'tierline.cache.entry'", f"{hop}->'attributes'->>'tierline.cache.age_s'"
+        entry, age = "'tierline.cache.entry'", "'tierline.cache.age_s'"
         sql = (
-            f"SELECT entry_ms, entry_seq, coalesce({entry}, ''), coalesce(({age})::DOUBLE, 0) FROM requests "
-            f"WHERE {self.which.where} AND path = '{path}'"
+            f"SELECT entry_ms, entry_seq, coalesce((hop->'attributes')->>{entry}, ''), "
+            f"coalesce(((hop->'attributes')->>{age})::DOUBLE, 0) "
+            "FROM (SELECT entry_ms, entry_seq, unnest(CAST(hops AS JSON[])) AS hop FROM requests "
+            f"WHERE {{where}} AND path = '{path}') WHERE (hop->>'name') = '{name}'"
         )
         return self._all(sql)
 

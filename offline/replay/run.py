@@ -23,6 +23,7 @@ from routing.decision_record import outcome_of, unnamed
 if TYPE_CHECKING:
     import duckdb
 
+    from policies.caching import ExactCache, SemanticCache
     from routing.decision_basis import DecisionBasis
 
 _EXAMPLES: Final = 5
@@ -158,7 +159,7 @@ def replay(
     left = ~kept
     was = figures_of(_only(before, kept), words, newest.slo)
     changed = np.zeros(len(history), np.bool_)
-    changed[follower.rows] = changed[lost] = True
+    changed[follower.rows] = changed[lost.rows] = True
     slices, examples = _most_changed(reader, history, changed)
     goodput = was["goodput"]
     return Replayed(
@@ -172,9 +173,9 @@ def replay(
         cells=read.cells,
         redecided=follower.redecided,
         changed=int(changed.sum()),
-        lost_hits=len(lost),
+        lost_hits=len(lost.rows),
         estimated=int((is_estimated & kept).sum()),
-        estimated_path=int(follower.estimated_path.sum()) + len(lost),
+        estimated_path=int(follower.estimated_path.sum()) + len(lost.rows),
         no_evidence=int(left.sum()),
         figures=combined(was, imputations),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
@@ -189,14 +190,14 @@ def _impute(
     reader: LedgerReader,
     read: Read,
     follower: Follower,
-    lost: Ints,
+    lost_hits: LostHits,
     before: Results,
     words: Sequence[str],
     candidate: Policy,
     on_progress: OnProgress,
 ) -> tuple[list[dict[str, float]], Bools, Bools]:
     """Return the figures of each imputation, which requests they are of, and of which any figure is estimated."""
-    history, rows = read.history, follower.rows
+    history, rows, lost = read.history, follower.rows, lost_hits.rows
     outcomes = []
     for number in range(IMPUTATIONS):
         outcomes.append(follower.follow())
@@ -220,8 +221,10 @@ def _impute(
         after = _with(before, rows, outcome, words)
         if pool is not None:
             some = np.flatnonzero(pool.size > 0)
-            donors = pool.drawn(pool.resampled(draw), some, draw)
-            after = _copied(after, lost[some], donors)
+            # Those who got the same answer asked the same: they share a donor, of the first of them with one.
+            _, first, which = np.unique(lost_hits.entry[some], return_index=True, return_inverse=True)
+            donors = pool.drawn(pool.resampled(draw), some[first], draw)
+            after = _copied(after, lost[some], donors[which])
         imputations.append(figures_of(_only(after, kept), words, candidate.slo))
     return imputations, kept, is_estimated
 
@@ -283,34 +286,52 @@ def _only(results: Results, kept: Bools) -> Results:
     return Results(**columns)
 
 
+@dataclass(frozen=True, slots=True)
+class LostHits:
+    """Hits that the candidate would not give, and the number of the stored answer that each got."""
+
+    rows: Ints
+    entry: Ints
+
+
 # --- cache hits -------------------------------------------------------------------------------------------------------
 
 
-def _lost_hits(reader: LedgerReader, history: History, recorded: Policy, candidate: Policy) -> Ints:
+def _lost_hits(reader: LedgerReader, history: History, recorded: Policy, candidate: Policy) -> LostHits:
     """Return the hits that the candidate's cache rules would not give, as far as the record shows.
 
     With a shorter life of answers a hit after its end is a call, whose answer is stored afresh for those after it.
     """
     old, new = recorded.cache, candidate.cache
     lost: list[Ints] = []
+    entries: list[str] = []
+    # The semantic cache finds the same words too, so an exact hit is lost only when both have forgotten the answer.
     for path, before, after in (
-        ("cache-exact", old.exact, new.exact),
-        ("cache-semantic", old.semantic, new.semantic),
+        ("cache-exact", _life(old.exact, old.semantic), _life(new.exact, new.semantic)),
+        ("cache-semantic", _life(old.semantic), _life(new.semantic)),
     ):
-        hits = np.flatnonzero(history.path == reader.paths.number(path)) if reader.paths.number(path) else None
-        if hits is None:
+        number = reader.paths.number(path)
+        if not number or after >= before:
             continue
-        if after is None:
-            lost.append(hits)
-        elif before is not None and after.ttl < before.ttl:
-            lost.append(hits[_expired(reader, path, history, hits, after.ttl)])
-    return np.sort(np.concatenate(lost)) if lost else np.zeros(0, np.int64)
+        hits = np.flatnonzero(history.path == number)
+        stored = {(ms, seq): (entry, age) for ms, seq, entry, age in reader.hits(path)}
+        if after:
+            hits = hits[_expired(stored, history, hits, after)]
+        lost.append(hits)
+        entries += [stored.get(tuple(place), ("", 0.0))[0] for place in history.place[hits].tolist()]
+    if not lost:
+        return LostHits(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    _, numbers = np.unique(np.array(entries), return_inverse=True)
+    return LostHits(np.concatenate(lost), numbers.astype(np.int64))
 
 
-def _expired(reader: LedgerReader, path: str, history: History, hits: Ints, ttl_s: float) -> Bools:
+def _life(*rules: ExactCache | SemanticCache | None) -> float:
+    """Return for how many seconds the longest of these caches keeps an answer; 0 without any."""
+    return max(rule.ttl if rule is not None else 0.0 for rule in rules)
+
+
+def _expired(by_place: Mapping[Any, tuple[str, float]], history: History, hits: Ints, ttl_s: float) -> Bools:
     """Return which of these hits, in the order of their times, come after the end of their answer's life."""
-    rows = reader.hits(path)
-    by_place = {(ms, seq): (entry, age) for ms, seq, entry, age in rows}
     renewed: dict[str, float] = {}
     expired = np.zeros(len(hits), np.bool_)
     for at in np.argsort(history.started_s[hits], kind="stable").tolist():
@@ -430,21 +451,7 @@ def _moves(follower: Follower) -> dict[tuple[int, int], tuple[int, Ints]] | None
 
 def _notes(recorded: Policy, candidate: Policy, follower: Follower, reader: LedgerReader) -> list[str]:
     """Return what the figures do not cover."""
-    notes = []
-    old, new = recorded.cache, candidate.cache
-    if new.exact is not None and (old.exact is None or new.exact.ttl > old.exact.ttl):
-        notes.append("more exact hits are to be expected: no record shows which; none are counted")
-    if new.semantic is not None and (old.semantic is None or new.semantic.ttl > old.semantic.ttl):
-        notes.append("more semantic hits are to be expected: no record shows which; none are counted")
-    if old.semantic is not None and new.semantic is not None:
-        apart = {"ttl"}
-        was, now = (one.model_dump(exclude=apart) for one in (old.semantic, new.semantic))
-        if was != now:
-            notes.append("the rules for semantic hits change: hits are counted as they were recorded")
-    if old.never != new.never:
-        notes.append("cache.never changes: its values are not recorded, so hits are counted as they were recorded")
-    if (recorded.tiers, recorded.output, old) != (candidate.tiers, candidate.output, new):
-        notes.append("answers stored until now are not served by this policy: its first hours have fewer hits")
+    notes = _cache_notes(recorded, candidate)
     if recorded.output != candidate.output:
         notes.append("output changes: answers are taken as long as they were")
     was_escalate, now_escalate = recorded.escalate, candidate.escalate
@@ -467,4 +474,25 @@ def _notes(recorded: Policy, candidate: Policy, follower: Follower, reader: Ledg
         notes.append(f"{', '.join(unknown)} answered no recorded request")
     if follower.no_evidence.any():
         notes.append("requests without evidence are left out of all figures, before and after")
+    return notes
+
+
+def _cache_notes(recorded: Policy, candidate: Policy) -> list[str]:
+    notes = []
+    old, new = recorded.cache, candidate.cache
+    if new.exact is not None and (old.exact is None or new.exact.ttl > old.exact.ttl):
+        notes.append("more exact hits are to be expected: no record shows which; none are counted")
+    if new.semantic is not None and (old.semantic is None or new.semantic.ttl > old.semantic.ttl):
+        notes.append("more semantic hits are to be expected: no record shows which; none are counted")
+    if old.semantic is not None and new.semantic is not None:
+        apart = {"ttl"}
+        was, now = (one.model_dump(exclude=apart) for one in (old.semantic, new.semantic))
+        if was != now:
+            notes.append("the rules for semantic hits change: hits are counted as they were recorded")
+    if old.semantic is not None and new.semantic is None and new.exact is not None:
+        notes.append("semantic hits are counted as calls; some of them would then be exact hits of each other")
+    if old.never != new.never:
+        notes.append("cache.never changes: its values are not recorded, so hits are counted as they were recorded")
+    if (recorded.tiers, recorded.output, old) != (candidate.tiers, candidate.output, new):
+        notes.append("answers stored until now are not served by this policy: its first hours have fewer hits")
     return notes

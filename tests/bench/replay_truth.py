@@ -34,7 +34,7 @@ CANDIDATES: Final[Sequence[Mapping[str, Any]]] = (
     {"easiest": 30},
     {"easiest": 25, "confidence": 0.7},
     {"semantic": False},
-    {"ttl": "10m", "confidence": 0.7},
+    {"ttl": "5m", "semantic": False, "confidence": 0.7},
 )
 FIGURES: Final = ("escalated", "hits", "cost", "goodput")
 

@@ -3,7 +3,8 @@
 Every request has a latent difficulty. The classifier sees it through noise; so does each tier's confidence. What a
 tier would do with a request (confidence, tokens, times, failure) is drawn once, so the same request gets the same from
 it under every policy: `live` runs a policy over all of them, with the gateway's own `decide` and `Cascade` and a cache
-of exact and reworded questions, and returns the rows that the ledger's files would hold. That is the truth.
+of exact and reworded questions (every wording but a question's usual one occurs once), and returns the rows that the
+ledger's files would hold. That is the truth.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class World:
         exact, semantic = policy.cache.exact, policy.cache.semantic
         for at in range(self.n):
             now, tenant, question = float(self.started_s[at]), str(self.tenant[at]), int(self.question[at])
-            own = (tenant, question * 2 + bool(self.reworded[at]))
+            own = (tenant, -at - 1 if self.reworded[at] else question)
             row = self._row(policy, at)
             hit = stored.get(own) if exact else None
             if hit is not None and exact is not None and now - hit[0] < exact.ttl:
@@ -171,7 +172,9 @@ class World:
             self._served(policy, at, row)
             row["basis"] = basis_id
             if row["path"] in ("direct", "escalated"):
-                stored[own] = stored_words[tenant, question] = (now, at)
+                stored[own] = (now, at)
+                if not self.reworded[at]:
+                    stored_words[tenant, question] = (now, at)
             yield row
 
     def basis(self, policy: Policy) -> DecisionBasis:
