@@ -10,7 +10,7 @@ from gateway.registry.records import InForce, Version
 from gateway.registry.registry import document_of
 from policies.errors import ConfigError, InvalidContent, Problem
 from policies.lint import faults
-from policies.loader import PolicySource, Snapshot, policy_files, read_policy
+from policies.loader import DEFAULTS, PolicySource, Snapshot, policy_files, read_policy
 from policies.model import Policy
 
 
@@ -63,6 +63,8 @@ class FileDrift:
     def look(self, states: Mapping[str, InForce]) -> tuple[str, ...]:
         """Return one sentence for each file that differs."""
         seen = self.source.snapshot()
+        if self._seen.get(DEFAULTS) != seen.get(DEFAULTS):
+            self._versions.clear()
         for file in policy_files(self.source.directory):
             if self._seen.get(file.name) != seen.get(file.name) or file.name not in self._versions:
                 self._versions[file.name] = self._read(file)

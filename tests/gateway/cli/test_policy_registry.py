@@ -25,14 +25,19 @@ pytestmark = pytest.mark.usefixtures("store")  # it empties the registry
 class Shell:
     """Runs `tierline policy` beside two gateways that follow one store."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], gateways: list[Gateway]) -> None:
+    def __init__(
+        self, folder: Path, store_url: str, capsys: pytest.CaptureFixture[str], gateways: list[Gateway]
+    ) -> None:
         self.folder = folder
+        self._store_url = store_url
         self.gateways = gateways
         self._capsys = capsys
 
     def run(self, *arguments: str) -> tuple[int, str]:
         """The exit code, and what was said on stdout and stderr."""
-        code = main(["policy", *arguments, "--config", str(self.folder / "tierline.yaml")])
+        # The config takes time to load, and only `apply` needs it.
+        of_config = ["--config", str(self.folder / "tierline.yaml")] if arguments[0] == "apply" else []
+        code = main(["policy", *arguments, "--store", self._store_url, *of_config])
         said = self._capsys.readouterr()
         return code, said.out + said.err
 
@@ -74,7 +79,7 @@ def shell(server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
             )
             for name in ("one", "two")
         ]
-        yield Shell(tmp_path / "one", capsys, gateways)
+        yield Shell(tmp_path / "one", server.url, capsys, gateways)
 
 
 def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell: Shell) -> None:
@@ -89,9 +94,18 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
 
     code, out = shell.apply(chat(0.7).replace("hold_tokens: 4", "hold_token: 4"))
     assert code == 1
-    assert "new.yaml:13:12: escalate.stream" in out
+    assert "new.yaml:13:12: escalate.stream.hold_token" in out
     assert shell.versions() == [second, second]
 
+    tests = shell.folder / "new.test.yaml"
+    tests.write_text(
+        "policies: [new.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: hosted}}]"
+    )
+    code, out = shell.apply(chat(0.8, ROLLOUT))
+    assert code == 1
+    assert "its tests fail" in out and "starts high" in out
+    assert shell.versions() == [second, second]
+    tests.write_text("policies: [new.yaml]\ntests: [{name: starts low, given: {tokens_in: 9}, expect: {start: local}}]")
     code, out = shell.apply(chat(0.8, ROLLOUT))
     assert code == 0, out
     assert "canary 5%" in out
@@ -147,7 +161,7 @@ def test_in_files_mode_a_change_is_refused(
     server: LocalStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tierline.yaml").write_text(yaml.safe_dump(config("http://127.0.0.1:9/v1", None, server.url)))
-    shell = Shell(tmp_path, capsys, [])
+    shell = Shell(tmp_path, server.url, capsys, [])
     code, out = shell.apply(chat(0.6))
     assert code == 2
     assert "save the file" in out and "policies: {source: store}" in out

@@ -134,6 +134,10 @@ async def test_an_edited_file_is_drift_told_once_and_never_applied(
     await one.follower._look_at_files(at_once=True)
     assert "the file is not in force" in one.follower.drift[0]
     (folder / "chat.yaml").write_text(chat())
+    (folder / "_defaults.yaml").write_text("load: {max_waiting: 7}\n")
+    await one.follower._look_at_files(at_once=True)
+    assert [drift.split()[0] for drift in one.follower.drift] == ["batch.yaml", "chat.yaml"]
+    (folder / "_defaults.yaml").unlink()
     await one.follower._look_at_files(at_once=True)
     assert one.follower.drift == ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ from gateway.cli.commands.policy._registry import (
 )
 from gateway.exit_codes import Exit
 from gateway.registry.apply import How, apply_file
+from offline.policy_tests.format import SUFFIXES, read_tests
+from offline.policy_tests.report import text_lines
+from offline.policy_tests.run import run_files
 from policies.errors import ConfigError
 from policies.validation import share
 
@@ -29,15 +33,16 @@ if TYPE_CHECKING:
     from gateway.registry.registry import PolicyRegistry
 
 DESCRIPTION = """Check a policy file and put it into the registry in the store; all workers take it within a second.
-Without an option for how, a policy with a `rollout` section starts as a canary, any other is in force at once."""
+Without an option for how, a policy with a `rollout` section starts as a canary, any other is in force at once.
+If a file of tests is beside it (chat.test.yaml beside chat.yaml), they must pass."""
 EXAMPLES = """examples:
   tierline policy apply chat.yaml -m "escalate less"            as its `rollout` says, else in force at once
   tierline policy apply chat.yaml -m "escalate less" --evaluate  decide beside the live policy; calls nothing
   tierline policy apply chat.yaml -m "escalate less" --shadow 10%  call models too, off the path of requests
   tierline policy apply chat.yaml -m "typo" --now --json        for all at once, with JSON for a script
 
-exit code 1: the policy has errors, and nothing was changed; 2: it could not be done, such as where policies come from
-files, another candidate is being tried, or the surface has changed since."""
+exit code 1: the policy has errors or a test fails, and nothing was changed; 2: it could not be done, such as where
+policies come from files, another candidate is being tried, or the surface has changed since."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         await check_in_use(registry, args)
         deployment = deployment_of(args)
         source = launch_of(args).policy_source(deployment)
+        await asyncio.to_thread(_check_tests, args.file)
         before = await registry.in_force()
         try:
             applied = await apply_file(
@@ -78,6 +84,20 @@ def run(args: argparse.Namespace) -> int:
     before, applied, workers = with_registry(args, work)
     report_change(args, f"applied {applied.version.label}", before, applied.state, workers)
     return Exit.OK
+
+
+def _check_tests(file: Path) -> None:
+    """Run the tests beside the file. Raises CommandError with those that fail."""
+    beside = [test for suffix in SUFFIXES if (test := file.with_name(file.stem + suffix)).is_file()]
+    if not beside or not file.is_file():
+        return
+    try:
+        result = run_files([read_tests(test) for test in beside])
+    except ConfigError as error:
+        raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
+    if any(not one.passed for one in result.results):
+        failed = "\n".join(text_lines(result, only_failures=True))
+        raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
 
 
 def _how(args: argparse.Namespace) -> How | None:
