@@ -75,6 +75,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T712": Code("load limit beyond the config's", "warning", "The config's cap comes first."),
     "T713": Code("price unknown", "warning", "Its calls count as free: hedging, savings and costs are then wrong."),
     "T714": Code("judge of its own answers", "error", "A model prefers its own answers to those of others."),
+    "T715": Code("pinned classifier unusable", "error", "It is missing, or another than the policy was made for."),
     "T801": Code("threshold outside the scores seen", "warning", "Nearly all answers, or none, would be escalated."),
     "T802": Code("budget under the first tier's median", "warning", "Half of the answers of that tier come too late."),
     "T803": Code("rule that never held", "warning", "Of the requests recorded it took none."),

@@ -10,6 +10,9 @@ import re
 
 import yaml
 
+from policies.errors import KeyPath, dotted
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _GAP = re.compile(r" +(?=#)")
 
 
@@ -17,25 +20,25 @@ class CannotEdit(ValueError):
     """The text has no place for the value; the message says which and why."""
 
 
-def source_of(text: str, path: tuple[str, ...]) -> str | None:
+def source_of(text: str, path: KeyPath) -> str | None:
     """Return the scalar at `path` as it is written, quotes included; None if there is none.
 
     `text` is YAML that `read_yaml` has accepted.
     """
-    node = _node_at(text, path)
+    node = node_at(text, path)
     return text[node.start_mark.index : node.end_mark.index] if isinstance(node, yaml.ScalarNode) else None
 
 
-def with_value(text: str, path: tuple[str, ...], value: str) -> str:
+def with_value(text: str, path: KeyPath, value: str) -> str:
     """Return the text with `value` as the scalar or braces at `path`; a missing key becomes the first of its section.
 
     A comment behind a scalar stays in its column, as far as there is room. Raises CannotEdit where the section is
     missing or empty, or where the present value is a block of lines.
     """
-    node = _node_at(text, path)
+    node = node_at(text, path)
     if isinstance(node, yaml.CollectionNode):
         if not node.flow_style:
-            raise CannotEdit(f"{'.'.join(path)}: is written as a block of lines; remove it, and it is written anew")
+            raise CannotEdit(f"{dotted(path)}: is written as a block of lines; remove it, and it is written anew")
         return text[: node.start_mark.index] + value + text[node.end_mark.index :]
     if isinstance(node, yaml.ScalarNode):
         start, behind = node.start_mark.index, text[node.end_mark.index :]
@@ -43,20 +46,24 @@ def with_value(text: str, path: tuple[str, ...], value: str) -> str:
             room = node.end_mark.index - start + len(gap[0])
             return text[:start] + value.ljust(room - 1) + " " + behind[gap.end() :]
         return text[:start] + value + behind
-    section = _node_at(text, path[:-1])
+    section = node_at(text, path[:-1])
     if not isinstance(section, yaml.MappingNode) or not section.value:
-        raise CannotEdit(f"there is no {'.'.join(path[:-1])}: section to put {path[-1]} into; add one by hand")
+        raise CannotEdit(f"there is no {dotted(path[:-1])}: section to put {path[-1]} into; add one by hand")
     first = section.value[0][0].start_mark
     between = ", " if section.flow_style else "\n" + " " * first.column
     return f"{text[: first.index]}{path[-1]}: {value}{between}{text[first.index :]}"
 
 
-def _node_at(text: str, path: tuple[str, ...]) -> yaml.Node | None:
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+def node_at(text: str, path: KeyPath) -> yaml.Node | None:
+    """Return the node at a path, with its place in the text; None if there is none."""
+    node: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     for part in path:
-        if not isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part] if part < len(node.value) else None
+        elif isinstance(node, yaml.MappingNode):
+            node = next((value for key, value in node.value if key.value == part), None)
+        else:
             return None
-        node = next((value for key, value in node.value if key.value == part), None)
     return node
 
 

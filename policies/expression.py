@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, Final, Literal, get_args
 
@@ -355,19 +356,30 @@ SHARE = Range(0.0, 1.0)
 COUNT = Range(0.0, whole=True)
 
 
-def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool] = lambda _: True) -> frozenset[bool]:
+def _always(_: Values) -> bool:
+    return True
+
+
+def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool] = _always) -> frozenset[bool]:
     """Return the possible results: {False} can never hold, {True} always does; both where that is unknown.
 
     `possible` returns whether a combination of values can occur.
     """
+    return _outcomes(rule, tuple((name, ranges[name]) for name in sorted(rule.names)), possible)
+
+
+@lru_cache(maxsize=4096)  # many policies have the same rules, and `lint --fix` checks a file after each change
+def _outcomes(
+    rule: Expression, ranges: tuple[tuple[str, Range], ...], possible: Callable[[Values], bool]
+) -> frozenset[bool]:
     if rule.tree is None:
         return frozenset({True})
-    samples = _samples(rule.tree, rule.names, ranges)
+    samples = _samples(rule.tree, rule.names, dict(ranges))
     return _ANYTHING if samples is None else frozenset(rule.holds(values) for values in samples if possible(values))
 
 
 def nothing_left(
-    rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = lambda _: True
+    rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = _always
 ) -> bool:
     """Return whether one of the rules `above` holds wherever `rule` does; False where that is not known."""
     together = [one for one in (rule, *above) if one.tree is not None]

@@ -25,7 +25,7 @@ def faults(policy: Rules) -> list[Finding]:
         for dead, start in _dead(rule, ranges):
             message = f"{dead.source!r} can never hold: {_named(dead, ranges)}"
             share = _as_share(rule, dead, start, ranges)
-            mend, edits = (f"write {share!r}", (Edit(at, written(share)),)) if share else _without(policy, at)
+            mend, edits = (f"write {share!r}", (Edit(at, written(share)),)) if share else without_rule(policy, at)
             found.append(Finding(at, message, "T205", mend, edits, start))
     return found
 
@@ -129,7 +129,7 @@ def _as_share(rule: Expression, dead: Expression, start: int, ranges: Ranges) ->
     return f"{rule.source[:start]}{name} {float(number) / 100:g}{rule.source[start + len(dead.source) :]}"
 
 
-def _without(policy: Rules, at: KeyPath) -> tuple[str, tuple[Edit, ...]]:
+def without_rule(policy: Rules, at: KeyPath) -> tuple[str, tuple[Edit, ...]]:
     """Return how to leave out a rule that takes no request, and its tier where that would then not be reached."""
     if at[:2] != ("route", "start"):
         return "leave it out", (Edit(at),)
@@ -163,7 +163,7 @@ def _start_rules_are_reached(policy: Rules) -> Iterator[Finding]:
         elif above and rule.names and nothing_left(rule, [earlier for _, earlier in above], ranges, can_occur):
             tiers = " and ".join(repr(tier) for tier, _ in above)
             message = f"never reached: whenever {rule.source!r} holds, a request has started at {tiers} above"
-            mend, edits = _without(policy, at)
+            mend, edits = without_rule(policy, at)
             yield Finding(at, message, "T207", f"write it above them, or {mend}", edits)
         above.append((str(at[-1]), rule))
 

@@ -174,6 +174,10 @@ class PolicySource:
             self.cross_encoder, self.check_classifier,
         )  # fmt: skip
 
+    def misfits(self, policies: Sequence[tuple[Policy, Document]]) -> list[Problem]:
+        """Return what of these policies does not fit the deployment."""
+        return list(_misfits(policies, self.tiers, self.teamless, self.backends, self.cross_encoder))
+
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, defaults included, unread: one listing, and one stat a file."""
         found = {}
@@ -323,12 +327,12 @@ def _joined(
     check_classifier: CheckClassifier,
 ) -> PolicySet:
     """Return the set of policies that fit the deployment and each other. Raises ConfigError with all `problems`."""
-    problems = [*problems, *problems_together(read)]
-    problems += _unknown_tiers(read, [tier.name for tier in tiers])
-    problems += _too_wide(read, teamless)
-    problems += _out_of_reach(read, backends, cross_encoder)
-    problems += _partial_judges(read, tiers, backends)
-    problems += _unusable_classifiers(read, directory, check_classifier)
+    problems = [
+        *problems,
+        *problems_together(read),
+        *_misfits(read, tiers, teamless, backends, cross_encoder),
+        *_unusable_classifiers(read, directory, check_classifier),
+    ]
     problems = list(dict.fromkeys(problems))  # a mistake in the defaults is one of every policy
     by_name, by_header = _names(read, [])
     if not problems and default_surface not in {policy.surface for policy, _ in read}:
@@ -344,6 +348,20 @@ def _joined(
         MappingProxyType({**by_name, AUTO: default}),
         MappingProxyType({**by_surface, **by_header, AUTO: default}),
     )
+
+
+def _misfits(
+    read: Sequence[tuple[Policy, Document]],
+    tiers: Sequence[DeployedTier],
+    teamless: Sequence[str],
+    backends: Mapping[str, str],
+    cross_encoder: CrossEncoderKind,
+) -> Iterator[Problem]:
+    """What of the policies does not fit the deployment."""
+    yield from _unknown_tiers(read, [tier.name for tier in tiers])
+    yield from _too_wide(read, teamless)
+    yield from _out_of_reach(read, backends, cross_encoder)
+    yield from _partial_judges(read, tiers, backends)
 
 
 def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
@@ -479,7 +497,7 @@ def _unusable_classifiers(
             try:
                 check(directory / pinned.folder, pinned.version)
             except ValueError as error:
-                yield document.problem(("route", "classifier"), str(error))
+                yield document.locate(Finding(("route", "classifier"), str(error), "T715"))
 
 
 def _no_backend(name: str, backends: Collection[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean
+from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean, dotted
 from policies.expression import Expression, ExpressionError
 from policies.yaml_source import Document, written
 
@@ -124,6 +124,9 @@ def validate(model: type[Model], document: Document, refuse: Refuse = lambda _pa
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         problems += [problem for detail in _without_echoes(details) for problem in _problems(model, detail, document)]
+        # A key that is missing only because its name is misspelt is told once.
+        renamed = {dotted((*edit.path[:-1], edit.rename)) for one in problems for edit in one.edits if edit.rename}
+        problems = [one for one in problems if one.code != "T104" or one.key not in renamed]
         raise InvalidContent(sorted(problems, key=lambda problem: (problem.line, problem.column))) from None
     if problems:
         raise InvalidContent(problems)

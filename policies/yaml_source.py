@@ -121,7 +121,11 @@ def written(value: Any) -> str:
 
 def read_yaml(file: Path) -> Document:
     """Return the document in `file`; raises UnreadableFile or InvalidYaml."""
-    text = _read_text(file)
+    return parse_yaml(_read_text(file), file)
+
+
+def parse_yaml(text: str, file: Path) -> Document:
+    """Return the document in a text that is, or will be, in `file`; raises InvalidYaml."""
     builder = _Builder(file, text)
     try:
         value = builder.document()

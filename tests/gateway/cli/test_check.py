@@ -140,7 +140,7 @@ def test_a_problem_is_a_line_with_its_place(policies: Path, capsys: pytest.Captu
     lines = capsys.readouterr().out.splitlines()
     at = place_of(policies / "chat.yaml", "dedline")
     assert f"{policies}/chat.yaml:{at}: slo.dedline: unknown key (did you mean 'deadline'?) [T103]" in lines
-    assert lines[-1] == "2 problems"
+    assert lines[-1] == "1 problem"
 
 
 def test_what_is_doubtful_is_said_and_passes(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,49 +1,279 @@
-"""Run `tierline policy lint`: find mistakes in policy files."""
+"""Run `tierline policy lint`: find mistakes in policy files, say what to write instead, and write it."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gateway.cli.commands._flags import add_json_flag
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_json_flag, duration
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from offline.report import print_json
+from policies.codes import CODES, is_error
+from policies.edit import CannotEdit
 from policies.errors import ConfigError, Problem
-from policies.loader import SHIPPED, policy_files, read_policy
+from policies.loader import SHIPPED, PolicySource, policy_files, problems_together, read_policy
+from policies.mends import mended
+from policies.model import Policy
+from policies.yaml_source import Document
 
-DESCRIPTION = "Find mistakes in policy files: what cannot be read, rules that can never hold, settings that do nothing."
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
+    from offline.evidence import LintEvidence
+
+DESCRIPTION = """Find mistakes in policy files: what cannot be read, rules that never hold, settings that do nothing.
+Each has a code, the line, the reason and what to write instead; policies/README.md lists the codes.
+
+Exit code 1: there are errors, or with --strict any finding. Warnings alone exit with 0, as in `tierline check`."""
 EXAMPLES = """examples:
   tierline policy lint                              check the policies shipped with Tierline
   tierline policy lint rules rules2/chat.yaml       check a folder and a file
+  tierline policy lint rules --config my.yaml       also against the tiers, backends and tenants of a config
+  tierline policy lint rules --since 7d             also against what `tierline up` recorded: scores, times, starts
+  tierline policy lint rules --fix                  write the mends that a script can make, and show them
+  tierline policy lint rules --strict --format github
+                                                    annotate the lines of a pull request
   tierline policy lint rules --json | jq .findings  use the findings in a script"""
+
+_MOST_FIXES = 200
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy lint`."""
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="policy files, or folders of them")
-    add_json_flag(parser, "text")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="check against this config too (default: none)")
+    parser.add_argument(
+        "--since", type=duration, metavar="TIME", help="check against what was recorded in the last TIME, such as 7d"
+    )
+    parser.add_argument(
+        "--ledger", type=Path, metavar="DIR", help="the folder of the records (default: that of `tierline up`)"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
+    parser.add_argument("--fix", action="store_true", help="write what to write instead, where a script can")
+    parser.add_argument(
+        "--format", choices=("text", "json", "sarif", "github"), default="text", help="the output (default: text)"
+    )
+    add_json_flag(parser, "text, as --format json does")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the files, print the findings and return the exit code."""
-    findings = [finding for path in args.paths or [SHIPPED] for file in _files(path) for finding in _findings(file)]
-    if args.json:
-        rows = [{"file": str(f.file), "line": f.line, "key": f.key, "message": f.message} for f in findings]
-        print_json({"findings": rows})
-    else:
-        sys.stdout.write("".join(f"{finding}\n" for finding in findings) or "all is well\n")
-    return Exit.FINDINGS if findings else Exit.OK
+    """Check the files, print the findings and return the exit code. Raises CommandError."""
+    form = "json" if args.json else args.format
+    deployment, source = _deployed(args.config)
+    paths = args.paths or [SHIPPED]
+    for path in paths:
+        if not path.exists():
+            raise CommandError(f"{path}: no such file or folder")
+    if args.since is None and args.ledger is None:
+        return _run(args, form, Checks(paths, deployment, source))
+    from gateway.archive.folder import ArchiveError
+    from gateway.archive.query import QueryError, opened
+    from offline.evidence import evidence_of
 
-
-def _files(path: Path) -> list[Path]:
-    return policy_files(path) if path.is_dir() else [path]
-
-
-def _findings(file: Path) -> list[Problem]:
+    folder = args.ledger or Path(".state") / "ledger"
+    oldest = None if args.since is None else time.time() - args.since
     try:
-        policy, document = read_policy(file)
-    except ConfigError as error:
-        return list(error.problems)
-    return findings_in(policy, document, None)
+        with opened(folder) as database:
+            checks = Checks(paths, deployment, source, lambda policy: evidence_of(database, policy, oldest))
+            return _run(args, form, checks)
+    except (ArchiveError, QueryError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _run(args: argparse.Namespace, form: str, checks: Checks) -> int:
+    fixed = fix(checks) if args.fix else []
+    findings = checks.findings()
+    if form == "json":
+        rows = {"findings": [_row(finding) for finding in findings], "fixed": [_row(finding) for finding in fixed]}
+        print_json({**rows, **_counts(findings)})
+    elif form == "sarif":
+        print_json(_sarif(findings))
+    elif form == "github":
+        sys.stdout.write("".join(_annotation(finding) for finding in findings))
+    else:
+        sys.stdout.write(_text(findings, fixed))
+    bad = [finding for finding in findings if args.strict or is_error(finding.code)]
+    return Exit.FINDINGS if bad else Exit.OK
+
+
+def _deployed(config: Path | None) -> tuple[Deployment | None, PolicySource | None]:
+    if config is None:
+        return None, None
+    from gateway.config.launch import Launch
+
+    launch = Launch(config=config)
+    deployment = launch.deployment()
+    return deployment, launch.policy_source(deployment)
+
+
+class Checks:
+    """All that is checked: the files, and what they are held against."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        deployment: Deployment | None,
+        source: PolicySource | None,
+        evidence: Callable[[Policy], LintEvidence] | None = None,
+    ) -> None:
+        self._paths = paths
+        self._deployment = deployment
+        self._source = source
+        self._evidence = evidence
+
+    def findings(self) -> list[Problem]:
+        """Return every finding in these files and in the defaults of their folders, each once, in order."""
+        files = [file for path in self._paths for file in (policy_files(path) if path.is_dir() else [path])]
+        found: list[Problem] = []
+        for folder in dict.fromkeys(file.parent for file in files):
+            chosen = [file for file in files if file.parent == folder]
+            others = [file for file in policy_files(folder) if file not in chosen]
+            read: list[tuple[Policy, Document]] = []
+            for file in [*chosen, *others]:
+                try:
+                    policy, document = read_policy(file)
+                except ConfigError as error:
+                    found += error.problems if file in chosen else []
+                else:
+                    read.append((policy, document))
+                    found += self._findings_of(policy, document) if file in chosen else []
+            # Which of two files took a name first goes by their names, as it does where policies are loaded.
+            read.sort(key=lambda pair: pair[1].file)
+            together = [*problems_together(read), *(self._source.misfits(read) if self._source else [])]
+            found += [problem for problem in together if problem.file in chosen]
+        unique = dict.fromkeys(found)
+        return sorted(unique, key=lambda problem: (str(problem.file), problem.line, problem.column, problem.code))
+
+    def _findings_of(self, policy: Policy, document: Document) -> Iterator[Problem]:
+        yield from findings_in(policy, document, self._deployment)
+        if self._evidence is not None:
+            from offline.evidence import lint_against
+
+            yield from (document.locate(finding) for finding in lint_against(policy, self._evidence(policy)))
+
+
+def fix(checks: Checks) -> list[Problem]:
+    """Write mends until none is left that a script can make; return what was mended."""
+    fixed: list[Problem] = []
+    failed: set[Problem] = set()
+    while len(fixed) < _MOST_FIXES:
+        finding = next((one for one in checks.findings() if one.edits and one not in failed), None)
+        if finding is None or finding in fixed:
+            break
+        try:
+            text = mended(finding.file.read_text(encoding="utf-8"), finding.edits)
+        except (CannotEdit, ConfigError):
+            failed.add(finding)
+            continue
+        finding.file.write_text(text, encoding="utf-8")
+        fixed.append(finding)
+    return fixed
+
+
+def _counts(findings: Sequence[Problem]) -> dict[str, int]:
+    errors = sum(is_error(finding.code) for finding in findings)
+    return {"errors": errors, "warnings": len(findings) - errors}
+
+
+def _severity(finding: Problem) -> str:
+    return "error" if is_error(finding.code) else "warning"
+
+
+def _title(finding: Problem) -> str:
+    return CODES[finding.code].title if finding.code in CODES else "mistake"
+
+
+def _text(findings: Sequence[Problem], fixed: Sequence[Problem]) -> str:
+    blocks = [f"mended {one.place}: {one.code} {_title(one)}: {one.mend or one.message}" for one in fixed]
+    blocks += [""] if fixed else []
+    sources: dict[Path, list[str]] = {}
+    for finding in findings:
+        blocks.append(f"{finding.place}: {_severity(finding)} {finding.code}: {_title(finding)}")
+        if finding.line and finding.file not in sources:
+            sources[finding.file] = _lines_of(finding.file)
+        lines = sources.get(finding.file, [])
+        if 0 < finding.line <= len(lines):
+            line = lines[finding.line - 1]
+            blocks.append(f"{finding.line:>5} | {line}")
+            if finding.column:
+                word = re.match(r"[\w.%'\"-]+", line[finding.column - 1 :])
+                blocks.append(f"      | {' ' * (finding.column - 1)}{'^' * (len(word[0]) if word else 1)}")
+        key = f"{finding.key}: " if finding.key else ""
+        blocks.append(f"  why   {key}{finding.message}")
+        blocks += [f"  mend  {finding.mend}"] if finding.mend else []
+        blocks.append("")
+    counts = [f"{count} {name[:-1]}{'' if count == 1 else 's'}" for name, count in _counts(findings).items() if count]
+    mendable = sum(bool(finding.edits) for finding in findings)
+    hint = f"; --fix can mend {mendable} of them" if mendable else ""
+    return "\n".join([*blocks, ", ".join(counts) + hint if counts else "all is well"]) + "\n"
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _row(finding: Problem) -> dict[str, Any]:
+    return {
+        "file": str(finding.file),
+        "line": finding.line,
+        "column": finding.column,
+        "key": finding.key,
+        "code": finding.code,
+        "severity": _severity(finding),
+        "title": _title(finding),
+        "message": finding.message,
+        "mend": finding.mend,
+        "edits": [asdict(edit) for edit in finding.edits],
+    }
+
+
+def _annotation(finding: Problem) -> str:
+    """Return a workflow command of GitHub Actions, which shows the finding at its line."""
+    text = "; ".join(part for part in (finding.message, finding.mend) if part)
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    title = f"{finding.code} {_title(finding)}".replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+    place = f"file={finding.file.as_posix()}"
+    place += f",line={finding.line}" if finding.line else ""
+    place += f",col={finding.column}" if finding.column else ""
+    return f"::{_severity(finding)} {place},title={title}::{escaped}\n"
+
+
+def _sarif(findings: Sequence[Problem]) -> dict[str, Any]:
+    """Return the findings as a SARIF 2.1.0 log, which code-scanning services read."""
+    rules = [
+        {
+            "id": code,
+            "shortDescription": {"text": one.title},
+            "fullDescription": {"text": one.reason},
+            "defaultConfiguration": {"level": one.severity},
+        }
+        for code, one in CODES.items()
+    ]
+    results = []
+    for finding in findings:
+        region = {"startLine": finding.line, **({"startColumn": finding.column} if finding.column else {})}
+        location: dict[str, Any] = {"artifactLocation": {"uri": finding.file.as_posix()}}
+        text = "; ".join(part for part in (finding.message, finding.mend) if part)
+        results.append(
+            {
+                "ruleId": finding.code,
+                "level": _severity(finding),
+                "message": {"text": f"{finding.key}: {text}" if finding.key else text},
+                "locations": [{"physicalLocation": {**location, **({"region": region} if finding.line else {})}}],
+            }
+        )
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": {"name": "tierline policy lint", "rules": rules}}, "results": results}],
+    }
