@@ -47,6 +47,8 @@ _KINDS: Final[Mapping[str, OutcomeKind]] = {
     "rejected": "caller_fault",
 }
 _LEAST_S: Final = 0.001
+_LEAST_ATTEMPT_S: Final = 0.005
+"""Time left below which the cascade begins no attempt."""
 _LOOK_EVERY: Final = 32
 """Tokens between two looks at a JSON draft that is read as a stream (`gateway.cascade.prefix`)."""
 _REFUSED_TEXT: Final = "I cannot help with that."
@@ -247,6 +249,8 @@ class _Course:
         self.made: dict[int, _Call] = {}
         self.count: dict[str, int] = {}
         self.faults: list[_Call] = []
+        self.kept: set[int] = set()
+        """The attempts whose poor answers could still be served."""
         self.held = 0
         self.judged: Assessment | None = None
         self.verdicts: dict[int, Assessment] = {}
@@ -376,6 +380,8 @@ class _Course:
             return AttemptOutcome("accepted", verdict.reason, verdict.confidence, kept=True)
         # A poor stream goes out all the same where nothing could take over; a poor JSON answer is kept.
         kept = not self.stream or attempt.final or not self.cascade.takes_over(self._left())
+        if kept:
+            self.kept.add(attempt.number)
         return AttemptOutcome("low_confidence", verdict.reason, verdict.confidence, kept=kept)
 
     def _evidence(self, draft: Draft, tokens: int, *, complete: bool) -> Evidence:
@@ -539,13 +545,18 @@ class _Course:
         if enough or len(self.made) > 1:
             self._note(("escalate", "max_attempts"), enough, f"{len(called)} attempts were made")
         poor = [number for number, verdict in self.verdicts.items() if not verdict.accepted]
-        if not poor:
-            return
-        last, stronger = self.made[max(poor)].attempt, self.decision.tiers
+        if poor and not accepted and poor[-1] in self.kept and self._left().total_s < _LEAST_ATTEMPT_S:
+            self._note(("slo", "on_miss"), True, "no time is left")
+        elif poor:
+            self._miss_told(self.made[max(poor)].attempt, enough=enough)
+
+    def _miss_told(self, last: Attempt, *, enough: bool) -> None:
+        """Note whether the tier above that of the last poor draft came too late."""
+        stronger = self.decision.tiers
         if last.tier not in stronger[:-1]:
             return
         if enough or any(number > last.number for number in self.made):
-            self._note(("slo", "on_miss"), False, "the next tier was in time" if not enough else "")
+            self._note(("slo", "on_miss"), False, "" if enough else "the next tier was in time")
             return
         above = stronger[stronger.index(last.tier) + 1]
         forecast, left = self.given.health[above].forecast, self._left()

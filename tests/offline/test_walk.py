@@ -189,3 +189,16 @@ def test_requests_that_no_tier_can_take_are_refused() -> None:
     """All tiers down is 502, and more than any tier can do is 400."""
     down = asked(policy_of(tiers=["local"], route={"start": {"local": "otherwise"}}), unavailable="down")
     assert (down.refused, down.path) == ("no_tier", "")
+
+
+@pytest.mark.parametrize("on_miss", ["serve_best", "fail"])
+def test_speculation_that_comes_too_late_is_up_to_on_miss(on_miss: str) -> None:
+    """The draft was poor, and the tier that was called at once has not answered by the deadline."""
+    policy = policy_of(
+        slo={"deadline": "2s", "on_miss": on_miss},
+        escalate={"when": {"confidence_below": 0.62}, "speculate": {"both": "otherwise"}},
+    )
+    around = Surroundings(drafts={"hosted": (Draft(total_s=9),)})
+    got = asked(policy, DOUBTFUL, budget_s=2, around=around)
+    assert (got.path, got.refused) == (("degraded", "") if on_miss == "serve_best" else ("", "deadline"))
+    assert (("slo", "on_miss"), True, "no time is left") in got.steps
