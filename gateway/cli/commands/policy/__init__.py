@@ -18,6 +18,7 @@ ACTIONS: Final = {
     "test": "run the tests of policies, without a model: coverage of every clause, and mutants",
     "diff": "compare what two policies mean, and which recorded requests that moves",
     "replay": "what recorded requests would have got by another policy, exact or estimated",
+    "plan": "lint, test, compare and replay a policy on one page, and write it to a file for apply",
     "apply": "put a policy into the store: to evaluate, shadow or canary it, or in force at once",
     "status": "show what is in force and what is being tried, with the guards' figures",
     "history": "list every change: when, what, who and why",

@@ -68,12 +68,12 @@ def figure_table(replayed: Replayed) -> Table:
     for name, change in replayed.figures.items():
         unit = _UNITS.get(name, "share")
         exact = change.low == change.high
-        interval = "exact" if exact else f"{_signed(change.low, unit)} to {_signed(change.high, unit)}"
+        interval = "exact" if exact else f"{signed(change.low, unit)} to {signed(change.high, unit)}"
         made.add_row(
             _TITLES[name],
             value(change.before, unit),
             value(change.after, unit),
-            _signed(change.difference, unit),
+            signed(change.difference, unit),
             "-" if math.isnan(change.difference) else interval,
         )
     return made
@@ -93,7 +93,8 @@ def change_text(change: Change, unit: str) -> str:
     return f"{value(change.before, unit)} -> {value(change.after, unit)}"
 
 
-def _signed(number: float, unit: str) -> str:
+def signed(number: float, unit: str) -> str:
+    """Return a difference with its sign: shares in points."""
     if math.isnan(number):
         return "-"
     if unit == "share":

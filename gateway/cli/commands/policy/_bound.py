@@ -1,0 +1,47 @@
+"""Say what the figures of a plan hold for: the artefacts and prices of a deployment, and the policy in force."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from offline.replay.plan_file import BoundTo
+from policies.errors import ConfigError
+from policies.loader import policy_files, read_policy
+from routing.difficulty.model import shipped_artefact, version_in
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment
+    from policies.model import Policy
+    from policies.yaml_source import Document
+
+
+def bound_to(deployment: Deployment, base: str) -> BoundTo:
+    """Return what a plan made now is bound to, where `base` is the version in force."""
+    artefacts = {
+        "classifier": version_in(deployment.classifier or shipped_artefact(deployment.embedding.kind)),
+        "embedder": deployment.embedding.kind,
+    }
+    prices = {}
+    for tier in deployment.tiers:
+        for backend in tier.backends:
+            prices[f"{tier.name}/{backend.name}"] = [backend.model, backend.price.input, backend.price.output]
+            if backend.head is not None:
+                artefacts[f"confidence head of {backend.name}"] = backend.head.version
+    hashed = hashlib.sha256(orjson.dumps(sorted(prices.items()))).hexdigest()[:12]
+    return BoundTo(base, artefacts, hashed)
+
+
+def base_in(folder: Path, surface: str) -> tuple[Policy, Document] | None:
+    """Return the policy of a surface in a folder of policies; None if there is none. Files with mistakes are left."""
+    for file in policy_files(folder):
+        try:
+            policy, document = read_policy(file)
+        except ConfigError:
+            continue
+        if policy.surface == surface:
+            return policy, document
+    return None

@@ -1,0 +1,302 @@
+"""Run `tierline policy plan`: lint, tests, differences and replay of a policy file on one page, and as a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import launch_of
+from gateway.cli.commands.policy._bound import base_in, bound_to
+from gateway.cli.commands.policy._replay_view import change_text, signed
+from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, replay_of
+from gateway.config.warnings import findings_in
+from gateway.exit_codes import Exit
+from offline.replay.plan_file import Plan, as_json, write_plan
+from offline.report import print_json
+from policies.codes import is_error
+from policies.diff import difference
+from policies.loader import SHIPPED, read_policy
+
+if TYPE_CHECKING:
+    from offline.replay.run import Replayed
+    from policies.diff import Difference
+    from policies.model import Policy
+    from policies.yaml_source import Document
+
+DESCRIPTION = """Check, test, compare and replay a policy file, and print one page for the pull request. With --out the
+plan is written to a file, bound to the policy in force, the classifier, the confidence heads and the prices:
+`tierline policy apply` refuses it as stale when one of these has moved."""
+EXAMPLES = """examples:
+  tierline policy plan chat.yaml --out chat.plan        against the policy of its surface in the shipped folder
+  tierline policy plan chat.yaml --policies rules --since 7d --format markdown > plan.md
+  tierline policy plan chat.yaml --from-store           against the version in force in the store
+  tierline policy plan chat.yaml --fail-if 'goodput < -1%' --fail-if 'cost > +10%'
+
+Exit code 1: an error of lint, a failed test, or a difference beyond --fail-if."""
+
+_FALL: Final = 0.01
+_SHARE: Final = 0.05
+_SURE: Final = 0.95
+_MOST: Final = 1e9
+_VERIFIED: Final = 1000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy plan`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file to try")
+    add_ledger_flags(parser)
+    base = parser.add_mutually_exclusive_group()
+    base.add_argument("--policies", type=Path, metavar="DIR", help="the policies in force (default: those shipped)")
+    base.add_argument("--from-store", action="store_true", help="the policies in force are those in the store")
+    parser.add_argument("--store", metavar="URL", help="the store of --from-store (default: that of `tierline up`)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
+    parser.add_argument("--out", type=Path, metavar="PLAN", help="also write the plan to this file")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "json"), default="text", help="how to print it (default: text)"
+    )
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the plan, print and write it, and return the exit code. Raises CommandError and ConfigError."""
+    from offline.replay.gates import failed_gates
+
+    gates = gates_of(args)
+    launch = launch_of(args)
+    deployment = launch.deployment()
+    candidate, document = read_policy(args.file, launch.policy_source(deployment).tiers)
+    base = _base(args, candidate.surface)
+    findings = findings_in(candidate, document, deployment)
+    tests = _tests(args.file)
+    found = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
+    args.json = args.format == "json"
+    began = time.perf_counter()
+    replayed, why_not = _replayed(args, candidate)
+    seconds = time.perf_counter() - began
+    canary = None if replayed is None else canary_figures(replayed)
+    plan = Plan(
+        surface=candidate.surface,
+        file=args.file.name,
+        text=args.file.read_text(encoding="utf-8-sig"),
+        version=candidate.version,
+        bound=bound_to(deployment, "" if base is None else base[0].version),
+        made_s=time.time(),
+        lint={"findings": [str(finding) for finding in findings]},
+        tests=tests,
+        changes=_changes(found),
+        replay=None if replayed is None else replayed.as_json(),
+        canary=canary,
+    )
+    failed = [] if replayed is None else failed_gates(gates, replayed)
+    unmet = gates if replayed is None else failed
+    if args.format == "json":
+        print_json({**as_json(plan), "seconds": seconds, "failed_gates": [gate.source for gate in unmet]})
+    else:
+        lines = [
+            *_head(plan, base, document, found),
+            *_parts(plan, tests, replayed, seconds, why_not),
+            *([] if replayed is None else _figures(replayed)),
+            *([] if canary is None else [canary_line(canary)]),
+            *gate_lines(args.fail_if, unmet),
+        ]
+        sys.stdout.write(_markdown(lines) if args.format == "markdown" else "".join(f"{line}\n" for line in lines))
+    if args.out is not None:
+        _write(args.out, plan)
+    bad = unmet or any(is_error(finding.code) for finding in findings) or (tests is not None and tests["failed"])
+    return Exit.FINDINGS if bad else Exit.OK
+
+
+def canary_figures(replayed: Replayed, fall: float = _FALL, share: float = _SHARE) -> dict[str, Any] | None:
+    """Return after how many requests of a canary a fall in goodput would be seen, by the sequential test of a canary.
+
+    The number is where the test's expected evidence suffices; every request counts as a conversation of its own.
+    None where goodput is not known, or the requests do not span any time.
+    """
+    from gateway.rollout.sequential import Sums, log_capital
+
+    goodput = replayed.figures["goodput"].before
+    span_s = replayed.last_s - replayed.first_s
+    if math.isnan(goodput) or span_s <= 0:
+        return None
+    bad = 1 - goodput
+
+    def evidence(n: float) -> float:
+        arms = []
+        for count, p in ((n, bad + fall), (n * (1 - share) / share, bad)):
+            events = count * p
+            arms.append(Sums(count, count, events, count, events, events))
+        return float(log_capital(arms[0], arms[1], 0.0, worse=True))
+
+    low, high = 1.0, 10.0
+    while evidence(high) < math.log(1 / (1 - _SURE)) and high < _MOST:
+        low, high = high, high * 2
+    while high - low > max(1.0, low * 0.01):
+        middle = (low + high) / 2
+        low, high = (low, middle) if evidence(middle) >= math.log(1 / (1 - _SURE)) else (middle, high)
+    n = math.ceil(high)
+    per_hour = replayed.requests / span_s * 3600 * share
+    return {"fall": fall, "share": share, "conversations": n, "hours": n / per_hour}
+
+
+def canary_line(canary: dict[str, Any]) -> str:
+    """Return what a canary would see, as a line."""
+    n = float(f"{canary['conversations']:.2g}")
+    return (
+        f"canary at {canary['share']:.0%} would see a fall of {canary['fall']:.0%} in goodput after about {n:,.0f} "
+        f"conversations, {canary['hours']:.1f} h at the pace recorded"
+    )
+
+
+def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | None:
+    """Return the policy in force on a surface; None if it is a new one."""
+    if not args.from_store:
+        return base_in(args.policies or SHIPPED, surface)
+    from cache.store.base import StoreUnavailable
+    from cache.store.redis_store import RedisStore
+    from gateway.cli.commands._store import store_url
+    from gateway.registry.registry import PolicyRegistry, RegistryError
+    from policies.loader import made_policy
+    from policies.yaml_source import Document
+
+    async def live(url: str) -> tuple[Policy, Document] | None:
+        store = RedisStore.from_url(url)
+        try:
+            registry = PolicyRegistry(store)
+            state = (await registry.in_force()).get(surface)
+            if state is None:
+                return None
+            version = await registry.version(surface, state.live)
+            policy = made_policy(version.content, Path(version.label), {})
+            return policy, Document(Path(version.label), dict(version.content), {})
+        finally:
+            await store.aclose()
+
+    try:
+        return asyncio.run(live(store_url(args)))
+    except (StoreUnavailable, RegistryError, ValueError) as error:
+        raise CommandError(f"the store does not give the policy in force: {error}") from None
+
+
+def _tests(file: Path) -> dict[str, Any] | None:
+    """Return how the tests beside the file went; None if there are none."""
+    from offline.policy_tests.format import SUFFIXES, read_tests
+    from offline.policy_tests.run import run_files
+
+    beside = [path for suffix in SUFFIXES if (path := file.with_name(file.stem + suffix)).is_file()]
+    if not beside:
+        return None
+    result = run_files([read_tests(path) for path in beside])
+    failed = [one.name for one in result.results if not one.passed]
+    return {"passed": len(result.results) - len(failed), "failed": failed, "covered": result.share_covered}
+
+
+def _replayed(args: argparse.Namespace, candidate: Policy) -> tuple[Replayed | None, str]:
+    """Return the replay, or why there is none."""
+    try:
+        return replay_of(args, candidate, _VERIFIED), ""
+    except CommandError as error:
+        if args.ledger is not None:
+            raise
+        return None, str(error)
+
+
+def _changes(found: Difference | None) -> dict[str, Any]:
+    if found is None:
+        return {"changes": [], "drops_answers": False}
+    return {"changes": [asdict(change) for change in found.changes], "drops_answers": found.drops_answers}
+
+
+def _head(plan: Plan, base: tuple[Policy, Document] | None, document: Document, found: Difference | None) -> list[str]:
+    if base is None or found is None:
+        return [f"{plan.label} (new: no policy of {plan.surface} is in force)"]
+    changes = found.in_force
+    counted = f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
+    lines = [f"{base[0].label} -> {plan.label}    {counted}"]
+    for change in changes:
+        place = f"{document.file.name}:{change.line}" if change.line else document.file.name
+        lines.append(f"  {change.path} {change.before} -> {change.after} ({place})")
+    if found.drops_answers:
+        lines.append("  stored answers are not served any more")
+    return lines
+
+
+def _parts(
+    plan: Plan, tests: dict[str, Any] | None, replayed: Replayed | None, seconds: float, why_not: str
+) -> list[str]:
+    findings = plan.lint["findings"]
+    counted = f"lint {len(findings)} finding{'' if len(findings) == 1 else 's'}"
+    tested = "tests none: no test file beside it"
+    if tests is not None:
+        total = tests["passed"] + len(tests["failed"])
+        tested = f"tests {tests['passed']} of {total}, {tests['covered']:.0%} of clauses both ways"
+    if replayed is None:
+        shown = f"replay none: {why_not}"
+    else:
+        n = max(replayed.requests, 1)
+        exact = (n - replayed.estimated - replayed.no_evidence) / n
+        shown = (
+            f"replay {replayed.requests:,} requests in {seconds:.1f} s, {exact:.1%} exact, "
+            f"{replayed.estimated / n:.1%} estimated"
+        )
+        if replayed.no_evidence:
+            shown += f", {replayed.no_evidence / n:.1%} no evidence"
+        fidelity = replayed.fidelity
+        if not fidelity.whole:
+            shown += f"; {fidelity.decided - fidelity.same:,} recorded decisions are not made again"
+    lines = [f"{counted}   {tested}   {shown}"]
+    lines += [f"  {finding}" for finding in findings]
+    return lines + [f"  FAIL {name}" for name in ([] if tests is None else tests["failed"])]
+
+
+def _figures(replayed: Replayed) -> list[str]:
+    figures, quality = replayed.figures, replayed.quality
+
+    def shown(name: str, unit: str) -> str:
+        return change_text(figures[name], unit)
+
+    goodput = figures["goodput"]
+    interval = f"95% interval {signed(goodput.low, 'share')} to {signed(goodput.high, 'share')}"
+    cost = figures["cost"]
+    lines = [
+        f"  path           escalated {shown('escalated', 'share')}    degraded {shown('degraded', 'share')}"
+        f"    hits {shown('hits', 'share')}",
+        f"  goodput        {shown('goodput', 'share')}   ({signed(goodput.difference, 'share')}, {interval})",
+        f"  TTFT p95       {shown('ttft_p95', 'ms')}    p50 {shown('ttft_p50', 'ms')}",
+        f"  cost per 1,000 {shown('cost', 'usd')}   ({signed(cost.difference, 'usd')}, 95% interval "
+        f"{signed(cost.low, 'usd')} to {signed(cost.high, 'usd')})    wasted {shown('wasted', 'usd')}",
+    ]
+    labels = f"{quality['labels']} rated replies, {quality['held_out']} of them held out"
+    if quality["difference"] is None:
+        lines.append(f"  quality        no evidence ({labels})")
+    else:
+        low, high = quality["interval_95"]
+        lines.append(
+            f"  quality        {quality['difference'] * 100:+.1f} points (95% interval {low * 100:+.1f} to "
+            f"{high * 100:+.1f}; {labels})"
+        )
+    if replayed.slices:
+        traits = ", ".join(f"{one.trait} ({one.changed:.0%})" for one in replayed.slices[:2])
+        lines.append(f"  most changed   {traits}; for example {' '.join(replayed.examples)}")
+    return lines + [f"  note           {note}" for note in replayed.notes]
+
+
+def _markdown(lines: list[str]) -> str:
+    """Return the page for a pull request: a heading, and the rest as it is printed."""
+    return (
+        f"### Policy plan: {lines[0].split('    ')[0]}\n\n```text\n" + "".join(f"{line}\n" for line in lines) + "```\n"
+    )
+
+
+def _write(file: Path, plan: Plan) -> None:
+    try:
+        write_plan(file, plan)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
+    sys.stderr.write(f"plan written to {file}; `tierline policy apply {file} -m WHY` applies it\n")
