@@ -30,8 +30,10 @@ import numpy as np
 Number = Any
 """A float, or a float64 array; all of one call have one shape."""
 
-EFFECTS: Final = np.array([0.0025, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07, 0.11, 0.18, 0.3, 0.5])
-"""Differences from the mean under test that the bets suit, as absolute shares."""
+RISES: Final = np.array([0.0025, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07, 0.11, 0.18, 0.3, 0.5])
+"""Rises above the mean under test that the bets suit, as absolute shares."""
+FALLS: Final = np.array([0.02, 0.05, 0.1, 0.2, 0.33, 0.5, 0.7, 0.9, 0.99])
+"""Falls below the mean under test that the bets suit, as parts of that mean."""
 FEWEST_UNITS: Final = 5
 """Fewest units of the candidate that any verdict rests on."""
 _TINY: Final = 1e-12
@@ -111,14 +113,14 @@ def log_capital(
     base = (control.s + 1) / (control.n + 1) if worse else control.mean
     p0 = np.clip(base + difference, 1e-4, 1 - 1e-4)
     observed = candidate.mean
-    steps = EFFECTS.reshape(-1, *[1] * np.ndim(p0 + observed))
-    p = p0 + steps if worse else p0 - steps
-    fits = (p > 0) & (p < 1)
+    steps = (RISES if worse else FALLS).reshape(-1, *[1] * np.ndim(p0 + observed))
+    p = p0 + steps if worse else p0 * (1 - steps)
+    fits = p < 1
     p = np.where(fits, p, p0)
     growth = observed * np.log(p / p0) + (1 - observed) * np.log((1 - p) / (1 - p0))
     log = np.logaddexp.reduce(np.where(fits, size * growth, 0.0), axis=0)
     enough = (control.n > 0) & (candidate.units >= FEWEST_UNITS)
-    return np.where(enough, log - np.log(len(EFFECTS)), -np.inf)
+    return np.where(enough, log - np.log(len(steps)), -np.inf)
 
 
 def mixture_radius(variance: Number, scale: Number, alpha: float) -> Number:

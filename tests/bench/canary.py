@@ -1,8 +1,9 @@
-"""What a canary's judge is worth: `python -m tests.bench.canary [--runs N] [--only fall collapse harmless border]`.
+"""What a canary's judge is worth: `python -m tests.bench.canary [--runs N] [--only PART ...]`.
 
     fall       goodput 98% to 93% where 1% is allowed: candidate's requests until it is taken back, against a test with
                a fixed sample that knows this fall and has the same two errors
     collapse   goodput 98% to 68%: seconds until it is taken back, and the part of the first minute's users that met it
+    passing    how soon a candidate like the control is shown to be within the limits, and one at the limit, wrongly
     harmless   candidate and control alike, looked at every second of a day: how often it is taken back
     border     the same where nothing at all is allowed, so that each guard stands at the border of what it tests
 
@@ -216,6 +217,81 @@ def oracle(rate: float, worse: float, allowed: float, share: float) -> float:
     return ((z(1 - ALPHA) * border + z(SURE) * truth) / (worse - rate - allowed)) ** 2
 
 
+def talks(chance: np.random.Generator, count: int, hard: float, seconds: int) -> tuple[Array, Array, Array]:
+    """Return unit, second and failures of so many conversations of 1 to 20 turns; those that are `hard` fail more."""
+    turns = np.where(chance.random(count) < 0.4, 1, chance.integers(1, 21, count))
+    unit = np.repeat(np.arange(count), turns)
+    waits = chance.exponential(25.0, len(unit))
+    first = np.cumsum(turns) - turns
+    waits[first] = 0.0
+    passed = np.cumsum(waits)
+    second = ((np.sort(chance.random(count)) * seconds)[unit] + passed - passed[first][unit]).astype(int)
+    bad = chance.random(len(unit)) < np.where((chance.random(count) < hard)[unit], 0.12, 0.006)
+    keep = second < seconds
+    return unit[keep], second[keep], bad[keep].astype(float)
+
+
+def fall_of_talks(runs: int, seed: int) -> Iterator[Line]:
+    """Print what a fall of 5% takes where the requests of a conversation fail alike."""
+    chance, seconds, count, times = np.random.default_rng(seed), 40_000, 2_000, 10
+    hard = {"control": 0.125, "candidate": 0.125 + 0.05 / 0.114}
+    rates, effects = {}, {}
+    for name, share in hard.items():
+        unit, _, bad = talks(chance, 300_000, share, 10**9)
+        rates[name] = rate = bad.mean()
+        size = np.bincount(unit)
+        spread = (np.bincount(unit, bad) - rate * size).var() * len(size) / len(unit)
+        effects[name] = spread / (rate * (1 - rate))
+    z, others = NormalDist().inv_cdf, effects["control"] * rates["control"] * (1 - rates["control"]) / times
+    edge = rates["control"] + 0.01
+    spreads = [effects["control"] * edge * (1 - edge) + others]
+    spreads.append(effects["candidate"] * rates["candidate"] * (1 - rates["candidate"]) + others)
+    best = (z(1 - ALPHA) * math.sqrt(spreads[0]) + z(SURE) * math.sqrt(spreads[1])) ** 2
+    best /= (rates["candidate"] - edge) ** 2
+    took, missed = [], 0
+    for _ in range(runs):
+        candidate = sums(*talks(chance, count, hard["candidate"], seconds), seconds)
+        control = sums(*talks(chance, count * times, hard["control"], seconds), seconds)
+        found = np.flatnonzero(log_capital(candidate, control, 0.01, worse=True) > -math.log(ALPHA))
+        missed += not len(found)
+        took.append(float(candidate.n[found[0] if len(found) else -1]))
+    ratios = np.array(took) / best
+    error = 1.96 * ratios.std(ddof=1) / math.sqrt(runs)
+    yield (
+        f"fall      the same, conversations of 1 to 20 turns (design effect {effects['control']:.1f}, "
+        f"{effects['candidate']:.1f}), share {1 / (times + 1):.0%}: median {np.median(took):.0f} requests, mean "
+        f"{np.mean(took):.0f}; oracle {best:.0f}: mean ratio {ratios.mean():.2f} "
+        f"({ratios.mean() - error:.2f}-{ratios.mean() + error:.2f}; at most {MOST_OF_ORACLE}), "
+        f"never {missed} of {runs}",
+        ratios.mean() <= MOST_OF_ORACLE and not missed,
+    )
+
+
+def passing(runs: int, seed: int) -> Iterator[Line]:
+    """Print after how many requests a step passes, and how often it does so wrongly."""
+    chance, share, most = np.random.default_rng(seed), 0.05, 20_000
+    for rate, worse in ((0.02, 0.02), (0.02, 0.03)):
+        took = []
+        for _ in range(runs):
+            others = np.cumsum(chance.binomial(19, rate, most)).astype(float)
+            n = np.arange(1.0, most + 1) * 19
+            candidate = singles((chance.random(most) < worse).astype(float))
+            logs = log_capital(candidate, Sums(n, n, others, n, others, others), 0.01, worse=False)
+            found = np.flatnonzero(logs > -math.log(1 - SURE))
+            took.append(found[0] + 1 if len(found) else math.inf)
+        passed = int(np.isfinite(took).sum())
+        low, high = interval(passed, runs)
+        what = f"goodput {1 - rate:.0%} and {1 - worse:.0%}, -1% allowed, share {share:.0%}: shown to be within"
+        if worse == rate:
+            yield f"passing   {what} after median {np.median(took):.0f} of its requests", True
+        else:
+            yield (
+                f"passing   {what} at any of {most} looks in {passed / runs:.1%} ({low:.1%}-{high:.1%}; at most "
+                f"{1 - SURE:.0%})",
+                low <= 1 - SURE,
+            )
+
+
 def interval(hits: int, of: int) -> tuple[float, float]:
     """Return Wilson's 95% interval of a share."""
     z = 1.96
@@ -238,6 +314,7 @@ def fall(runs: int, seed: int) -> Iterator[Line]:
             f"never {missed} of {runs}",
             ratios.mean() <= MOST_OF_ORACLE and not missed,
         )
+    yield from fall_of_talks(runs, seed)
 
 
 def collapse(runs: int, seed: int) -> Iterator[Line]:
@@ -297,7 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.canary", description="What a canary's judge is worth.")
     parser.add_argument("--runs", type=int, default=1000, metavar="N", help="runs of each part (default: 1000)")
     parser.add_argument("--seed", type=int, default=20_000, metavar="N", help="seed of all random numbers")
-    parts: dict[str, Any] = {"fall": fall, "collapse": collapse, "harmless": harmless, "border": border}
+    parts: dict[str, Any] = {one.__name__: one for one in (fall, collapse, passing, harmless, border)}
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="these parts only")
     asked = parser.parse_args(arguments)
 
