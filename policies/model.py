@@ -55,7 +55,8 @@ mzelling/rational-llm-cascades). It errs on the side of escalating too much."""
 _PINNED: Final = re.compile(r"^(?P<folder>[^@\s]+)@(?P<version>[0-9a-f]{12,64})$")
 
 
-def _quantile_or_seconds(value: object) -> object:
+def quantile_or_seconds(value: object) -> object:
+    """Return `p50`, `p90`, `p95` or `p99`, or a written duration in seconds. Raises ValueError."""
     if value in ("p50", "p90", "p95", "p99"):
         return value
     try:
@@ -279,7 +280,7 @@ class Hedge(Section):
     `max_extra_spend` of the surface's spending.
     """
 
-    after: Annotated[HedgeQuantile | float, BeforeValidator(_quantile_or_seconds)] = "p95"
+    after: Annotated[HedgeQuantile | float, BeforeValidator(quantile_or_seconds)] = "p95"
     max_extra_spend: Share = 0.03
 
 

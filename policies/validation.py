@@ -20,13 +20,13 @@ from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did
 from policies.expression import Expression, ExpressionError
 from policies.yaml_source import Document, written
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: object) -> float:
     """Convert a written duration to seconds. Raises ValueError."""
-    match = _DURATION.match(value) if isinstance(value, str) else None
+    match = DURATION.match(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is not a duration; write a number with its unit, such as 400ms, 6s, 5m or 24h")
     return float(match[1]) * _UNIT_SECONDS[match[2]]

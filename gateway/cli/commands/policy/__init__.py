@@ -29,6 +29,7 @@ ACTIONS: Final = {
     "resume": "end a pause",
     "rollback": "drop a candidate, or put an earlier version in force again",
     "judge": "judge the candidates that are being tried, until stopped; `tierline up` does so by itself",
+    "schema": "print the JSON Schema of policy files, with which editors complete and check them",
 }
 """What each action does, by its name, in the order of `--help`. The module has the name, with _ for each -."""
 

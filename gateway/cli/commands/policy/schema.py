@@ -1,0 +1,40 @@
+"""Run `tierline policy schema`: print the JSON Schema of policy files, for editors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gateway.cli.commands import CommandError
+from gateway.exit_codes import Exit
+from policies.schema import schema_text
+
+DESCRIPTION = """Print the JSON Schema of policy files. With it, an editor that uses yaml-language-server completes
+keys, shows what they mean, and marks mistakes as they are typed. The first line of a file names it:
+
+  # yaml-language-server: $schema=policy.schema.json"""
+EXAMPLES = """examples:
+  tierline policy schema --write rules/policy.schema.json
+                                                    put it beside your own policies
+  tierline policy schema --defaults                 that of _defaults.yaml
+  tierline policy schema | jq '.properties | keys'"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy schema`."""
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write it to this file instead of printing it")
+    parser.add_argument("--defaults", action="store_true", help="the schema of _defaults.yaml, not of a policy")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the schema. Raises CommandError."""
+    text = schema_text(defaults=args.defaults)
+    if args.write is None:
+        sys.stdout.write(text)
+        return Exit.OK
+    try:
+        args.write.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{args.write}: {error.strerror}") from None
+    return Exit.OK
