@@ -62,14 +62,14 @@ def build_context(
         body=effective,
         features=features,
         options=options,
-        clamp=_clamp(policy, options, pinned),
+        clamp=clamp_of(policy, options, pinned),
         own_limit=own_limit,
-        deadline=came + _deadline_s(policy, options),
+        deadline=came + deadline_s(policy, options),
         trace=trace,
         ledger=ledger,
         client=client,
         large=large,
-        ttft_deadline=_ttft_deadline(policy, options, came) if features.stream else None,
+        ttft_deadline=ttft_deadline(policy, options, came) if features.stream else None,
     )
 
 
@@ -100,7 +100,8 @@ def _assigned(
     return candidate.policy if ledger.arm == CANDIDATE else live
 
 
-def _clamp(policy: Policy, options: RequestOptions, pinned: str | None) -> Clamp | None:
+def clamp_of(policy: Policy, options: RequestOptions, pinned: str | None) -> Clamp | None:
+    """Return the tiers that a request allows; None for all. Raises ApiError for a tier that its surface lacks."""
     if pinned is not None:
         _check_tier(policy, pinned, "model")
         return Clamp(pinned, pinned)
@@ -131,7 +132,8 @@ def _check_tier(policy: Policy, name: str, param: str) -> None:
     raise InvalidRequest(message, code="unsupported_value", param=param)
 
 
-def _deadline_s(policy: Policy, options: RequestOptions) -> float:
+def deadline_s(policy: Policy, options: RequestOptions) -> float:
+    """Return the seconds that a request may take. Raises UpstreamTimeout if its deadline has passed."""
     allowed = policy.slo.deadline
     if options.deadline_s is not None:
         if options.deadline_s <= 0:
@@ -140,7 +142,8 @@ def _deadline_s(policy: Policy, options: RequestOptions) -> float:
     return allowed
 
 
-def _ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float | None:
+def ttft_deadline(policy: Policy, options: RequestOptions, came: float) -> float | None:
+    """Return when a stream's first token is due, for a request that came at `came` (seconds); None without a limit."""
     limits = [limit for limit in (policy.slo.ttft.p99, options.ttft_s) if limit is not None]
     return came + min(limits) if limits else None
 
