@@ -17,6 +17,7 @@ ACTIONS: Final = {
     "lint": "find mistakes in policies, each with its line, its code and what to write instead",
     "test": "run the tests of policies, without a model: coverage of every clause, and mutants",
     "diff": "compare what two policies mean, and which recorded requests that moves",
+    "explain": "explain each step of one request, and what would have to differ for another tier",
     "replay": "what recorded requests would have got by another policy, exact or estimated",
     "plan": "lint, test, compare and replay a policy on one page, and write it to a file for apply",
     "apply": "put a policy into the store: to evaluate, shadow or canary it, or in force at once",

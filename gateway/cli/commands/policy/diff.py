@@ -16,11 +16,11 @@ from rich.text import Text
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, duration
 from gateway.cli.commands.policy._policies import policy_of
+from gateway.cli.commands.policy._recorded import deployed_as
 from gateway.exit_codes import Exit
 from offline.progress import OnProgress, progress
 from offline.report import Report, show, table
 from policies.diff import DROPS, Difference, PolicyChange, difference
-from policies.loader import made_policy
 from policies.model import Policy
 from policies.yaml_source import Document
 from routing.decide import NoTierError, decide
@@ -178,18 +178,12 @@ def _with(
     basis: DecisionBasis, before: Policy, after: Policy, notes: list[str]
 ) -> tuple[DecisionBasis, Policy, Policy]:
     """Return the basis with both policies as the deployment of its records would have had them."""
-    made = []
-    for policy in (before, after):
-        known = {tier.name for tier in basis.tiers}
-        unconfigured = {name: tier for name, tier in basis.policy.unconfigured.items() if name in policy.tiers}
-        for name in policy.tiers:
-            note = f"{name} is left out where the records do not hold its state"
-            if name not in known and name not in unconfigured and note not in notes:
-                notes.append(note)
-        ladder = tuple(name for name in policy.tiers if name in known)
-        deployed = {"ladder": ladder, "unconfigured": unconfigured}
-        made.append(made_policy(policy.content, Path(policy.label), deployed))
-    return basis, made[0], made[1]
+    (one, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
+    for name in unknown:
+        note = f"{name} is left out where the records do not hold its state"
+        if note not in notes:
+            notes.append(note)
+    return basis, one, other
 
 
 def _start(policy: Policy, given: Any) -> str:

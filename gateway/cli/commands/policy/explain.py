@@ -1,0 +1,382 @@
+"""Run `tierline policy explain`: each step of a request's path, and what would have to differ for another tier."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_config_flags, add_json_flag, launch_of
+from gateway.cli.commands.policy._policies import policy_of
+from gateway.cli.commands.policy._recorded import deployed_as, recorded
+from gateway.exit_codes import Exit
+from offline.explain.path import PathLine, cache_lines, decision_lines
+from offline.explain.why_not import Flip, Impossible, WhyNot, start_of, why_not
+from offline.report import Report, show
+from policies.errors import ConfigError, KeyPath
+from policies.loader import SHIPPED, policy_files, read_policy
+from policies.model import Policy
+from policies.validation import seconds
+from policies.yaml_source import Document
+from routing.decide import DecisionInput, TierHealth
+from routing.features import Features, features_of, room_needed
+from routing.load.latency import Forecast
+
+if TYPE_CHECKING:
+    from gateway.config.schema import Deployment, TierConfig
+    from gateway.request.options import RequestOptions
+    from routing.difficulty.model import Difficulty
+    from routing.embedding.embedder import Embedder
+
+DESCRIPTION = (
+    "Explain each step of a request's path: its surface, its features, what the classifier says, the cache, each start "
+    "rule, the tiers, the decision and what an escalation would look at. No model and no store is called. With "
+    "--why-not, name the smallest change of the request, of the policy and of the tiers' state that starts it at TIER, "
+    "each checked by deciding again."
+)
+EXAMPLES = """examples:
+  tierline policy explain request.json                          a chat-completions body, as clients send it
+  tierline policy explain request.json --why-not local          what would have to differ
+  tierline policy explain request.json --policy new.yaml --down hosted
+  tierline policy explain --request req_0b51d2 --why-not local  a recorded request, as it was decided then
+  jq .body trace.json | tierline policy explain - -H 'x-tierline-max-tier: local'"""
+
+_WIDTH: Final = 120
+_TENANT: Final = "explain"
+_CLASSES: Final = ("request", "policy", "world")
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """What is explained: the policy, the input of the decision, and the lines that come before it."""
+
+    policy: Policy
+    given: DecisionInput
+    lines: list[PathLine]
+    after: list[PathLine]
+    document: Document | None
+    notes: list[str]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `policy explain`."""
+    parser.add_argument("file", nargs="?", metavar="REQUEST.json", help="a chat-completions body, or - for stdin")
+    parser.add_argument("--request", metavar="ID", help="a recorded request instead of a file")
+    parser.add_argument(
+        "--ledger", type=Path, metavar="DIR", default=Path(".state/ledger"), help="the ledger (default: .state/ledger)"
+    )
+    parser.add_argument("--surface", metavar="NAME", help="the surface, as the header x-tierline-surface names it")
+    parser.add_argument("--policy", metavar="FILE", help="a policy to use instead of the surface's")
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="TEXT", help="a header of the request, as curl takes it"
+    )
+    add_config_flags(parser)
+    parser.add_argument("--down", action="append", default=[], metavar="TIER", help="a tier that does not answer")
+    parser.add_argument(
+        "--expect",
+        action="append",
+        default=[],
+        metavar="TIER=TIME",
+        help="how long a tier takes to its first token, or a whole answer, such as local=900ms",
+    )
+    parser.add_argument("--why-not", metavar="TIER", help="name the smallest changes that start the request there")
+    add_json_flag(parser, "text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain and return the exit code. Raises CommandError and ConfigError."""
+    if (args.file is None) == (args.request is None):
+        raise CommandError("name a file with a request's body, or --request ID for a recorded one")
+    explained = _recorded(args) if args.request else _from_body(args)
+    answer = None
+    if args.why_not is not None and args.why_not != start_of(explained.policy, explained.given):
+        try:
+            answer = why_not(explained.policy, explained.given, args.why_not)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
+    show(_report(explained, args.why_not, answer), as_json=args.json)
+    return Exit.OK
+
+
+def _report(explained: _Explained, target: str | None, answer: WhyNot | None) -> Report:
+    policy, given = explained.policy, explained.given
+    lines = [*explained.lines, *decision_lines(policy, given), *explained.after]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True, justify="right", style="dim")
+    step = ""
+    for line in lines:
+        indent = len(line.text) - len(line.text.lstrip())
+        text = Text(line.text.strip())
+        cell = Table.grid(padding=(0, 0, 0, indent))
+        cell.add_row(text)
+        table.add_row(line.step if line.step != step else "", cell if indent else text, _place(explained, line.at))
+        step = line.step
+    shown: list[str | Text | Table] = [table]
+    values: dict[str, Any] = {
+        "policy": policy.label,
+        "start": start_of(policy, given),
+        "steps": [{**asdict(line), "at": list(line.at), "place": _place(explained, line.at)} for line in lines],
+    }
+    if target is not None and answer is None:
+        shown += ["", f"why not {target}: it does start there"]
+    elif answer is not None:
+        shown += ["", f"why not {answer.target}? the smallest change, each decided again:", _changes(explained, answer)]
+        values["why_not"] = {name: _as_json(getattr(answer, name)) for name in _CLASSES}
+    return Report(values, shown, explained.notes, width=_WIDTH)
+
+
+def _changes(explained: _Explained, answer: WhyNot) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True, justify="right", style="dim")
+    for name in _CLASSES:
+        found = getattr(answer, name)
+        if isinstance(found, Impossible):
+            table.add_row(f"  {name}", f"{'cannot' if found.searched else 'not found'}: {found.reason}", "")
+            continue
+        for i, move in enumerate(found.moves):
+            at = move.path[:3] if move.path[0] in ("route", "slo") else ()
+            text = f"{'and ' if i else ''}{move.what}: {move.before} -> {move.after}"
+            table.add_row("" if i else f"  {name}", text, _place(explained, at))
+        stand_in = f"; {found.decision.stand_in}" if found.decision.stand_in else ""
+        table.add_row("", f"so it starts at {found.decision.tiers[0]} ({found.decision.reason}{stand_in})", "")
+    return table
+
+
+def _as_json(found: Flip | Impossible) -> dict[str, Any]:
+    if isinstance(found, Impossible):
+        return {"possible": False if found.searched else None, "reason": found.reason, "changes": []}
+    changes = [
+        {"path": ".".join(move.path), "what": move.what, "before": move.before, "after": move.after,
+         "value": move.value, "distance": move.distance}
+        for move in found.moves
+    ]  # fmt: skip
+    return {"possible": True, "changes": changes, "start": found.decision.tiers[0], "reason": found.decision.reason}
+
+
+def _place(explained: _Explained, at: KeyPath) -> str:
+    document = explained.document
+    if document is None or not at:
+        return ""
+    problem = document.problem(at, "")
+    return f"{problem.file.name}:{problem.line}" if problem.line else ""
+
+
+# A recorded request.
+
+
+def _recorded(args: argparse.Namespace) -> _Explained:
+    found = recorded(args.ledger, args.request)
+    policy, document, notes = found.basis.policy, None, list[str]()
+    if args.policy is not None:
+        policy, document = policy_of(args.policy)
+        policy, unknown = deployed_as(found.basis, policy)
+        notes += [f"{name} is left out: the record does not hold its state" for name in unknown]
+    else:
+        now = _file_of(args.policies or SHIPPED, policy.surface)
+        if now is not None and now[0].version == policy.version:
+            document = now[1]
+        else:
+            notes.append(f"{policy.label} is not in force here any more, so there are no line numbers")
+    lines = [PathLine("surface", f"{policy.surface}, decided by {policy.label}", ("surface",))]
+    after = [PathLine("cache", "unknown: a record holds no text", ("cache",))]
+    given = replace(found.given, health=_state(args, found.given.health, found.given.features))
+    return _Explained(policy, given, lines, after, document, notes)
+
+
+def _file_of(directory: Path, surface: str) -> tuple[Policy, Document] | None:
+    """Return the policy of a surface in a folder and its document; None where there is none that can be read."""
+    for file in policy_files(directory):
+        with contextlib.suppress(ConfigError):
+            policy, document = read_policy(file)
+            if policy.surface == surface:
+                return policy, document
+    return None
+
+
+# A request's body.
+
+
+def _from_body(args: argparse.Namespace) -> _Explained:
+    from gateway.errors import ApiError
+    from gateway.http.build_context import clamp_of, deadline_s, ttft_deadline
+    from gateway.request.body import ChatBodies
+    from gateway.request.options import TIER_PREFIX, known_headers, read_options
+    from routing.output_limits import effective_body
+
+    launch = launch_of(args)
+    deployment = launch.deployment()
+    source = launch.policy_source(deployment)
+    chosen = policy_of(args.policy, source.tiers) if args.policy else None
+    raw = _read(args.file, chosen[0].surface if chosen else args.surface)
+    folder = Path(args.policy).parent if args.policy else args.policies or SHIPPED
+    headers = known_headers(_headers(args))
+    try:
+        body = ChatBodies(deployment.limits).parse(raw)
+        options = read_options(headers)
+        model = body["model"]
+        pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
+        document: Document | None
+        if chosen is not None:
+            (policy, document), named = chosen, PathLine("surface", f"the policy of {args.policy}", ("surface",))
+        else:
+            found = source.load().resolve("auto" if pinned is not None else model, options.surface)
+            if found is None:
+                raise CommandError(f"there is no surface or model {options.surface or model!r}; name one by --surface")
+            policy, file = found, _file_of(folder, found.surface)
+            document, named = (file[1] if file else None), _named(found, model, options, pinned)
+        effective, _ = effective_body(body, policy.output)
+        features = features_of(effective)
+        health = _state(args, _healthy(deployment, policy), features)
+        largest = max([one.context or 0 for one in health.values()], default=0)
+        clamp = clamp_of(policy, options, pinned)
+        ladder = policy.ladder if clamp is None else clamp.of(policy)
+        embedder = _embedder(deployment)
+        asked = policy.route.classifier != "none" and len(ladder) > 1
+        given = DecisionInput(
+            _difficulty(deployment, embedder, policy, features, folder) if asked else None,
+            features,
+            health,
+            deadline_s(policy, options),
+            ttft_deadline(policy, options, 0.0) if features.stream else None,
+            clamp,
+            room=room_needed(effective, largest) if largest else 0,
+        )
+    except ApiError as error:
+        raise CommandError(f"the gateway would refuse this request: {error}") from None
+    before = [replace(named, text=f"{policy.label}: {named.text}")]
+    before += _cache(deployment, embedder, policy, effective, features, options, pinned)
+    notes = (
+        []
+        if args.down or args.expect
+        else ["all configured tiers are taken to be up; --down and --expect say otherwise"]
+    )
+    return _Explained(policy, given, before, [], document, notes)
+
+
+def _read(file: str, model: str | None) -> bytes:
+    """Return the body's bytes; one that names no model gets `model`. Raises CommandError."""
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
+    with contextlib.suppress(orjson.JSONDecodeError):
+        body = orjson.loads(raw)
+        if isinstance(body, dict) and "model" not in body:
+            return orjson.dumps({"model": model or "auto", **body})
+    return raw
+
+
+def _headers(args: argparse.Namespace) -> list[tuple[bytes, bytes]]:
+    written = [f"x-tierline-surface: {args.surface}"] if args.surface else []
+    pairs = []
+    for text in [*written, *args.header]:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise CommandError(f"{text!r} is not a header; write 'x-tierline-max-tier: local'")
+        pairs.append((name.strip().lower().encode(), value.strip().encode()))
+    return pairs
+
+
+def _named(policy: Policy, model: str, options: RequestOptions, pinned: str | None) -> PathLine:
+    """Return what named the surface."""
+    if options.surface is not None:
+        text = f"the header x-tierline-surface says {options.surface}"
+        return PathLine("surface", text, ("surface" if options.surface == policy.surface else "match",))
+    if pinned is not None:
+        return PathLine("surface", f"the default surface, for the model {model}", ("surface",))
+    if model in policy.match.models:
+        return PathLine("surface", f"{model} is one of its match.models", ("match", "models"))
+    default = ", which is the default surface" if model == "auto" else ""
+    return PathLine("surface", f"the model is {model}{default}", ("surface",))
+
+
+def _healthy(deployment: Deployment, policy: Policy) -> dict[str, TierHealth]:
+    """Return the state of the policy's tiers when all is well."""
+    by_name = {tier.name: tier for tier in deployment.tiers}
+    return {name: _well(by_name[name]) for name in policy.ladder}
+
+
+def _well(tier: TierConfig) -> TierHealth:
+    backends = [backend for backend in tier.backends if backend.configured] or list(tier.backends)
+    capabilities = frozenset[str].intersection(*(frozenset[str](backend.capabilities) for backend in backends))
+    context = min((backend.context for backend in backends if backend.context is not None), default=None)
+    return TierHealth(tier.name, capabilities, len(backends), context=context)
+
+
+def _state(args: argparse.Namespace, health: Mapping[str, TierHealth], features: Features) -> dict[str, TierHealth]:
+    """Return the tiers' state with what --down and --expect say. Raises CommandError."""
+    changed = dict(health)
+    for text in [*args.down, *args.expect]:
+        name, _, time = text.partition("=")
+        if name not in changed:
+            raise CommandError(f"there is no configured tier {name!r} here; there are {', '.join(changed) or 'none'}")
+        if not time:
+            changed[name] = replace(changed[name], unavailable="down", forecast=None)
+            continue
+        try:
+            taken = seconds(time)
+        except ValueError as error:
+            raise CommandError(f"--expect {text}: {error}") from None
+        first = taken if features.stream else 0.0
+        changed[name] = replace(changed[name], forecast=Forecast(first, first, taken, 0.0, known=True))
+    return changed
+
+
+def _embedder(deployment: Deployment) -> Embedder:
+    """Return the encoder of the deployment's texts. Raises CommandError."""
+    from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+
+    try:
+        return load_embedder(deployment.embedding.kind, deployment.embedding.state)
+    except EmbedderUnavailable as error:
+        raise CommandError(str(error)) from None
+
+
+def _difficulty(
+    deployment: Deployment, embedder: Embedder, policy: Policy, features: Features, folder: Path
+) -> Difficulty:
+    """Return what the policy's classifier says of a request; one that it pins is in `folder`. Raises CommandError."""
+    from gateway.cascade.classifiers import Classifiers
+    from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
+
+    try:
+        artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
+        classifiers = Classifiers(DifficultyModel.load(artefact, embedder), embedder)
+        if policy.route.pinned is not None:
+            classifiers.load(folder / policy.route.pinned.folder, policy.route.pinned.version)
+        return classifiers.of(policy).assess(embedder.embed((features.text,))[0], features)
+    except (ArtefactError, ValueError) as error:
+        raise CommandError(f"the classifier cannot be asked: {error}") from None
+
+
+def _cache(
+    deployment: Deployment,
+    embedder: Embedder,
+    policy: Policy,
+    body: Mapping[str, Any],
+    features: Features,
+    options: RequestOptions,
+    pinned: str | None,
+) -> list[PathLine]:
+    from cache.planning.plan import Planner
+
+    by_turns = deployment.cross_encoder_folder is not None
+    planner = Planner(b"", embedder.name, embedder.whole_chars, {}, lambda _, __: 0, by_turns=by_turns)
+    model = policy.surface if pinned is None else None
+    plan = planner.plan(
+        body, policy, _TENANT, features, model=model, read=options.cache.read, write=options.cache.write
+    )
+    return cache_lines(policy, plan, body)
