@@ -169,3 +169,26 @@ def test_in_files_mode_a_change_is_refused(
         0,
         "the registry is empty: a gateway with `policies: {source: store}` fills it from its files\n",
     )
+
+
+def test_a_plan_is_applied_unless_its_base_has_moved(shell: Shell) -> None:
+    """A plan made from the store's version is applied; the same plan later names the version that came between."""
+    file, plan = shell.folder / "planned.yaml", shell.folder / "chat.plan"
+    file.write_text(chat(0.6))
+    config_file = str(shell.folder / "tierline.yaml")
+    code, out = shell.run(
+        "plan", str(file), "--from-store", "--out", str(plan), "--state", str(shell.folder), "--config", config_file
+    )
+    assert code == 0, out
+    assert "escalate.when.confidence_below 0.5 -> 0.6 (planned.yaml:" in out
+    assert "tests none: no test file beside it" in out and "replay none:" in out
+    before = shell.versions()[0]
+    file.unlink()  # the plan holds the text
+
+    code, out = shell.run("apply", str(plan), "-m", "as reviewed")
+    assert code == 0, out
+    after = shell.versions()[0]
+    assert after != before
+    code, out = shell.run("apply", str(plan), "-m", "again")
+    assert code == 2
+    assert f"the policy in force was {before} and is {after}" in out

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import launch_of
+from gateway.cli.commands.policy._bound import bound_to
 from gateway.cli.commands.policy._registry import (
     add_change_flags,
     author_of,
@@ -24,6 +28,7 @@ from gateway.registry.apply import How, apply_file
 from offline.policy_tests.format import SUFFIXES, read_tests
 from offline.policy_tests.report import text_lines
 from offline.policy_tests.run import run_files
+from offline.replay.plan_file import BoundTo, Plan, PlanError, is_plan, read_plan, why_stale
 from policies.errors import ConfigError
 from policies.validation import share
 
@@ -39,6 +44,7 @@ EXAMPLES = """examples:
   tierline policy apply chat.yaml -m "escalate less"            as its `rollout` says, else in force at once
   tierline policy apply chat.yaml -m "escalate less" --evaluate  decide beside the live policy; calls nothing
   tierline policy apply chat.yaml -m "escalate less" --shadow 10%  call models too, off the path of requests
+  tierline policy apply chat.plan -m "escalate less"            a plan; refused if what it was made from has moved
   tierline policy apply chat.yaml -m "typo" --now --json        for all at once, with JSON for a script
 
 exit code 1: the policy has errors or a test fails, and nothing was changed; 2: it could not be done, such as where
@@ -47,7 +53,7 @@ policies come from files, another candidate is being tried, or the surface has c
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy apply`."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the policy file")
+    parser.add_argument("file", type=Path, metavar="FILE|PLAN", help="the policy file, or a plan of it")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--evaluate", action="store_true", help="only decide with it, beside the live policy")
     how.add_argument("--shadow", type=_share, metavar="SHARE", help="call models for this share, off the path: 10%%")
@@ -58,25 +64,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Apply the file, wait until the workers have it, and report."""
-    author = author_of(args)
+    author, plan = author_of(args), _plan_in(args.file)
 
     async def work(registry: PolicyRegistry) -> tuple[InForce | None, Applied, dict[str, Any]]:
         await check_in_use(registry, args)
         deployment = deployment_of(args)
         source = launch_of(args).policy_source(deployment)
-        await asyncio.to_thread(_check_tests, args.file)
         before = await registry.in_force()
+        if plan is None:
+            await asyncio.to_thread(_check_tests, args.file)
+        else:
+            _check_plan(plan, bound_to(deployment, before[plan.surface].live if plan.surface in before else ""))
         try:
-            applied = await apply_file(
-                registry,
-                source,
-                args.file,
-                how=_how(args),
-                share=args.shadow or 0.0,
-                author=author,
-                message=args.message,
-                at=time.time(),
-            )
+            with _policy_file(args.file, plan) as file:
+                applied = await apply_file(
+                    registry,
+                    source,
+                    file,
+                    how=_how(args),
+                    share=args.shadow or 0.0,
+                    author=author,
+                    message=args.message,
+                    at=time.time(),
+                    base=None if plan is None else plan.bound.base or None,
+                )
         except ConfigError as error:
             raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
         return before.get(applied.version.surface), applied, await spread(registry, applied.state)
@@ -98,6 +109,36 @@ def _check_tests(file: Path) -> None:
     if any(not one.passed for one in result.results):
         failed = "\n".join(text_lines(result, only_failures=True))
         raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
+
+
+def _plan_in(file: Path) -> Plan | None:
+    """Return the plan in a file; None if that is a policy file. Raises CommandError."""
+    try:
+        return read_plan(file) if file.is_file() and is_plan(file) else None
+    except (OSError, PlanError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_plan(plan: Plan, now: BoundTo) -> None:
+    """Refuse a plan whose tests failed, or that was made from something else than is there now. Raises CommandError."""
+    if plan.tests is not None and plan.tests["failed"]:
+        raise CommandError(f"not applied, since its tests fail: {', '.join(plan.tests['failed'])}", Exit.FINDINGS)
+    if moved := why_stale(plan, now):
+        raise CommandError(
+            f"stale, so not applied: {'; '.join(moved)}. `tierline policy plan {plan.file}` makes a new plan"
+        )
+
+
+@contextlib.contextmanager
+def _policy_file(file: Path, plan: Plan | None) -> Iterator[Path]:
+    """Yield the policy file: the one named, or one with the text that was planned."""
+    if plan is None:
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="tierline-plan-") as folder:
+        planned = Path(folder) / Path(plan.file).name
+        planned.write_text(plan.text, encoding="utf-8")
+        yield planned
 
 
 def _how(args: argparse.Namespace) -> How | None:

@@ -1,0 +1,182 @@
+"""Replay: the recorded policy makes its decisions again, another one gets what it would have got served live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from gateway.archive.folder import segments_of
+from gateway.archive.query import opened
+from gateway.cli.main import main
+from offline.replay.gates import Gate, GateError
+from offline.replay.plan_file import BoundTo, Plan, PlanError, read_plan, why_stale, write_plan
+from offline.replay.run import NothingRecordedError, Replayed, replay
+from tests.bench.replay_files import write_ledger
+from tests.bench.replay_truth import truth_of
+from tests.bench.replay_world import World, policy
+
+N = 900
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(N, seed=7)
+
+
+@pytest.fixture(scope="module")
+def ledger(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of what `policy()` served, with feedback on every tenth request."""
+    folder = tmp_path_factory.mktemp("ledger")
+    rows = list(world.live(policy()))
+    rated = [
+        {
+            "entry_ms": row["entry_ms"],
+            "entry_seq": row["entry_seq"],
+            "ordinal": number + 1,
+            "request_id": row["request_id"],
+            "tenant": row["tenant"],
+            "surface": "chat",
+            "score": float(row["tier"] == "hosted"),
+            "comment": None,
+            "given_at": row["started"],
+        }
+        for number, row in enumerate(rows[::10])
+    ]
+    write_ledger(folder, rows, [world.basis(policy())], rated)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def replayed_by(ledger: Path) -> Iterator[Callable[..., Replayed]]:
+    with opened(ledger, threads=1) as database:
+        yield partial(replay, database)
+
+
+def test_the_recorded_policy_changes_nothing(replayed_by: Callable[..., Replayed]) -> None:
+    """Every decision is made again, byte for byte, and no figure moves."""
+    result = replayed_by(policy(), verify=None)
+    assert result.fidelity.whole
+    assert result.fidelity.checked == result.fidelity.decided > 600
+    assert result.cells < result.fidelity.decided / 5
+    assert (result.changed, result.estimated, result.no_evidence) == (0, 0, 0)
+    assert all(change.low == change.high == change.difference == 0 for change in result.figures.values())
+
+
+def test_a_record_that_another_policy_made_is_told(world: World, tmp_path: Path) -> None:
+    """Fidelity is not taken for granted: decisions under the wrong basis are counted and named."""
+    rows = list(world.live(policy(easiest=30)))
+    wrong = world.basis(policy(easiest=40))
+    for row in rows:
+        row["basis"] = row["basis"] and wrong.encode()[0]
+    write_ledger(tmp_path, rows[:300], [wrong])
+    with opened(tmp_path, threads=1) as database:
+        fidelity = replay(database, policy(easiest=40), verify=None).fidelity
+    assert not fidelity.whole
+    assert fidelity.same < fidelity.decided and fidelity.identical < fidelity.checked
+    assert fidelity.differing[0].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("changes", "estimated_path"),
+    [({"confidence": 0.8}, False), ({"easiest": 25}, False), ({"semantic": False}, True)],
+)
+def test_another_policy_gets_what_it_would_have_got_live(
+    replayed_by: Callable[..., Replayed], world: World, changes: dict[str, Any], estimated_path: bool
+) -> None:
+    """A short sample of `python -m tests.bench.replay_truth`."""
+    candidate = policy(**changes)
+    result = replayed_by(candidate, verify=0)
+    truth = truth_of(list(world.live(candidate)), 1.5)
+    figures = result.figures
+    assert figures["hits"].after == pytest.approx(truth["hits"], abs=0.002)
+    assert figures["escalated"].after == pytest.approx(truth["escalated"], abs=0.02 if estimated_path else 0.002)
+    assert figures["cost"].after == pytest.approx(truth["cost"], rel=0.06)
+    assert result.changed > 0 and result.no_evidence == 0
+    assert bool(result.estimated_path) == estimated_path
+    assert result.examples and result.slices
+
+
+def test_what_was_never_called_is_not_guessed(replayed_by: Callable[..., Replayed]) -> None:
+    """The local tier never saw a harder request, so nothing says what it would make of one."""
+    result = replayed_by(policy(easiest=90), verify=0)
+    assert result.no_evidence / result.requests > 0.2
+    assert any("without evidence" in note for note in result.notes)
+
+
+def test_batches_give_the_same_as_one(replayed_by: Callable[..., Replayed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read in parts is the same, however the parts fall."""
+    whole = replayed_by(policy(confidence=0.8), verify=0)
+    monkeypatch.setattr("offline.replay.records.BATCH", 400)
+    parts = replayed_by(policy(confidence=0.8), verify=0)
+    assert parts.figures == whole.figures and parts.fidelity == whole.fidelity
+
+
+def test_quality_moves_with_the_tier_that_answers(replayed_by: Callable[..., Replayed]) -> None:
+    """Clients rated hosted answers 1 and others 0, so more escalation is rated better by as much."""
+    result = replayed_by(policy(confidence=0.9), verify=0)
+    low, high = result.quality["interval_95"]
+    assert low <= result.quality["difference"] <= high
+    assert result.quality["difference"] == pytest.approx(result.figures["escalated"].difference, abs=0.02)
+
+
+def test_nothing_recorded_is_said(ledger: Path) -> None:
+    with opened(ledger, threads=1) as database, pytest.raises(NothingRecordedError, match="no decision"):
+        replay(database, policy(), since=4e9)
+
+
+@pytest.mark.parametrize("source", ["goodput", "speed < 1%", "goodput < -1ms", "ttft_p95 > 5%", "cost > 5"])
+def test_a_gate_that_says_nothing_is_refused(source: str) -> None:
+    with pytest.raises(GateError):
+        Gate.parse(source)
+
+
+def test_the_command_prints_a_report_and_holds_gates(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tierline policy replay` and `plan` on a file, in text and JSON, with the exit code of a gate."""
+    file, base = tmp_path / "new.yaml", tmp_path / "rules" / "chat.yaml"
+    base.parent.mkdir()
+    base.write_text(yaml.safe_dump(dict(policy().content), sort_keys=False))
+    file.write_text(yaml.safe_dump(dict(policy(confidence=0.8).content), sort_keys=False))
+    assert main(["policy", "replay", str(file), "--ledger", str(ledger), "--fail-if", "cost > +90%"]) == 0
+    out = capsys.readouterr().out
+    assert "fidelity 100.00% of" in out and "escalated" in out and "exact" in out
+    assert main(["policy", "replay", str(file), "--ledger", str(ledger), "--fail-if", "cost > +1%", "--json"]) == 1
+    values = orjson.loads(capsys.readouterr().out)
+    assert values["failed_gates"] == ["cost > +1%"] and values["fidelity"]["same"] == values["fidelity"]["decided"]
+
+    plan = tmp_path / "chat.plan"
+    arguments = ["--ledger", str(ledger), "--policies", str(base.parent), "--out", str(plan)]
+    assert main(["policy", "plan", str(file), *arguments, "--format", "markdown"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("### Policy plan: chat@")
+    assert "escalate.when.confidence_below 0.62 -> 0.8" in page and "canary at 5% would see a fall of 1%" in page
+    made = read_plan(plan)
+    assert made.version == policy(confidence=0.8).version and made.bound.base == policy().version
+    assert made.text == file.read_text() and made.replay is not None
+
+
+def test_a_plan_names_what_has_moved(tmp_path: Path) -> None:
+    bound = BoundTo("a" * 64, {"classifier": "one"}, "p1")
+    plan = Plan("chat", "chat.yaml", "surface: chat", "b" * 64, bound, 1.0)
+    write_plan(tmp_path / "chat.plan", plan)
+    read = read_plan(tmp_path / "chat.plan")
+    assert read == plan and why_stale(read, bound) == []
+    now = BoundTo("c" * 64, {"classifier": "two", "embedder": "e"}, "p2")
+    moved = why_stale(read, now)
+    assert moved[0] == "the policy in force was chat@aaaaaaa and is chat@ccccccc"
+    assert [text.split()[1] for text in moved[1:3]] == ["classifier", "embedder"] and "prices" in moved[3]
+    (tmp_path / "no.plan").write_text('{"kind": "other"}')
+    with pytest.raises(PlanError):
+        read_plan(tmp_path / "no.plan")
+
+
+def test_the_ledger_is_in_segments(ledger: Path) -> None:
+    """The fixture writes what the keeper writes, so that all of the above reads Parquet."""
+    assert len(segments_of(ledger, "requests")) == 1
