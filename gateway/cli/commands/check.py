@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
+from cache.store.base import StoreUnavailable
+from cache.store.redis_store import RedisStore
 from gateway.cli.commands._flags import add_config_flags, launch_of
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
+from gateway.registry.checks import FileDrift
+from gateway.registry.registry import PolicyRegistry
 from gateway.server.descriptors import why_too_few
 from offline.report import print_json
 from policies.codes import is_error
 from policies.errors import ConfigError, Problem, UnreadableFile
 from policies.lint import asks_for_quantiles
-from policies.loader import SHIPPED, PolicySet, policy_files, read_policy
+from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
 from policies.model import Policy
 from policies.yaml_source import read_yaml
 
@@ -29,6 +34,9 @@ _EXAMPLES = """examples:
   tierline check --json | jq .problems              use the result in a script
 
 Exit code 1: there are errors; with warnings alone it is 0. Exit code 2: a named file or folder cannot be read."""
+
+_SLACK: Final = 10.0
+"""The store's time limits are for the gateway's event loop; a command may wait longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,10 @@ def _check(args: argparse.Namespace) -> _Findings:
     if deployment is not None and (doubt := why_too_few(deployment)):
         written = read_yaml(args.config or default_config())
         warnings.append(written.problem(("limits", "connections"), doubt))
+    if deployment is not None and deployment.policies.source == "store":
+        written = read_yaml(args.config or default_config())
+        drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))
+        warnings += [written.problem(("policies", "source"), one) for one in drift]
     cross_encoder = ""
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
@@ -100,6 +112,20 @@ def _check(args: argparse.Namespace) -> _Findings:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
     return _Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
+
+
+async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:
+    """Return which files say something else than the store, from which policies come, or why that is not known."""
+    if deployment.store.url is None:
+        return ("there is no store to take policies from: `tierline serve` takes the files, `tierline up` starts one",)
+    store = RedisStore.from_url(deployment.store.url, slack=_SLACK)
+    try:
+        states = await PolicyRegistry(store).in_force()
+    except StoreUnavailable as down:
+        return (f"the store does not answer ({down.reason}), so whether the files say what is in force is not known",)
+    finally:
+        await store.aclose()
+    return FileDrift(source).look(states) if states else ()
 
 
 def _policies_one_by_one(

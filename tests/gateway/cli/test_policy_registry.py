@@ -143,7 +143,8 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
     assert shell.run("show", second)[1].startswith(f"{chat(0.6)}{second}, not in force: ada")
 
 
-def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell) -> None:
+def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is edited afterwards is drift, in `policy status` and in `check`."""
     code, out = shell.run("status", "chat")
     assert (code, out.count("in force on 2 of 2 workers")) == (0, 1)
     for wrong in (("status", "chatt"), ("show", "chat@zz"), ("rollback", "chat", "-m", "nothing before")):
@@ -154,6 +155,9 @@ def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell) -> None:
     chat_file.write_text(chat(0.9))
     until(lambda: "drift" in shell.run("status")[1])
     assert shell.run("status")[0] == 1
+    there = shell.gateways[1].folder
+    assert main(["check", "--config", str(there / "tierline.yaml"), "--policies", str(there / "policies")]) == 0
+    assert "policies.source: chat.yaml says chat@" in capsys.readouterr().out
     assert shell.versions()[0] == shell.versions()[1]
 
 
