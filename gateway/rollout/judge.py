@@ -278,7 +278,7 @@ class CanaryJudge:
         """Carry out a verdict. Where somebody else has changed the surface meanwhile, the next look judges anew."""
         do = {"rollback": self._registry.rollback, "pass": self._registry.step, "pause": self._registry.pause}[move]
         try:
-            await do(surface, state.revision, by=BY, message=reason, details=details)
+            after = await do(surface, state.revision, by=BY, message=reason, details=details)
         except RegistryConflict:
             return
         except RegistryError as error:
@@ -286,7 +286,8 @@ class CanaryJudge:
             return
         self._candidates.pop(surface, None)
         candidate = f"{surface}@{state.rolling.version[:7]}" if state.rolling else surface
-        self._say(f"{candidate}: {'next step' if move == 'pass' else move}: {reason}")
+        done = move if move != "pass" else f"{100 * after.rolling.share:.4g}%" if after.rolling else "in force for all"
+        self._say(f"{candidate}: {done}: {reason}")
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

@@ -357,9 +357,9 @@ def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
     for one in guards:
         if one.state == "crossed":
             low, high, allowed = (_shown(value) for value in (one.low, one.high, one.allowed))
-            what = "late first tokens" if one.guard == _SLOW else one.guard
+            what = "ttft_p95: late first tokens" if one.guard == _SLOW else one.guard
             yield (
-                f"{one.guard}: {what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed}), "
+                f"{what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed}), "
                 f"{one.n_candidate} requests against {one.n_control}"
             )
 

@@ -208,6 +208,25 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
     assert plan.specs[-1].env["TIERLINE_LOCAL_CONTEXT"] == "1536"
 
 
+@pytest.mark.parametrize("source", ["files", "store"])
+def test_candidates_are_judged_where_policies_come_from_the_store(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a process that starts before the gateway, and stops after it, on the same store and ledger."""
+    monkeypatch.delenv("TIERLINE_STORE_URL", raising=False)
+    config = tmp_path / "tierline.yaml"
+    backend = "{kind: scripted, script: [{reply: {text: hi}}]}"
+    config.write_text(f"policies: {{source: {source}}}\ntiers: [{{name: local, backends: [{backend}]}}]\n")
+    with claim(tmp_path / "state") as state:
+        plan = make_plan(Launch(config=config, port=free_port()), state)
+    names = [spec.name for spec in plan.specs]
+    assert names == ["store", "ledger", *(["judge"] if source == "store" else []), "gateway"]
+    if source == "store":
+        judge = plan.specs[2]
+        assert judge.argv[-4:] == ("--dir", str(state.path / "ledger"), "--state", str(state.path))
+        assert judge.env["TIERLINE_STORE_URL"] == plan.up.store_url
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_stops_the_children_in_order(tmp_path: Path, supervise: Callable, number: signal.Signals) -> None:
     """The gateway stops first, then the model, then the store, and the exit code is 0."""

@@ -143,6 +143,7 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
                     await asyncio.sleep(0.01)
         assert steps[-2:] == [0.6, None]
         assert (await rig.state()).live == candidate.rolling.version
+        assert ["60%" in line or "in force for all" in line for line in rig.said[-2:]] == [True, True]
         assert [entry.action for entry in await rig.registry.history("chat")] == ["seed", "apply", "step", "promote"]
 
 
