@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gateway.registry.records import Rolling
     from gateway.rollout.evaluation import Evaluation
-    from gateway.rollout.trial import GuardFigures, Verdict
+    from gateway.rollout.trial import GuardFigures, TrialVerdict
 
 
-def canary_report(rolling: Rolling, steps: int, verdict: Verdict, now: float) -> dict[str, Any]:
+def canary_report(rolling: Rolling, steps: int, verdict: TrialVerdict, now: float) -> dict[str, Any]:
     """Return the report on a canary with so many steps."""
     lines = list(_canary_lines(rolling, verdict))
     return {**_head(rolling, now), "steps": steps, "lines": lines, **verdict.as_json()}
@@ -31,7 +31,7 @@ def evaluation_report(rolling: Rolling, evaluation: Evaluation, now: float) -> d
     return {**_head(rolling, now), "lines": list(evaluation.lines()), **evaluation.as_json()}
 
 
-def details_of(verdict: Verdict) -> str:
+def details_of(verdict: TrialVerdict) -> str:
     """Return the figures that a verdict rests on, in one line for the audit trail."""
     return "; ".join([_counts(verdict), *(" ".join(_guard_line(one).split()) for one in verdict.guards)])
 
@@ -48,14 +48,14 @@ def _head(rolling: Rolling, now: float) -> dict[str, Any]:
     }
 
 
-def _canary_lines(rolling: Rolling, verdict: Verdict) -> Iterator[str]:
+def _canary_lines(rolling: Rolling, verdict: TrialVerdict) -> Iterator[str]:
     if verdict.reason and not rolling.paused:
         yield f"{verdict.move}: {verdict.reason}"
     yield _counts(verdict)
     yield from map(_guard_line, verdict.guards)
 
 
-def _counts(verdict: Verdict) -> str:
+def _counts(verdict: TrialVerdict) -> str:
     units, requests = verdict.units, verdict.requests
     return (
         f"candidate {requests['candidate']} requests of {units['candidate']} units, "

@@ -84,7 +84,7 @@ class GuardFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """What to do now, and why; `guards` are the figures that it rests on."""
 
     move: Move
@@ -188,11 +188,11 @@ class Trial:
         if found is not None:
             self._arms[found[0]].add(found[1], _POOR, 1 - min(max(score, 0.0), 1.0))
 
-    def verdict(self, now: float) -> Verdict:
+    def verdict(self, now: float) -> TrialVerdict:
         """Return what to do at `now`, in Unix seconds, not before any request that was told."""
         guards = tuple(self._figures(name, now) for name in self._guards)
         move, reason = self._move(now, guards)
-        return Verdict(
+        return TrialVerdict(
             move,
             reason,
             guards,

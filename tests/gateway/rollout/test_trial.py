@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.rollout.assignment import CANDIDATE, CONTROL
-from gateway.rollout.trial import SETTLE_S, Trial, Verdict, floor_chance
+from gateway.rollout.trial import SETTLE_S, Trial, TrialVerdict, floor_chance
 from policies.rollout import Rollout
 from tests.bench import canary
 
@@ -55,7 +55,7 @@ def bad(rates: Mapping[str, float]) -> Draw:
     return lambda chance, arm: {"slo": {"deadline": chance.random() >= rates[arm]}}
 
 
-def by_guard(verdict: Verdict) -> dict[str, Any]:
+def by_guard(verdict: TrialVerdict) -> dict[str, Any]:
     return {one.guard: one for one in verdict.guards}
 
 
