@@ -171,7 +171,7 @@ LABEL: Final[Mapping[str, str]] = {
     "tenant": "VARCHAR",
     "surface": "VARCHAR",
     "policy": "VARCHAR",
-    "at": "DOUBLE",
+    "judged_at": "DOUBLE",
     "conversation": "BIGINT",
     "better": "VARCHAR",
     "agreed": "BOOLEAN",

@@ -62,6 +62,11 @@ COMMANDS = {
         "train the difficulty classifier, a confidence head, or the cache's verifier",
         extra="train",
     ),
+    "learn": _Command(
+        "gateway.cli.commands.learn",
+        "fit routing to a surface's own judged traffic, and propose a policy",
+        extra="train",
+    ),
     "calibrate": _Command(
         "gateway.cli.commands.calibrate", "choose a surface's thresholds from labelled requests", extra="train"
     ),

@@ -54,7 +54,7 @@ class PairLabel:
     tenant: str
     surface: str
     policy: str
-    at: float
+    judged_at: float
     """Unix seconds of the verdict."""
     conversation: int
     """CRC-32 of the tenant and the first two messages: the same for all turns of a conversation."""

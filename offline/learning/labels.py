@@ -72,7 +72,7 @@ def chosen_labels(
     """
     left_out: dict[str, int] = {}
     kept: list[Mapping[str, Any]] = []
-    for row in sorted((row for row in rows if row["surface"] == surface), key=lambda row: float(row["at"])):
+    for row in sorted((row for row in rows if row["surface"] == surface), key=lambda row: float(row["judged_at"])):
         why = (
             "of other tiers"
             if (row["small"]["tier"], row["strong"]["tier"]) != ends
@@ -98,7 +98,7 @@ def chosen_labels(
         OwnLabels(
             np.array([row["request_id"] for row in kept]),
             np.array([row["tenant"] for row in kept]),
-            np.array([float(row["at"]) for row in kept]),
+            np.array([float(row["judged_at"]) for row in kept]),
             np.array([int(row["conversation"]) for row in kept], np.int64),
             right,
             np.array([[row["p_right"][0], row["p_right"][-1]] for row in kept], np.float64),

@@ -24,12 +24,12 @@ from routing.difficulty.model import QUANTILES
 from routing.difficulty.own_heads import OwnHeads, base_logits
 
 _FOLDS: Final = 5
-_WIDTHS: Final = (0.0, 0.35, 1.0, 2.0, 4.0, 8.0)
+_WIDTHS: Final = (0.0, 0.5, 1.5, 4.0, 10.0)
 """Standard deviations of the prior of the logit's change by the vector; by the counts it is a third of that."""
 _COUNTS_TO_VECTOR: Final = 1 / 3
 _BASE: Final = 0.5
 """Standard deviation of the prior of the weight of the classifier's logit, around 1 within its domain and 0 outside."""
-_CENTROIDS: Final = 64
+_CENTROIDS: Final = 32
 _OUTSIDE: Final = 0.01
 """Share of the labelled requests that may lie further from all centroids than what counts as near."""
 

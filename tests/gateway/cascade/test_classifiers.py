@@ -75,7 +75,7 @@ async def test_a_classifier_that_is_not_the_pinned_one_is_refused(tmp_path: Path
     if damage == "another":
         version = "0" * 12
     policy = PINNED.replace("CLASSIFIER", f"learned/{artefact.name}@{version}")
-    with pytest.raises(ConfigError, match=rf"chat\.yaml:6: route\.classifier: .*{reason}"):
+    with pytest.raises(ConfigError, match=rf"chat\.yaml:6:\d+: route\.classifier: .*{reason}"):
         async with in_process(tmp_path, "http://127.0.0.1:9/v1", policies={"chat": policy}):
             raise AssertionError("it must not start")
 

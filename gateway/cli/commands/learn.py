@@ -1,0 +1,328 @@
+"""Run `tierline learn`: fit the classifier and the confidence heads to a surface's own judged traffic."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from rich.table import Table
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import (
+    Subparsers,
+    add_command,
+    add_config_flags,
+    add_json_flag,
+    add_seed_flag,
+    add_state_flag,
+    launch_of,
+    whole,
+)
+from gateway.cli.commands._own_labels import SurfaceLabels, add_label_flags, surface_labels
+from gateway.exit_codes import Exit
+from offline.datasets import DataError
+from offline.libraries import LibraryMissing
+from offline.progress import progress
+from offline.report import NONE, Report, show, table
+from policies.edit import CannotEdit, with_value
+from policies.errors import did_you_mean
+from policies.loader import policy_files, read_policy
+from policies.model import Policy
+from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
+
+if TYPE_CHECKING:
+    from offline.learning.measured import Measured, RouterFigures
+    from offline.learning.own_head import OwnHead
+    from offline.learning.quality import JudgeAgreement, TierQuality
+
+_EXAMPLES: Final = """examples:
+  tierline learn --surface chat --out policies/learned      fit, measure, and propose a policy if it is better
+  tierline learn --surface chat --labels labels.jsonl --out learned --json
+  tierline learn quality --surface chat                     one quality figure for each tier, with its interval
+  tierline learn export --surface chat --chat pairs.jsonl   fine-tuning data of the judged pairs whose text was kept
+
+A policy's `learn` makes the labels. The conversations that began last, about three labels in ten, are held out: all
+figures are of a fit to the others. What is written is then fitted to all of them. Nothing changes by itself: the
+proposed policy lies in --out, for you to look at and apply.
+Exit code 1: neither the classifier nor a confidence head is better, and nothing was written."""
+_QUALITY: Final = """examples:
+  tierline learn quality --surface chat
+  tierline learn quality --surface chat --json | jq '.tiers[0]'
+
+The judge's labels, corrected by people's feedback where both spoke (prediction-powered inference), and feedback on
+other answers, such as those of the holdout, make one figure. It speaks for those who give feedback, who are not drawn
+at random."""
+_EXPORT: Final = """examples:
+  tierline learn export --surface chat --chat pairs.jsonl
+  tierline learn export --surface chat --chat pairs.jsonl --tools --max-chars 8000
+
+Taken are pairs whose text was kept (`learn: {keep_text: true}`) and of which the judge, asked twice, named the same
+answer as better and found it adequate. E-mail addresses, phone and card numbers, API keys and private keys are replaced
+by their kind in brackets; what else may identify a person is not looked for."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add `learn` to the command line."""
+    parser = add_command(
+        subparsers,
+        "learn",
+        "fit routing to a surface's own judged traffic, and propose a policy",
+        "Fit the difficulty classifier, on top of the one in use, and the confidence heads to a surface's own labels; "
+        "measure them on later conversations; and propose a policy with the new classifier if it is better.",
+        _EXAMPLES,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
+    parser.set_defaults(action=None)
+    _add_source(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for artefacts and the proposed policy")
+    add_seed_flag(parser)
+    quality = add_command(actions, "quality", "estimate the quality of each tier's answers", examples=_QUALITY)
+    _add_source(quality)
+    export = add_command(actions, "export", "write judged pairs as fine-tuning data", examples=_EXPORT)
+    _add_source(export)
+    export.add_argument("--chat", type=Path, required=True, metavar="FILE", help="the file of chat JSON lines to write")
+    export.add_argument("--tools", action="store_true", help="also pairs of requests that offer tools")
+    export.add_argument(
+        "--max-chars", type=whole(1), default=32_000, metavar="N", help="leave out longer rows (default: 32000)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the chosen action. Raises CommandError."""
+    labels = surface_labels(args, args.state)
+    if not labels.rows and not labels.unjudged:
+        raise CommandError(f"there are no labels of {args.surface} yet; its policy's `learn` section makes them")
+    try:
+        return {"quality": _quality, "export": _export, None: _learn}[args.action](args, labels)
+    except (DataError, LibraryMissing, ArtefactError) as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename} cannot be written: {error.strerror}") from None
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    add_label_flags(parser)
+    add_json_flag(parser)
+    add_state_flag(parser)
+    add_config_flags(parser)
+
+
+def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
+    """Fit and measure; write artefacts and the proposed policy if the classifier is better."""
+    from offline.learning.labels import chosen_labels, held_out
+    from offline.learning.measured import measured
+    from offline.learning.own_fit import fit_own
+    from offline.learning.own_head import own_heads
+    from offline.learning.quality import agreement
+    from routing.difficulty.model import DifficultyModel
+
+    if args.out is None:
+        raise CommandError("name the folder for what is learnt with --out, such as --out policies/learned")
+    launch = launch_of(args)
+    deployment = launch.deployment()
+    folder = launch.policy_source(deployment).directory
+    file, policy = _policy(args.surface, folder)
+    base = deployment.classifier or shipped_artefact(deployment.embedding.kind)
+    model = DifficultyModel.load(base)
+    with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
+        ends = policy.tiers[0], policy.tiers[-1]
+        chosen = chosen_labels(found.rows, args.surface, ends, version_in(base), model.embedder)
+        labels, kinds = chosen.labels, len(model.kinds)
+        held = held_out(labels)
+        earlier = fit_own(labels.take(~held), kinds, args.seed, on_progress)
+        figures = measured(labels.take(held), earlier.heads, args.seed)
+        rows = [row for row in found.rows if row["request_id"] in set(labels.request_id.tolist())]
+        later = set(labels.request_id[held].tolist())
+        heads = list(own_heads(rows, _mask(rows, later), args.seed))
+        proposed: dict[str, Any] = {}
+        if not figures.verdict:
+            whole_fit = fit_own(labels, kinds, args.seed, on_progress)
+            proposed = _write(args, file, base, whole_fit.heads, figures, len(labels), folder)
+        for head in heads:
+            if head.better:
+                proposed.setdefault("heads", {})[head.tier] = str(_write_head(args, head))
+    people = agreement(found.rows, found.feedback)
+    values = {
+        "surface": args.surface,
+        "labels": len(labels),
+        "left_out": chosen.left_out,
+        "prior": earlier.width,
+        "measured": asdict(figures),
+        "verdict": figures.verdict or "better",
+        "heads": [{**_head_values(head), "better": head.better} for head in heads],
+        "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
+        "proposed": proposed,
+    }
+    show(Report(values, _lines(figures, heads, people), title=_title(args.surface, figures, len(labels)), width=120,
+                done=_done(args.surface, proposed)), as_json=args.json)  # fmt: skip
+    return Exit.OK if proposed else Exit.FINDINGS
+
+
+def _mask(rows: Sequence[Any], later: set[str]) -> Any:
+    """Return the mask of the rows whose requests are held out."""
+    import numpy as np
+
+    return np.array([row["request_id"] in later for row in rows])
+
+
+def _policy(surface: str, folder: Path) -> tuple[Path, Policy]:
+    """Return the policy of a surface and its file. Raises CommandError, and ConfigError for a bad policy."""
+    read = {policy.surface: (file, policy) for file in policy_files(folder) for policy, _ in [read_policy(file)]}
+    if surface not in read:
+        raise CommandError(
+            f"{folder} has no surface {surface!r}{did_you_mean(surface, read)}; it has {', '.join(read)}"
+        )
+    if len(read[surface][1].tiers) < 2:
+        raise CommandError(f"{surface} has one tier, {read[surface][1].tiers[0]}: there is nothing to route")
+    return read[surface]
+
+
+def _write(
+    args: argparse.Namespace, file: Path, base: Path, heads: Any, figures: Measured, labels: int, folder: Path
+) -> dict[str, Any]:
+    """Write the artefact, and the policy that pins it; return where."""
+    from offline.learning.own_artefact import save_own
+    from offline.training.sheet import Remade, data_sheet
+
+    again = ("tierline", "learn", "--surface", args.surface, "--out", str(args.out), "--seed", str(args.seed))
+    what = f"difficulty of the requests of {args.surface}: heads on top of another classifier, by {labels} own labels"
+    facts = {"labels": labels, "measured": {"held_out": asdict(figures)}}
+    notes = ("the figures are of a fit to the earlier labels alone; the numbers here are fitted to all of them",)
+    artefact = save_own(base, heads, args.out, args.surface, data_sheet(what, facts, Remade(again, notes)))
+    version = artefact.name.removeprefix(f"{args.surface}-")
+    pinned = f"{Path(os.path.relpath(artefact, folder)).as_posix()}@{version}"
+    policy = args.out / file.name
+    try:
+        text = with_value(file.read_bytes().decode("utf-8-sig"), ("route", "classifier"), pinned)
+    except CannotEdit as error:
+        raise DataError(f"{file}: {error}") from None
+    policy.write_text(text, encoding="utf-8", newline="")
+    return {"artefact": str(artefact), "policy": str(policy), "classifier": pinned}
+
+
+def _write_head(args: argparse.Namespace, head: OwnHead) -> Path:
+    from offline.training.answer_heads import save_head
+
+    path = Path(args.out / f"{args.surface}-{head.tier}-head.json")
+    what = f"confidence: P(an answer of {head.model} is adequate), from the evidence it leaves, by a judge's labels"
+    save_head(head.head, path, {"what": what, "labels": head.answers, "held_out": _head_values(head)})
+    return path
+
+
+def _head_values(head: OwnHead) -> dict[str, Any]:
+    return {
+        "tier": head.tier,
+        "model": head.model,
+        "answers": head.answers,
+        "held_out": head.held,
+        "other": head.other,
+        "log_loss_saved": asdict(head.loss_saved),
+    }
+
+
+def _title(surface: str, figures: Measured, labels: int) -> str:
+    return (
+        f"{surface}: {labels} labels; measured on {figures.labels} of {figures.conversations} later conversations, "
+        "fitted to the others"
+    )
+
+
+def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) -> list[str | Table | Any]:
+    made = table("classifier", "APGR", "AUROC, small adequate", "calibration error", "abstains")
+    made.add_row("in use", *_cells(figures.other))
+    made.add_row("own", *_cells(figures.own))
+    verdict = figures.verdict
+    lines: list[str | Table | Any] = [
+        made,
+        f"not better: {verdict}" if verdict else f"better: APGR higher by {figures.apgr_gain}",
+    ]
+    for head in heads:
+        judged = "better than" if head.better else "not surely better than"
+        lines.append(
+            f"confidence head of {head.tier} ({head.model}), {head.answers} answers: {judged} {head.other}; "
+            f"log-loss on {head.held} later answers lower by {head.loss_saved}"
+        )
+    lines.append(agreement_line(people))
+    return lines
+
+
+def agreement_line(people: JudgeAgreement) -> str:
+    """Say how often judge and people agree."""
+    if not people.count:
+        return "judge and people: nobody has given feedback on a judged answer yet"
+    low, high = people.interval
+    return (
+        f"judge and people agree on {people.agreed} of {people.count} answers "
+        f"({people.agreed / people.count:.0%}, 95% interval {low:.0%} to {high:.0%})"
+    )
+
+
+def _cells(figures: RouterFigures) -> list[str]:
+    return [str(figures.apgr), str(figures.auroc), str(figures.ece), f"{figures.abstains:.0%}"]
+
+
+def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
+    done = []
+    if "policy" in proposed:
+        done += [f"written: {proposed['artefact']} and {proposed['policy']}", "look at what it would change:"]
+        done += [f"  tierline policy plan {proposed['policy']}"]
+    for tier, file in proposed.get("heads", {}).items():
+        done.append(f"written: {file}; for {tier}'s backend, the config says `confidence_head: {file}`")
+    return done
+
+
+def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
+    """Print one quality figure for each tier."""
+    from offline.learning.quality import agreement, tier_qualities
+
+    tiers = tier_qualities(found.rows, found.feedback, found.unjudged)
+    people = agreement(found.rows, found.feedback)
+    made = table("tier", "quality", "95% interval", "judged", "of them rated", "rated alone", "whose word")
+    for one in tiers:
+        made.add_row(
+            one.tier,
+            f"{one.value:.1%}",
+            f"{one.low:.1%} to {one.high:.1%}",
+            *map(str, (one.judged or NONE, one.both or NONE, one.rated or NONE)),
+            _whose(one),
+        )
+    values = {
+        "surface": args.surface,
+        "tiers": [asdict(one) for one in tiers],
+        "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
+    }
+    report = Report(values, [made, agreement_line(people)], title=f"{args.surface}: quality of answers", width=120)
+    show(report, as_json=args.json)
+    return Exit.OK
+
+
+def _whose(one: TierQuality) -> str:
+    if not one.corrected:
+        return "the judge's alone" if one.judged else "people's"
+    return "people's, with the judge's help" if one.both else "people's"
+
+
+def _export(args: argparse.Namespace, found: SurfaceLabels) -> int:
+    """Write the fine-tuning data."""
+    from offline.learning.fine_tuning import Exported, ExportRules, chat_rows
+
+    exported = Exported()
+    scratch = args.chat.with_name(f".{args.chat.name}.new")
+    with scratch.open("wb") as file:
+        file.writelines(chat_rows(found.rows, ExportRules(args.tools, args.max_chars), exported))
+    scratch.replace(args.chat)
+    if args.json:
+        values = {"written": exported.written, "left_out": exported.left_out, "redacted": exported.redacted}
+        sys.stdout.write(orjson.dumps(values).decode() + "\n")
+    else:
+        sys.stdout.write(f"{exported.written} pairs written to {args.chat}\n")
+        for heading, counts in (("left out", exported.left_out), ("redacted", exported.redacted)):
+            for what, count in counts.most_common():
+                sys.stdout.write(f"  {heading}: {count} {what if heading == 'redacted' else f'because {what}'}\n")
+    return Exit.OK if exported.written else Exit.FINDINGS

@@ -1,0 +1,145 @@
+"""`tierline learn` from the ledger's files: what it proposes, what it refuses, and what it says of quality."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from gateway.archive.columns import FEEDBACK, LABELS, REQUESTS
+from gateway.archive.folder import TableFiles
+from gateway.cli.main import main
+from gateway.config.launch import Launch
+from routing.confidence.head import ConfidenceHead
+from routing.difficulty.model import DifficultyModel, shipped_artefact
+from routing.embedding.embedder import StaticEmbedder
+from tests.support.gateway import config, write_deployment
+from tests.support.strange_labels import label_rows
+from tests.support.strange_models import Language
+
+POLICY = """# ours
+surface: chat
+slo: {deadline: 20s}
+tiers: [local, hosted]
+route:
+  classifier: default              # to be pinned
+  start: {local: easiest 40% of its kind, hosted: otherwise}
+"""
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    embedder = StaticEmbedder.load()
+    return label_rows(
+        360, Language.made(7, words=50), embedder, DifficultyModel.load(shipped_artefact("static"), embedder)
+    )
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Path:
+    """A config and a policy."""
+    write_deployment(tmp_path, config("http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1"), {"chat": POLICY})
+    return tmp_path
+
+
+def archive(folder: Path, labels: list[dict[str, Any]], feedback: dict[str, float]) -> Path:
+    """A ledger's folder with these labels, and feedback by request id."""
+    ledger = folder / "ledger"
+    ledger.mkdir()
+    scores = [
+        {"request_id": name, "tenant": "acme", "surface": "chat", "score": score, "comment": None, "given_at": 1.0}
+        for name, score in feedback.items()
+    ]
+    for table, some in ((LABELS, labels), (FEEDBACK, scores), (REQUESTS, [])):
+        with contextlib.closing(TableFiles(ledger, table)) as files:
+            placed = [{"entry_ms": i + 1, "entry_seq": 0, "ordinal": i + 1, **row} for i, row in enumerate(some)]
+            if placed:
+                files.append(placed)
+    return ledger
+
+
+def learn(folder: Path, *words: str) -> int:
+    """Run the command; return its exit code."""
+    where = ["--surface", "chat", "--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies")]
+    return main(["learn", *(words[:1] if words and words[0] in ("quality", "export") else ()), *where,
+                 *(words[1:] if words and words[0] in ("quality", "export") else words)])  # fmt: skip
+
+
+def test_it_proposes_a_policy_that_pins_the_new_classifier(
+    deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else changes in the file; it loads as soon as it is put in force, and figures are of held-out labels."""
+    monkeypatch.setenv("HOSTED_KEY", "sk-test")
+    ledger = archive(deployed, rows, {})
+    assert learn(deployed, "--ledger", str(ledger), "--out", str(deployed / "policies/learned"), "--json") == 0
+    said = orjson.loads(capsys.readouterr().out)
+    figures = said["measured"]
+    assert said["labels"] == 360 and figures["labels"] == 108
+    assert figures["own"]["apgr"]["value"] > 0.6 > figures["other"]["apgr"]["value"]
+    assert figures["apgr_gain"]["lo"] > 0 and said["verdict"] == "better"
+    pinned = said["proposed"]["classifier"]
+    proposed = Path(said["proposed"]["policy"]).read_text()
+    assert pinned.startswith("learned/chat-")
+    assert yaml.safe_load(proposed) == {
+        **yaml.safe_load(POLICY),
+        "route": {**yaml.safe_load(POLICY)["route"], "classifier": pinned},
+    }
+    assert "# to be pinned" in proposed and proposed.startswith("# ours")
+    sheet = orjson.loads((Path(said["proposed"]["artefact"]) / "difficulty.json").read_bytes())
+    assert sheet["measured"]["held_out"]["own"]["apgr"] == figures["own"]["apgr"]
+    assert [head["tier"] for head in said["heads"] if head["better"]] == ["local"]
+    assert ConfidenceHead.load(Path(said["proposed"]["heads"]["local"])).model == "local"
+    (deployed / "policies/chat.yaml").write_text(proposed)
+    launch = Launch(config=deployed / "tierline.yaml", policies=deployed / "policies")
+    assert launch.policy_source(launch.deployment()).load().default.route.pinned is not None
+
+
+def test_what_is_not_better_is_not_proposed(
+    deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Labels that tell nothing end with exit 1 and no file; too few of them with 2 and the number that is missing."""
+    turned = [
+        {**row, "small": other["small"], "strong": other["strong"]} for row, other in zip(rows, rows[::-1], strict=True)
+    ]
+    file = deployed / "labels.jsonl"
+    file.write_bytes(b"\n".join(map(orjson.dumps, turned[:150])))
+    out = deployed / "learned"
+    assert learn(deployed, "--labels", str(file), "--out", str(out)) == 1
+    assert "not better" in capsys.readouterr().out and not list(out.glob("chat-*")) and not (out / "chat.yaml").exists()
+    file.write_bytes(b"\n".join(map(orjson.dumps, rows[:40])))
+    assert learn(deployed, "--labels", str(file), "--out", str(out)) == 2
+    assert "at least 100 labels" in capsys.readouterr().err
+
+
+def test_quality_is_one_figure_for_each_tier(
+    deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its interval, whose word it is, and how often judge and people agree."""
+    feedback = {f"req_{i}": rows[i]["small"]["adequate"] for i in range(0, 120, 2)}
+    ledger = archive(deployed, rows, feedback)
+    assert learn(deployed, "quality", "--ledger", str(ledger), "--json") == 0
+    said = orjson.loads(capsys.readouterr().out)
+    local, hosted = said["tiers"]
+    right = sum(row["small"]["adequate"] for row in rows) / len(rows)
+    assert local["low"] < right < local["high"] and local["both"] == 60 and local["corrected"]
+    assert hosted["judged"] == 360 and not hosted["corrected"]
+    assert said["judge_and_people"]["answers"] == said["judge_and_people"]["agreed"] == 60
+    assert learn(deployed, "quality", "--ledger", str(ledger)) == 0
+    assert "judge and people agree on 60 of 60 answers (100%, 95% interval 94% to 100%)" in capsys.readouterr().out
+
+
+def test_export_writes_chat_lines(
+    deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the pairs with a better, adequate answer; and says what became of the others."""
+    ledger, chat = archive(deployed, rows, {}), deployed / "pairs.jsonl"
+    assert learn(deployed, "export", "--ledger", str(ledger), "--chat", str(chat)) == 0
+    lines = [orjson.loads(line) for line in chat.read_bytes().splitlines()]
+    unequal = sum(row["better"] != "tie" for row in rows)
+    assert len(lines) == unequal and all(line["messages"][-1]["content"] == "The answer is right." for line in lines)
+    out = capsys.readouterr().out
+    assert f"{unequal} pairs written" in out and f"left out: {360 - unequal} because no answer is better" in out
