@@ -370,7 +370,7 @@ def _shown(share: float | None) -> str:
 
 def _squared(distance: float, radius: float) -> float:
     """Return how much of the needed information is there: it grows with the square of the distance."""
-    return (distance / radius) ** 2 if distance > 0 and math.isfinite(radius) and radius > 0 else 0.0
+    return float(distance / radius) ** 2 if distance > 0 and math.isfinite(radius) and radius > 0 else 0.0
 
 
 def _border(refuted: float, open_: float, is_refuted: Any) -> float:

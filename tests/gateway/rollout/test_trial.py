@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from gateway.rollout.assignment import CANDIDATE, CONTROL
@@ -77,6 +78,19 @@ def test_each_guard_takes_back_what_is_worse_than_allowed(guard: str, draw: Draw
     assert figures.low < figures.difference < figures.high
     worst = figures.high if guard == "goodput" else figures.low
     assert abs(worst) > abs(figures.allowed) and worst * figures.difference > 0
+
+
+def test_figures_are_plain_json_at_any_time() -> None:
+    """The judge keeps them in the store; what is not decided yet has an estimate of how long it takes."""
+    one, chance, left = trial(guard={"cost": "+10%"}), random.Random(3), []
+    for number in range(2000):
+        arm = CANDIDATE if chance.random() < 0.25 else CONTROL
+        now = BEGAN + SETTLE_S + number
+        one.add(ledger(number, arm, cost_usd=chance.choice([0.0, 0.001])), now)
+        if number % 100 == 0:
+            [figures] = orjson.loads(orjson.dumps(one.verdict(now).as_json()))["guards"]
+            left.append(figures["decided_in_s"])
+    assert any(left)
 
 
 def test_ratings_count_for_the_arm_of_their_request() -> None:
