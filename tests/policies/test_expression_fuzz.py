@@ -28,11 +28,11 @@ _NUMBERS = st.one_of(
     st.just("1e3"),
     st.just(".5"),
 )
-_WORDS = st.sampled_from(
-    [*ROUTE_VALUES, "chat", "and", "or", "not", "otherwise", "easiest", "% of its kind", "(", ")", "<", "<=", "==", "!=",
-     "=", "&&", "0.4", "3k", "'", '"', "#", "\\", "-", "+", "**", "lambda:", "if", "else", "in", "is", "None", "True", "[",
-     "]", "f'", ",", ":=", "await", "\u00e4", "\u0661", "\x00", "1_0", "0x", "9" * 400]
-)  # fmt: skip
+_TOKENS = (
+    "chat and or not otherwise easiest ( ) < <= == != = && 0.4 3k ' \" # \\ - + ** lambda: if else in is None True "
+    "[ ] f' , := await ä \u0661 1_0 0x"
+)
+_WORDS = st.sampled_from([*ROUTE_VALUES, *_TOKENS.split(" "), "% of its kind", "\x00", "9" * 400])
 _TEXTS = st.one_of(
     st.text(max_size=60),
     st.lists(_WORDS, max_size=25).map(" ".join),

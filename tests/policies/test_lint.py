@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from policies.codes import CODES
 from policies.errors import dotted
 from policies.lint import faults, lint
-from policies.loader import read_policy
+from policies.loader import SHIPPED, read_policy
 from tests.policies.conftest import CHAT, Write
 
 START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
@@ -146,3 +149,14 @@ def test_a_sound_policy_raises_no_doubt(write: Write) -> None:
     """There is no noise."""
     policy = read_policy(write())[0]
     assert lint(policy) == [] and faults(policy) == []
+
+
+def test_every_code_is_used_and_described() -> None:
+    """The table of codes, the README's, and the checks name the same ones; a code means one thing."""
+    row = re.compile(r"^\| `(T\d{3})` \| (error|warning) \| (.*) \| (.*) \|$", re.MULTILINE)
+    described = {found[1]: found.groups()[1:] for found in row.finditer((SHIPPED / "README.md").read_text())}
+    assert described == {code: (one.severity, one.title, one.reason) for code, one in CODES.items()}
+    root = SHIPPED.parent
+    files = [*SHIPPED.glob("*.py"), root / "gateway/config/warnings.py", root / "offline/evidence.py"]
+    used = {code for file in files if file.name != "codes.py" for code in re.findall(r'"(T\d{3})"', file.read_text())}
+    assert used == CODES.keys()
