@@ -15,6 +15,7 @@ more. The exit code is 1 where one of these fails.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import random
@@ -628,11 +629,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(arguments)
     tally, began, told = Tally(), time.process_time(), 0
-    with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
+    quiet = args.json or not sys.stderr.isatty()
+    with contextlib.suppress(KeyboardInterrupt), progress(quiet=quiet) as on_progress:
         for seed in range(args.seed, args.seed + args.n):
             check(seed, args.brute, tally)
             on_progress("deciding", seed - args.seed + 1, args.n)
-            if tally.decisions % 1000 == 0:
+            if tally.decisions % 500 == 0:
                 print(f"{tally.decisions} decided, {tally.wrong_decisions} wrong", file=sys.stderr, flush=True)
             while told < len(tally.failures):
                 print(tally.failures[told], file=sys.stderr, flush=True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
+from gateway.registry.records import Version
+from gateway.registry.registry import PolicyRegistry
+from policies.loader import read_policy
 from tests.gateway.cli.recorded_requests import recorded_ledger
 from tests.policies.conftest import CHAT
+from tests.support.store import UNHURRIED, local_store
 
 
 @pytest.fixture
@@ -71,3 +77,22 @@ async def test_recorded_requests_that_start_elsewhere_are_counted(
     out = capsys.readouterr().out
     assert "of 6 recorded requests, 4 start elsewhere, 66.7%" in out
     assert "req-" in out
+
+
+async def test_an_applied_version_is_read_from_the_store(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the beginning of its hash; the lines are those of its text."""
+    before, after = files
+    applied, _ = read_policy(before)
+    version = Version("chat", applied.version, CHAT, "ada", "first", 1.0, document="d" * 64, content=applied.content)
+    with local_store() as server:
+        store = RedisStore.from_url(server.url, slack=UNHURRIED)
+        assert await PolicyRegistry(store).seed([version], "seeded")
+        await store.aclose()
+        named = [str(after), f"chat@{applied.version[:7]}", "--store", server.url]
+        assert await asyncio.to_thread(main, ["policy", "diff", *named]) == 1
+        assert f"chat@{applied.version[:7]}:6" in capsys.readouterr().out
+        missing = ["policy", "diff", str(before), "chat@0000000", "--store", server.url]
+        assert await asyncio.to_thread(main, missing) == 2
+        assert "0000000" in capsys.readouterr().err

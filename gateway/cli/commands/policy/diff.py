@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_json_flag, duration
+from gateway.cli.commands._flags import duration
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as
+from gateway.cli.commands.policy._registry import add_registry_flags
 from gateway.exit_codes import Exit
 from offline.progress import OnProgress, progress
 from offline.report import Report, show, table
@@ -34,6 +35,7 @@ DESCRIPTION = (
 EXAMPLES = """examples:
   tierline policy diff policies/chat.yaml chat.yaml              what the new file changes
   tierline policy diff policies/chat.yaml chat.yaml --since 7d   and which requests would start elsewhere
+  tierline policy diff chat@f00d policies/chat.yaml              an applied version, and a file
   tierline policy diff a.yaml b.yaml --json | jq '.changes[].path'
 
 Exit code 1: they differ in what is in force."""
@@ -62,25 +64,25 @@ class _StartMoves:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy diff`."""
-    parser.add_argument("before", metavar="A", help="the file of the one policy")
-    parser.add_argument("after", metavar="B", help="the file of the other")
+    parser.add_argument("before", metavar="A", help="a policy file, or a version in the store such as chat@f00d")
+    parser.add_argument("after", metavar="B", help="the other")
     parser.add_argument(
         "--since", type=duration, metavar="TIME", help="decide the requests of the last TIME again, such as 2h or 7d"
     )
-    parser.add_argument(
-        "--ledger", type=Path, metavar="DIR", default=Path(".state/ledger"), help="the ledger (default: .state/ledger)"
-    )
-    add_json_flag(parser, "text")
+    parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
+    add_registry_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the differences and return the exit code."""
-    (before, _), (after, document) = policy_of(args.before), policy_of(args.after)
+    (before, _), (after, document) = policy_of(args.before, args), policy_of(args.after, args)
     found = difference(before, after, lambda path: document.problem(path, "").line)
     moves = None
     if args.since is not None:
         with progress(quiet=args.json) as on_progress:
-            moves = _moves(before, after, args.ledger, time.time() - args.since, on_progress)
+            moves = _moves(
+                before, after, args.ledger or Path(args.state) / "ledger", time.time() - args.since, on_progress
+            )
     show(_report(before, after, document, found, moves), as_json=args.json)
     return Exit.FINDINGS if found.in_force or found.drops_answers else Exit.OK
 

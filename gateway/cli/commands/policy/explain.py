@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_config_flags, add_json_flag, launch_of
+from gateway.cli.commands._flags import add_json_flag, launch_of
+from gateway.cli.commands._store import add_store_flags
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as, recorded
 from gateway.exit_codes import Exit
@@ -71,15 +72,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy explain`."""
     parser.add_argument("file", nargs="?", metavar="REQUEST.json", help="a chat-completions body, or - for stdin")
     parser.add_argument("--request", metavar="ID", help="a recorded request instead of a file")
-    parser.add_argument(
-        "--ledger", type=Path, metavar="DIR", default=Path(".state/ledger"), help="the ledger (default: .state/ledger)"
-    )
+    parser.add_argument("--ledger", type=Path, metavar="DIR", help="the ledger's files (default: STATE/ledger)")
     parser.add_argument("--surface", metavar="NAME", help="the surface, as the header x-tierline-surface names it")
-    parser.add_argument("--policy", metavar="FILE", help="a policy to use instead of the surface's")
+    parser.add_argument(
+        "--policy", metavar="FILE", help="a policy file, or a version such as chat@f00d, instead of the surface's"
+    )
     parser.add_argument(
         "-H", "--header", action="append", default=[], metavar="TEXT", help="a header of the request, as curl takes it"
     )
-    add_config_flags(parser)
+    add_store_flags(parser)
+    parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
     parser.add_argument("--down", action="append", default=[], metavar="TIER", help="a tier that does not answer")
     parser.add_argument(
         "--expect",
@@ -178,10 +180,10 @@ def _place(explained: _Explained, at: KeyPath) -> str:
 
 
 def _recorded(args: argparse.Namespace) -> _Explained:
-    found = recorded(args.ledger, args.request)
+    found = recorded(args.ledger or Path(args.state) / "ledger", args.request)
     policy, document, notes = found.basis.policy, None, list[str]()
     if args.policy is not None:
-        policy, document = policy_of(args.policy)
+        policy, document = policy_of(args.policy, args)
         policy, unknown = deployed_as(found.basis, policy)
         notes += [f"{name} is left out: the record does not hold its state" for name in unknown]
     else:
@@ -219,7 +221,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     launch = launch_of(args)
     deployment = launch.deployment()
     source = launch.policy_source(deployment)
-    chosen = policy_of(args.policy, source.tiers) if args.policy else None
+    chosen = policy_of(args.policy, args, source) if args.policy else None
     raw = _read(args.file, chosen[0].surface if chosen else args.surface)
     folder = Path(args.policy).parent if args.policy else args.policies or SHIPPED
     headers = known_headers(_headers(args))
