@@ -486,9 +486,9 @@ def _merged(before: S | None, change: S) -> S:
 
 
 def _set(section: Section, only: set[str] | None = None) -> dict[str, Any]:
-    """Return the keys that are written, with their values."""
+    """Return the keys that are written, with their values, in the order of the section's fields."""
     names = section.model_fields_set if only is None else section.model_fields_set & only
-    return {name: getattr(section, name) for name in names}
+    return {name: getattr(section, name) for name in type(section).model_fields if name in names}
 
 
 def _bodies(

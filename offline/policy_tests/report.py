@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from offline.policy_tests.format import TestFile
     from offline.policy_tests.run import Mismatch, PolicyResult, RunResult, TestResult
 
-_NAME_WIDTH: Final = 66
+_NAME_WIDTH: Final = range(48, 80)
+"""Narrowest and widest column of names; a longer name moves its line's end."""
 _MISSING: Final = {(True, False): "never asked", (True,): "never true", (False,): "never false"}
 """What to say of a clause, by the outcomes that no case had."""
 
@@ -25,8 +26,10 @@ def text_lines(run: RunResult, *, verbose: bool = False, only_failures: bool = F
         shown = [result for result in results if not result.passed or not only_failures]
         if shown:
             yield _shown_path(file.file)
+        longest = max((len(_name(file, result)) for result in shown), default=0)
+        width = min(max(longest, _NAME_WIDTH.start), _NAME_WIDTH.stop)
         for result in shown:
-            yield from _test_lines(file, result, verbose=verbose)
+            yield from _test_lines(file, result, width, verbose=verbose)
     failed = sum(not result.passed for result in run.results)
     passed = len(run.results) - failed
     parts = [f"{passed} passed" + (f", {failed} failed" if failed else "")]
@@ -47,18 +50,17 @@ def percent(part: int, whole: int) -> str:
     return f"{part * 100 // whole if whole else 100}%"
 
 
-def _test_lines(file: TestFile, result: TestResult, *, verbose: bool) -> Iterator[str]:
-    several = len(file.policies) > 1
-    name = f"{result.name} ({result.policy.policy.surface})" if several else result.name
+def _name(file: TestFile, result: TestResult) -> str:
+    return f"{result.name} ({result.policy.policy.surface})" if len(file.policies) > 1 else result.name
+
+
+def _test_lines(file: TestFile, result: TestResult, width: int, *, verbose: bool) -> Iterator[str]:
+    name, policy = _name(file, result), result.policy.document.file.name
     if result.passed:
-        yield f"  ok    {name:<{_NAME_WIDTH}} {result.seconds * 1000:8.1f} ms"
+        yield f"  ok    {name:<{width}} {result.seconds * 1000:8.1f} ms"
     else:
-        yield f"  FAIL  {name:<{_NAME_WIDTH}} {file.file.name}:{result.line}"
-    policy = result.policy.document.file.name
-    for mismatch in result.mismatches:
-        yield f"        {_expected(mismatch)}"
-        if mismatch.why:
-            yield f"        {policy}:{mismatch.line} {mismatch.why}" if mismatch.line else f"        {mismatch.why}"
+        yield f"  FAIL  {name:<{width}} {file.file.name}:{result.line}"
+    yield from (f"        {line}" for line in _explained(result.mismatches, policy))
     if result.note:
         yield f"        {result.note}"
     if verbose and result.outcome is not None:
@@ -164,7 +166,9 @@ def junit(run: RunResult) -> str:
 
 
 def _explained(mismatches: Sequence[Mismatch], policy: str) -> Iterator[str]:
-    for one in mismatches:
+    """Yield what was expected and got, and below those that one line of the policy explains, that line."""
+    for i, one in enumerate(mismatches):
         yield _expected(one)
-        if one.why:
+        following = mismatches[i + 1] if i + 1 < len(mismatches) else None
+        if one.why and (following is None or (following.line, following.why) != (one.line, one.why)):
             yield f"{policy}:{one.line} {one.why}" if one.line else one.why
