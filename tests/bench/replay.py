@@ -51,7 +51,9 @@ def main() -> int:
         checked, _ = timed(folder, policy(), args.check)
     fidelity = checked.fidelity
     print(f"{own.requests:,} records, {own.fidelity.decided:,} of them decisions, in {own.cells:,} cells")
-    print(f"same policy:    {own_s:.1f} s of CPU; {own.fidelity.same / own.fidelity.decided:.2%} decided again the same")
+    print(
+        f"same policy:    {own_s:.1f} s of CPU; {own.fidelity.same / own.fidelity.decided:.2%} decided again the same"
+    )
     print(
         f"another policy: {other_s:.1f} s of CPU; {other.changed:,} requests take another course, "
         f"{other.estimated:,} estimated"
