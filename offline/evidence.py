@@ -165,7 +165,7 @@ def _budgets(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
             new = duration(float(f"{min(seen.p95, policy.slo.deadline):.2g}"))
             yield Finding(
                 at,
-                f"half of {tier!r}'s first tokens came later than {duration(float(f'{seen.p50:.3g}'))}, in "
+                f"half of the first tokens of {tier!r} came later than {duration(float(f'{seen.p50:.3g}'))}, in "
                 f"{seen.count} calls: requests that start there mostly miss this",
                 "T802",
                 f"write {new}, its 95th percentile, or start elsewhere",

@@ -255,7 +255,7 @@ class Mistake:
 
 
 MISTAKES = {
-    "config": Mistake(("--config", "{folder}/bad.yaml"), r"bad\.yaml:2: .*teirs", 2),
+    "config": Mistake(("--config", "{folder}/bad.yaml"), r"bad\.yaml:2:1: .*teirs", 2),
     "no config": Mistake(("--config", "{folder}/none.yaml"), r"none\.yaml", 2),
     "policies": Mistake(("--policies", "{folder}"), r"bad\.yaml", 2),
     "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+: local_model\.gguf: no such file", 2),

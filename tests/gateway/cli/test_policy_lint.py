@@ -141,6 +141,6 @@ def test_recorded_requests_are_held_against_a_policy(folder: Path, capsys: pytes
     assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--strict"]) == 1
     out = capsys.readouterr().out
     assert "T801" in out and "0.0% of 120 scores of 'local' are below 0.62, so nothing is escalated for it: 0 " in out
-    assert "T802" in out and "half of 'local's first tokens came later than 900ms, in 120 calls" in out
+    assert "T802" in out and "half of the first tokens of 'local' came later than 900ms, in 120 calls" in out
     assert "T803" in out and "took none of the 120 requests recorded" in out
     assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--since", "1h", "--strict"]) == 0
