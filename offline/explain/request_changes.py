@@ -28,7 +28,7 @@ from offline.explain.moves import (
     yes_or_no,
 )
 from policies.expression import KINDS
-from policies.model import Policy
+from policies.model import CLASSIFIER_VALUES, Policy
 from routing.decide import (
     Clamp,
     DecisionInput,
@@ -200,7 +200,7 @@ def _judgements(policy: Policy, given: DecisionInput, tests: RuleTests) -> Itera
     """Yield the moves of what the classifier says."""
     judged = given.difficulty is not None and given.difficulty.in_domain
     positions = positions_of(policy, given.difficulty)
-    if policy.route.classifier == "none" or not (positions or tests.names & {"in_domain", "kind", "quantile"}):
+    if policy.route.classifier == "none" or not tests.names & {"in_domain", *CLASSIFIER_VALUES}:
         return
     yield [Move(("in_domain",), not judged, "in_domain", yes_or_no(judged), yes_or_no(not judged), 1.0)]
     adequate = adequate_of(given.difficulty)

@@ -37,6 +37,9 @@ ACTIONS: Final = {
 _EXAMPLES = """examples:
   tierline policy lint                              check the policies shipped with Tierline
   tierline policy lint rules/chat.yaml --json       check one file, as JSON for a script
+  tierline policy diff policies/chat.yaml chat.yaml what an edited file changes
+  tierline policy explain request.json --why-not local
+                                                    why a request starts where it does
   tierline policy apply chat.yaml -m "escalate less"
                                                     put a version into the store, in force within a second
   tierline policy rollback chat -m "goodput fell"   and take it back
