@@ -35,7 +35,7 @@ Count = Annotated[Whole, Field(ge=0)]
 Tier = Annotated[str, Field(min_length=1)]
 ClientPath = Literal["direct", "escalated", "degraded", "fallback", "hedged", "cache-exact", "cache-semantic"]
 Cache = Literal["exact", "semantic", "both", "none"]
-Refused = Literal["no_tier", "unable", "deadline", "timeout", "full", "rejected", "too_long", "failed"]
+Refused = Literal[True, False, "no_tier", "unable", "deadline", "timeout", "full", "rejected", "too_long", "failed"]
 Aspect = Literal["start", "rule", "tier", "path"]
 
 
@@ -161,7 +161,7 @@ class Expect(Section):
     why: str | None = None
     first_token_within: Seconds | None = None
     within: Seconds | None = None
-    refused: Annotated[tuple[bool | Refused, ...] | None, _ONE_OF] = None
+    refused: Annotated[tuple[Refused, ...] | None, _ONE_OF] = None
     status: Whole | None = None
     cache: Annotated[tuple[Cache, ...] | None, _ONE_OF] = None
     cache_why: str | None = None
