@@ -65,6 +65,7 @@ class Pool:
     def of(cls, is_donor: Bools, strata: Strata, targets: Ints, draw: np.random.Generator) -> Pool:
         """Divide the donors by stratum, and find those of each target."""
         every = np.flatnonzero(is_donor)
+        every = every[np.isin(strata[-1][every], strata[-1][targets])]
         every = every[draw.permutation(len(every))]
         start, size = np.zeros(len(targets), np.int64), np.zeros(len(targets), np.int64)
         donors, starts, sizes, offset = [], [], [], 0

@@ -69,26 +69,60 @@ class Results:
     stream: Bools
 
 
-def figures_of(results: Results, words: Sequence[str], slo: Slo) -> dict[str, float]:
-    """Return all figures of these requests; shares of nothing are NaN."""
-    n = max(len(results.path), 1)
-    counts = np.bincount(results.path, minlength=len(words))
-    share = {word: counts[number] / n for number, word in enumerate(words)}
+class Tally:
+    """Sum up many results that differ in a few requests only: `fixed` are those that are always the same."""
+
+    def __init__(self, fixed: Results, words: Sequence[str], slo: Slo) -> None:
+        """Sum up the fixed ones; `words` are the paths by their number."""
+        self._words, self._slo = words, slo
+        self._paths, self._sums = self._summed(fixed)
+        self._ttft = np.sort(_first_tokens(fixed))
+
+    def figures(self, rest: Results) -> dict[str, float]:
+        """Return all figures of the fixed requests and these; shares of nothing are NaN."""
+        paths, sums = self._summed(rest)
+        paths, (n, failed, cost, wasted, counted, met) = self._paths + paths, self._sums + sums
+        n = max(n, 1)
+        share = {word: paths[number] / n for number, word in enumerate(self._words)}
+        new = _first_tokens(rest)
+        return {
+            "escalated": float(share.get("escalated", 0.0)),
+            "degraded": float(share.get("degraded", 0.0)),
+            "fallback": float(share.get("fallback", 0.0)),
+            "failed": float(failed / n),
+            "hits": float(sum(part for word, part in share.items() if is_hit(word))),
+            "goodput": float(met / counted) if counted else math.nan,
+            "ttft_p50": quantile_of_both(self._ttft, new, 0.5),
+            "ttft_p95": quantile_of_both(self._ttft, new, 0.95),
+            "cost": float(cost / n * 1000),
+            "wasted": float(wasted / n * 1000),
+        }
+
+    def _summed(self, results: Results) -> tuple[Floats, Floats]:
+        counted, met = good(results, self._slo)
+        paths = np.bincount(results.path, minlength=len(self._words)).astype(np.float64)
+        parts = (results.failed, results.cost_usd, results.wasted_usd, counted, counted & met)
+        return paths, np.array([len(results.path), *(part.sum() for part in parts)], np.float64)
+
+
+def quantile_of_both(ordered: Floats, more: Floats, q: float) -> float:
+    """Return a quantile of the numbers of both arrays, the first of which is in order; NaN of none."""
+    n = len(ordered) + len(more)
+    if not n:
+        return math.nan
+    place = (n - 1) * q
+    at = int(place)
+    # The numbers at `at` and after it are among `more` and the few of the ordered ones around that place.
+    before = min(max(at - len(more), 0), len(ordered))
+    near = np.concatenate([ordered[before : at + 2], more])
+    near.partition([at - before, min(at + 1, n - 1) - before])
+    low, high = near[at - before], near[min(at + 1, n - 1) - before]
+    return float(low + (high - low) * (place - at))
+
+
+def _first_tokens(results: Results) -> Floats:
     ttft = results.ttft_ms[results.stream & ~results.failed]
-    ttft = ttft[~np.isnan(ttft)]
-    p50, p95 = np.percentile(ttft, (50, 95)) if len(ttft) else (math.nan, math.nan)
-    return {
-        "escalated": float(share.get("escalated", 0.0)),
-        "degraded": float(share.get("degraded", 0.0)),
-        "fallback": float(share.get("fallback", 0.0)),
-        "failed": float(results.failed.mean()) if len(results.path) else 0.0,
-        "hits": float(sum(part for word, part in share.items() if is_hit(word))),
-        "goodput": goodput_of(results, slo),
-        "ttft_p50": float(p50),
-        "ttft_p95": float(p95),
-        "cost": float(results.cost_usd.sum() / n * 1000),
-        "wasted": float(results.wasted_usd.sum() / n * 1000),
-    }
+    return ttft[~np.isnan(ttft)]
 
 
 def is_hit(path: str) -> bool:
@@ -107,12 +141,6 @@ def good(results: Results, slo: Slo) -> tuple[Bools, Bools]:
     if slo.ttft.p99 is not None:
         met &= ~results.stream | (results.ttft_ms <= slo.ttft.p99 * 1000)
     return np.asarray(counted), np.asarray(met)
-
-
-def goodput_of(results: Results, slo: Slo) -> float:
-    """Return the share of requests that met every objective of one request."""
-    counted, met = good(results, slo)
-    return float(met[counted].mean()) if counted.any() else math.nan
 
 
 def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, float]]) -> dict[str, Change]:

@@ -138,10 +138,10 @@ class LedgerReader:
         self.database = database
         self.which = which
         self.table = table
-        count, first, last = self._one("SELECT count(*), min(ordinal), max(ordinal) FROM requests WHERE {where}")
-        self.count, self._first, self._last = int(count), first or 0, last or -1
-        words = self._words("requests", _WORDS)
-        called = self._words(_CALLS, [f"c.{name}" for name in _CALL_WORDS])
+        more = ("count(*)", "min(ordinal)", "max(ordinal)", "max(len(given.difficulty.p_right))")
+        words, (count, first, last, heads) = self._words("requests", _WORDS, more)
+        self.count, self._first, self._last, self._heads = int(count), first or 0, last or -1, int(heads or 0)
+        called, _ = self._words(_CALLS, [f"c.{name}" for name in _CALL_WORDS])
         self.basis_ids, self.paths, self.tenants = Words(words["basis"]), Words(words["path"]), Words(words["tenant"])
         self.bases = [self._basis(name) for name in self.basis_ids.every]
         self.tiers = Words(tuple(sorted({*words["tier"], *called["c.tier"]})))
@@ -151,9 +151,8 @@ class LedgerReader:
         self._names = Words(tuple(sorted({*words["given.min_tier"], *words["given.max_tier"]})))
         kinds = words["given.difficulty.kind"]
         self.kinds = Words((*KINDS, *(kind for kind in kinds if kind not in KINDS)))
-        heads = self._one("SELECT max(len(given.difficulty.p_right)) FROM requests WHERE {where}")
-        self._heads = int(heads[0] or 0)
-        self._recorded = self._verdicts()
+        self._verdicts: dict[int, int] = {}
+        """Number of the verdict of each recorded decision met so far, by the decision's hash."""
         self._rated = bool(database.execute("SELECT count(*) FROM feedback").fetchall()[0][0])
 
     def batches(self, on_progress: OnProgress = silent) -> Iterator[Batch]:
@@ -218,7 +217,8 @@ class LedgerReader:
         columns = ", ".join([*_REQUEST, *self._coded(), *_GIVEN, *health, *states, *heads])
         got = self.database.execute(f"SELECT {columns} {within}", self.which.values).fetchnumpy()
         score = self._scores(first, end, got)
-        requests = _requests(got, self._recorded, score)
+        recorded = self._recorded(np.ma.getdata(got["hash_"]).astype(np.uint64), within)
+        requests = _requests(got, recorded, score)
         inputs = {}
         for number, basis in enumerate(self.bases):
             rows = np.flatnonzero(requests.basis == number)
@@ -314,14 +314,16 @@ class LedgerReader:
             scores[at[tuple(place)]] = score
         return scores
 
-    def _verdicts(self) -> tuple[NDArray[np.uint64], Ints]:
-        """Return the hashes of all recorded decisions, sorted, and the number of the verdict of each."""
-        sql = f"SELECT {_HASH} AS hash, any_value(decision) AS decision FROM requests WHERE {{where}} GROUP BY 1"
-        rows = self._all(sql)
-        hashes = np.array([row[0] for row in rows], np.uint64)
-        numbers = np.array([self.table.number(_verdict(row[1])) for row in rows], np.int64)
-        order = np.argsort(hashes)
-        return hashes[order], numbers[order]
+    def _recorded(self, hashes: NDArray[np.uint64], within: str) -> Ints:
+        """Return the number of the recorded verdict of each request, by the hash of its decision."""
+        different, which = np.unique(hashes, return_inverse=True)
+        new = [number for number in different.tolist() if number not in self._verdicts]
+        if new:
+            wanted = ", ".join(map(str, new))
+            sql = f"SELECT {_HASH} AS hash, any_value(decision) {within} AND {_HASH} IN ({wanted}) GROUP BY 1"
+            for number, decision in self.database.execute(sql, self.which.values).fetchall():
+                self._verdicts[int(number)] = self.table.number(_verdict(decision))
+        return np.array([self._verdicts[number] for number in different.tolist()], np.int64)[which]
 
     def _basis(self, name: str) -> DecisionBasis:
         found = self.database.execute("SELECT basis FROM bases WHERE id = ?", [name]).fetchone()
@@ -329,14 +331,17 @@ class LedgerReader:
             raise BasisError(f"the ledger lacks the basis {name} of decisions; was bases.jsonl deleted?")
         return DecisionBasis.decode(str(found[0]).encode())
 
-    def _words(self, source: str, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the texts that occur in each of these columns, in one pass over the files."""
-        lists = ", ".join(f"list(DISTINCT {column})" for column in columns)
+    def _words(
+        self, source: str, columns: Sequence[str], more: Sequence[str] = ()
+    ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
+        """Return the texts that occur in each of these columns, and more figures, in one pass over the files."""
+        lists = ", ".join([*(f"list(DISTINCT {column})" for column in columns), *more])
         found = self._one(f"SELECT {lists} FROM {source} WHERE {{where}}")
-        return {
+        texts = {
             column: tuple(sorted(word for word in words or () if word))
-            for column, words in zip(columns, found, strict=True)
+            for column, words in zip(columns, found[: len(columns)], strict=True)
         }
+        return texts, found[len(columns) :]
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         return self._all(sql)[0]
@@ -395,12 +400,10 @@ _CALL_FLOATS: Final = (
 _CALL: Final = ("c.attempt AS attempt", "c.wasted::TINYINT AS wasted", *(f"c.{n}::DOUBLE AS {n}" for n in _CALL_FLOATS))
 
 
-def _requests(got: dict[str, Any], recorded: tuple[NDArray[np.uint64], Ints], score: Floats) -> Requests:
-    hashes, numbers = recorded
-    at = np.searchsorted(hashes, np.ma.getdata(got["hash_"]).astype(np.uint64))
+def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> Requests:
     return Requests(
         basis=_ints(got["basis_"]) - 1,
-        recorded=numbers[at],
+        recorded=recorded,
         path=_ints(got["path_"]),
         tier=_ints(got["tier_"]),
         tenant=_ints(got["tenant_"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from offline.progress import OnProgress, silent
 from offline.replay.cells import Bools, Ints, VerdictTable
 from offline.replay.donors import Pool, hit_strata_of
-from offline.replay.figures import IMPUTATIONS, Change, Results, as_json, combined, figures_of
+from offline.replay.figures import IMPUTATIONS, Change, Results, Tally, as_json, combined
 from offline.replay.history import History, Read, decided_again, read_history
 from offline.replay.outcomes import PATHS, Follower, Outcome
 from offline.replay.records import LedgerReader, Which
@@ -156,8 +156,7 @@ def replay(
     lost = _lost_hits(reader, history, newest, candidate)
     before, words = _recorded(reader, read)
     imputations, kept, is_estimated = _impute(reader, read, follower, lost, before, words, candidate, on_progress)
-    left = ~kept
-    was = figures_of(_only(before, kept), words, newest.slo)
+    was = Tally(_only(before, kept), words, newest.slo).figures(_only(before, np.zeros_like(kept)))
     changed = np.zeros(len(history), np.bool_)
     changed[follower.rows] = changed[lost.rows] = True
     slices, examples = _most_changed(reader, history, changed)
@@ -176,7 +175,7 @@ def replay(
         lost_hits=len(lost.rows),
         estimated=int((is_estimated & kept).sum()),
         estimated_path=int(follower.estimated_path.sum()) + len(lost.rows),
-        no_evidence=int(left.sum()),
+        no_evidence=int((~kept).sum()),
         figures=combined(was, imputations),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
         quality=_quality(reader, read, follower),
@@ -216,16 +215,23 @@ def _impute(
         kept[lost[pool.size == 0]] = False
         is_estimated[lost] = True
         outcomes = (outcomes * IMPUTATIONS)[:IMPUTATIONS]
+    # Only followed requests and lost hits differ between imputations.
+    some = np.flatnonzero(pool.size > 0) if pool is not None else np.zeros(0, np.int64)
+    varying = np.concatenate([rows, lost[some]])
+    fixed = kept.copy()
+    fixed[varying] = False
+    tally = Tally(_only(before, fixed), words, candidate.slo)
+    place = np.full(len(history), -1, np.int64)
+    place[rows] = np.arange(len(rows))
     imputations = []
     for outcome in outcomes:
-        after = _with(before, rows, outcome, words)
+        donors = np.zeros(0, np.int64)
         if pool is not None:
-            some = np.flatnonzero(pool.size > 0)
             # Those who got the same answer asked the same: they share a donor, of the first of them with one.
             _, first, which = np.unique(lost_hits.entry[some], return_index=True, return_inverse=True)
-            donors = pool.drawn(pool.resampled(draw), some[first], draw)
-            after = _copied(after, lost[some], donors[which])
-        imputations.append(figures_of(_only(after, kept), words, candidate.slo))
+            donors = pool.drawn(pool.resampled(draw), some[first], draw)[which]
+        rest = _outcome_of(before, varying, outcome, words, donors, place)
+        imputations.append(tally.figures(_only(rest, kept[varying])))
     return imputations, kept, is_estimated
 
 
@@ -248,11 +254,16 @@ def _recorded(reader: LedgerReader, read: Read) -> tuple[Results, tuple[str, ...
     return results, words
 
 
-def _with(before: Results, rows: Ints, outcome: Outcome, words: Sequence[str]) -> Results:
-    """Return the results, where the followed requests have this outcome."""
+def _outcome_of(
+    before: Results, varying: Ints, outcome: Outcome, words: Sequence[str], donors: Ints, place: Ints
+) -> Results:
+    """Return what the varying requests got: first those followed, then those who got what their donors got.
+
+    `place` is the position of each request among those followed, -1 if it is not.
+    """
     codes = np.array([words.index(word) for word in PATHS])
     failed = outcome.tier < 0
-    new = {
+    new: dict[str, Any] = {
         "path": codes[outcome.path],
         "tier": outcome.tier,
         "cost_usd": outcome.cost_usd,
@@ -262,20 +273,13 @@ def _with(before: Results, rows: Ints, outcome: Outcome, words: Sequence[str]) -
         "status": np.where(failed, 502, 200),
         "failed": failed,
     }
-    columns: dict[str, Any] = {}
+    followed = np.flatnonzero(place[donors] >= 0)
+    columns: dict[str, Any] = {"stream": before.stream[varying]}
     for name, values in new.items():
-        columns[name] = getattr(before, name).copy()
-        columns[name][rows] = values
-    return replace(before, **columns)
-
-
-def _copied(results: Results, rows: Ints, donors: Ints) -> Results:
-    """Return the results, where these requests got what their donors got; whether they stream stays their own."""
-    columns: dict[str, Any] = {}
-    for name in ("path", "tier", "cost_usd", "wasted_usd", "ttft_ms", "total_ms", "status", "failed"):
-        columns[name] = getattr(results, name).copy()
-        columns[name][rows] = columns[name][donors]
-    return replace(results, **columns)
+        copied = getattr(before, name)[donors]
+        copied[followed] = values[place[donors[followed]]]
+        columns[name] = np.concatenate([values, copied])
+    return Results(**columns)
 
 
 def _only(results: Results, kept: Bools) -> Results:
