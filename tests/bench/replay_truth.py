@@ -6,12 +6,13 @@ Each run draws a world, serves all of its requests by one policy, writes the led
 another policy: with another threshold, another share of easy requests, or other rules of the cache, in turn. The
 truth is that policy served live with the same requests and the same models. Printed, for each figure: the mean and
 the 95th percentile of the error (shares in points, costs relative to the truth), and the share of runs whose 95%
-interval holds the truth, with the interval of that share.
+interval holds the truth, with the interval of that share. Ctrl-C ends the runs and prints those that are done.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -94,12 +95,13 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    runs = []
-    for number in range(args.runs):
-        runs.append(run(number, args.requests, args.seed))
-        print(f"\r{number + 1} of {args.runs}", end="", file=sys.stderr, flush=True)
+    runs: list[Run] = []
+    with contextlib.suppress(KeyboardInterrupt):
+        for number in range(args.runs):
+            runs.append(run(number, args.requests, args.seed))
+            print(f"\r{number + 1} of {args.runs}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(f"{args.runs} runs of {args.requests} requests, {len(CANDIDATES)} candidates")
+    print(f"{len(runs)} runs of {args.requests} requests, {len(CANDIDATES)} candidates")
     bad = False
     for name in FIGURES:
         errors = np.array([one.error(name) for one in runs])
