@@ -29,27 +29,25 @@ from gateway.registry.apply import How, apply_file
 from offline.policy_tests.format import SUFFIXES, read_tests
 from offline.policy_tests.report import text_lines
 from offline.policy_tests.run import run_files
-from offline.replay.plan_file import Plan, PlanError, is_plan, read_plan, why_stale
+from offline.replay.plan_file import BoundTo, Plan, PlanError, is_plan, read_plan, why_stale
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
 from policies.validation import share
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Deployment
     from gateway.registry.apply import Applied
     from gateway.registry.records import InForce
     from gateway.registry.registry import PolicyRegistry
 
 DESCRIPTION = """Check a policy file and put it into the registry in the store; all workers take it within a second.
 Without an option for how, a policy with a `rollout` section starts as a canary, any other is in force at once.
-If a file of tests is beside it (chat.test.yaml beside chat.yaml), they must pass. A plan (`tierline policy plan --out`)
-is refused as stale if what it was made from has moved."""
+If a file of tests is beside it (chat.test.yaml beside chat.yaml), they must pass."""
 EXAMPLES = """examples:
   tierline policy apply chat.yaml -m "escalate less"            as its `rollout` says, else in force at once
   tierline policy apply chat.yaml -m "escalate less" --evaluate  decide beside the live policy; calls nothing
   tierline policy apply chat.yaml -m "escalate less" --shadow 10%  call models too, off the path of requests
+  tierline policy apply chat.plan -m "escalate less"            a plan; refused if what it was made from has moved
   tierline policy apply chat.yaml -m "typo" --now --json        for all at once, with JSON for a script
-  tierline policy apply chat.plan -m "escalate less"            what was reviewed, unless it is stale
 
 exit code 1: the policy has errors or a test fails, and nothing was changed; 2: it could not be done, such as where
 policies come from files, another candidate is being tried, or the surface has changed since."""
@@ -68,74 +66,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Apply the file, wait until the workers have it, and report."""
-    author = author_of(args)
+    author, plan = author_of(args), _plan_in(args.file)
 
     async def work(registry: PolicyRegistry) -> tuple[InForce | None, Applied, dict[str, Any]]:
         await check_in_use(registry, args)
         deployment = deployment_of(args)
         source = launch_of(args).policy_source(deployment)
         before = await registry.in_force()
+        if plan is None:
+            await asyncio.to_thread(_check_tests, args.file)
+        else:
+            _check_plan(plan, bound_to(deployment, before[plan.surface].live if plan.surface in before else ""))
         try:
-            if plan is None:
-                await asyncio.to_thread(_check_tests, args.file)
-            else:
-                state = before.get(plan.surface)
-                await asyncio.to_thread(_check_plan, plan, file, deployment, "" if state is None else state.live)
-            applied = await apply_file(
-                registry,
-                source,
-                file,
-                base=None if plan is None else plan.bound.base or None,
-                surface=None if plan is None else plan.surface,
-                how=_how(args),
-                share=args.shadow or 0.0,
-                author=author,
-                message=args.message,
-                at=time.time(),
-            )
+            with _policy_file(args.file, plan) as file:
+                applied = await apply_file(
+                    registry,
+                    source,
+                    file,
+                    how=_how(args),
+                    share=args.shadow or 0.0,
+                    author=author,
+                    message=args.message,
+                    at=time.time(),
+                    base=None if plan is None else plan.bound.base or None,
+                    surface=None if plan is None else plan.surface,
+                )
         except ConfigError as error:
             raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
         return before.get(applied.version.surface), applied, await spread(registry, applied.state)
 
-    with contextlib.ExitStack() as stack:
-        plan = _plan_of(args.file)
-        file = args.file if plan is None else stack.enter_context(_text_of(plan, args.file.parent))
-        before, applied, workers = with_registry(args, work)
+    before, applied, workers = with_registry(args, work)
     report_change(args, f"applied {applied.version.label}", before, applied.state, workers)
     return Exit.OK
-
-
-def _plan_of(file: Path) -> Plan | None:
-    """Return the plan in the file; None if it is a policy. Raises CommandError."""
-    try:
-        return read_plan(file) if file.is_file() and is_plan(file) else None
-    except (OSError, PlanError) as error:
-        raise CommandError(str(error)) from None
-
-
-@contextlib.contextmanager
-def _text_of(plan: Plan, beside: Path) -> Iterator[Path]:
-    """Give a file with the policy of the plan, and the `_defaults.yaml` that stands beside the plan, if one does."""
-    with tempfile.TemporaryDirectory(prefix="tierline-plan-") as folder:
-        file = Path(folder) / Path(plan.file).name
-        file.write_text(plan.text, encoding="utf-8")
-        if (beside / DEFAULTS).is_file():
-            shutil.copy(beside / DEFAULTS, folder)
-        yield file
-
-
-def _check_plan(plan: Plan, file: Path, deployment: Deployment, live: str) -> None:
-    """Raise CommandError if the plan's figures do not hold any more, or if tests had failed when it was made."""
-    if moved := why_stale(plan, bound_to(deployment, live)):
-        what = "; ".join(moved)
-        raise CommandError(f"the plan is stale: {what}. Make it again with `tierline policy plan {plan.file}`")
-    policy, _ = read_policy(file)
-    if policy.version != plan.version:
-        raise CommandError(
-            f"the plan is of {plan.label}, but its text makes {policy.label}: is its {DEFAULTS} beside it, unchanged?"
-        )
-    if plan.tests and plan.tests.get("failed"):
-        raise CommandError(f"not applied: {plan.tests['failed']} of the plan's tests failed", Exit.FINDINGS)
 
 
 def _check_tests(file: Path) -> None:
@@ -150,6 +112,46 @@ def _check_tests(file: Path) -> None:
     if any(not one.passed for one in result.results):
         failed = "\n".join(text_lines(result, only_failures=True))
         raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
+
+
+def _plan_in(file: Path) -> Plan | None:
+    """Return the plan in a file; None if that is a policy file. Raises CommandError."""
+    try:
+        return read_plan(file) if file.is_file() and is_plan(file) else None
+    except (OSError, PlanError) as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_plan(plan: Plan, now: BoundTo) -> None:
+    """Refuse a plan whose tests failed, or that was made from something else than is there now. Raises CommandError."""
+    if plan.tests is not None and plan.tests["failed"]:
+        raise CommandError(f"not applied, since its tests fail: {', '.join(plan.tests['failed'])}", Exit.FINDINGS)
+    if moved := why_stale(plan, now):
+        raise CommandError(
+            f"stale, so not applied: {'; '.join(moved)}. `tierline policy plan {plan.file}` makes a new plan"
+        )
+
+
+@contextlib.contextmanager
+def _policy_file(file: Path, plan: Plan | None) -> Iterator[Path]:
+    """Yield the policy file: the one named, or one with the text that was planned, with the defaults beside the plan.
+
+    Raises CommandError if that makes another policy than the one that was planned.
+    """
+    if plan is None:
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="tierline-plan-") as folder:
+        planned = Path(folder) / Path(plan.file).name
+        planned.write_text(plan.text, encoding="utf-8")
+        if (defaults := file.with_name(DEFAULTS)).is_file():
+            shutil.copy(defaults, folder)
+        policy, _ = read_policy(planned)
+        if policy.version != plan.version:
+            raise CommandError(
+                f"the plan is of {plan.label}, but its text makes {policy.label}: is {DEFAULTS} beside it, unchanged?"
+            )
+        yield planned
 
 
 def _how(args: argparse.Namespace) -> How | None:
