@@ -3,7 +3,7 @@
 Four times a second the follower asks for the registry's revision and the judge's pulse, in one round trip; only if one
 of them has changed does it read the states, and only documents that it has not read yet. A blocking read of the audit
 trail would take one round trip a second in place of four, but a connection of its own, and would miss a store that was
-emptied or replaced by an older copy; four take 0.1% of a core.
+emptied or replaced by an older copy. All of this takes 1.3 ms of CPU a second, 0.4 of it for the four questions.
 
 Nothing here is on a request's path. While the store is down the last good set stays in force. A worker that starts
 without the store takes the set that its state folder keeps, else the files. Policy files seed an empty registry; after
