@@ -104,7 +104,9 @@ def test_formats_for_machines(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_is_not_there_cannot_be_done(folder: Path) -> None:
-    """A missing path and a missing ledger are no findings."""
+    """A missing path, a folder without policies and a missing ledger are no findings."""
+    (folder / "empty").mkdir()
+    assert main(["policy", "lint", str(folder / "empty")]) == 2
     assert main(["policy", "lint", str(folder / "none.yaml")]) == 2
     assert main(["policy", "lint", str(folder), "--ledger", str(folder)]) == 2
 

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     for path in paths:
         if not path.exists():
             raise CommandError(f"{path}: no such file or folder")
+        if path.is_dir() and not policy_files(path):
+            raise CommandError(f"{path}: no policy files (*.yaml) here")
     if args.since is None and args.ledger is None:
         return _run(args, form, Checks(paths, deployment, source))
     from gateway.archive.folder import ArchiveError
@@ -78,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     from offline.evidence import evidence_of
 
     folder = args.ledger or Path(".state") / "ledger"
+    if args.ledger is None and deployment is not None:
+        folder = deployment.ledger.folder or deployment.embedding.state / "ledger"
     oldest = None if args.since is None else time.time() - args.since
     try:
         with opened(folder) as database:
