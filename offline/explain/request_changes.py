@@ -89,14 +89,14 @@ def _changed_difficulty(policy: Policy, given: DecisionInput, images: bool, patc
     for path in named:
         if path[0] == "p_adequate":
             adequate[int(path[1])] = patch[path]
-    used = used_names(policy)
     if not was_in_domain and any(("p_adequate", str(i)) not in patch for i in positions):
         return _NO_SUCH
-    kind = now.kind if was_in_domain and now is not None else "" if "kind" in used else KINDS[2]
-    kind = patch.get(("kind",), kind) or ""
+    kind = patch.get(("kind",), now.kind if was_in_domain and now is not None else None) or ""
     quantile = patch.get(("quantile",), now.quantile if was_in_domain and now is not None else None)
     if quantile is not None and not kind:
-        return _NO_SUCH
+        if "kind" in used_names(policy) or policy.route.traffic is not None:
+            return _NO_SUCH  # a quantile is one of a kind
+        kind = KINDS[2]  # any, since nothing reads it
     version = now.model_version if now is not None else ""
     return Difficulty((*adequate, 1.0), True, version, kind, quantile, 1.0)
 

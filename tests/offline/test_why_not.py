@@ -80,6 +80,21 @@ def test_a_request_that_was_not_judged_is_given_all_that_rules_read() -> None:
     assert answer.policy == Impossible("no other constants make the rules choose local for this request")
 
 
+def test_a_quantile_that_is_missing_in_the_domain_can_be_given() -> None:
+    """Its kind is then any, unless a rule reads it."""
+    unkind = given(difficulty=Difficulty((0.5, 0.9), True, "v"))
+    answer = why_not(policy(local="easiest 40% of its kind", hosted="otherwise"), unkind, "local")
+    assert [what for what, _, _ in moves(answer.request)] == ["quantile"]
+    answer = why_not(policy(local="kind != code and easiest 40% of its kind", hosted="otherwise"), unkind, "local")
+    assert [what for what, _, _ in moves(answer.request)] == ["kind", "quantile"]
+
+
+def test_out_of_its_domain_the_strongest_tier_has_no_probability_either() -> None:
+    """Within it that is 1, so only a request that is not judged gets past such a rule."""
+    answer = why_not(policy(hosted="p_adequate > 0.95", local="otherwise"), given(), "local")
+    assert moves(answer.request) == [("in_domain", "yes", "no")]
+
+
 def test_a_tier_that_is_too_slow_starts_with_more_time() -> None:
     """Later steps of the decision count as rules do."""
     slow = given(ttft_s=0.9, features=Features("", 1, 100, stream=True))
