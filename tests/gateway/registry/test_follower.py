@@ -14,7 +14,7 @@ from cache.store.redis_store import RedisStore
 from gateway.registry import last_good
 from gateway.registry.checks import checked
 from gateway.registry.follower import PolicyFollower
-from gateway.registry.records import JUDGE, InForce, Mode
+from gateway.registry.records import JUDGE, InForce, Mode, Replica
 from gateway.registry.registry import PolicyRegistry
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
@@ -80,6 +80,16 @@ async def start(store: RedisStore, source: PolicySource, tmp_path: Path) -> Asyn
         await one.stop()
 
 
+async def told(registry: PolicyRegistry, revision: int | None) -> list[Replica]:
+    """What the replicas say, once each says that it has this revision."""
+    async with asyncio.timeout(20):
+        while True:
+            replicas = await registry.replicas()
+            if replicas and all(replica.revision == revision for replica in replicas):
+                return replicas
+            await asyncio.sleep(0.01)
+
+
 async def apply(
     registry: PolicyRegistry,
     source: PolicySource,
@@ -105,12 +115,7 @@ async def test_all_workers_take_what_is_applied_and_what_is_rolled_back(start: S
     assert before.by_surface["chat"].escalate.when.confidence_below == 0.5
     await one.registry.rollback("chat", state.revision, by="ada", message="no")
     await eventually(lambda: one.threshold == two.threshold == 0.5)
-    await one.follower.look()
-    await two.follower.look()
-    replicas = await one.registry.replicas()
-    while any(replica.revision != one.follower.revision for replica in replicas):
-        await asyncio.sleep(0.01)
-        replicas = await one.registry.replicas()
+    replicas = await told(one.registry, one.follower.revision)
     assert {replica.surfaces["chat"] for replica in replicas} == {before.by_surface["chat"].version}
     assert len(replicas) == 2
 
@@ -175,8 +180,8 @@ async def test_what_this_deployment_cannot_hold_leaves_the_last_good_version(
     assert one.threshold == 0.5
     assert "no tier 'large'" in str(one.follower.failure)
     await eventually(lambda: one.follower.revision == other.follower.revision)
-    await one.follower.look()
-    lagging = [replica for replica in await one.registry.replicas() if replica.problem]
+    replicas = await told(one.registry, one.follower.revision)
+    lagging = [replica for replica in replicas if replica.problem]
     assert len(lagging) == 1
     assert "no tier 'large'" in lagging[0].problem
     await one.registry.rollback("chat", state.revision, by="ada", message="no")

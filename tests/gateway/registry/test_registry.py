@@ -16,6 +16,8 @@ from gateway.registry.registry import PolicyRegistry, RegistryConflict, Registry
 from policies.errors import ConfigError
 from policies.loader import PolicySource
 from tests.gateway.registry.conftest import ROLLOUT, chat
+from tests.support.cluster import cluster_of
+from tests.support.store import UNHURRIED
 
 
 async def seeded(registry: PolicyRegistry, source: PolicySource) -> None:
@@ -197,6 +199,27 @@ async def test_a_prefix_that_fits_several_versions_is_refused(
         await registry.version("chat", "zz")
     with pytest.raises(RegistryError, match="no surface 'voice'; it has batch, chat"):
         await registry.surface("voice")
+
+
+async def test_a_cluster_keeps_the_registry_on_one_node(source: PolicySource, tmp_path: Path) -> None:
+    """Whichever node the URL names: the scripts reach all of their keys."""
+    with cluster_of() as cluster:
+        for url in cluster.urls:
+            store = RedisStore.from_url(url, slack=UNHURRIED)
+            await store.ping()
+            registry = PolicyRegistry(store)
+            await registry.seed(seeds(source, 1.0), "seeded")
+            state = await registry.surface("chat")
+            new = version(source, tmp_path, chat(0.6 + state.revision / 100))
+            after = await registry.apply(new, state)
+            await registry.publish(Replica(url, 1, {"chat": after.live}))
+            assert (await registry.version("chat", after.live)).text == new.text
+            await store.aclose()
+        store = RedisStore.from_url(cluster.urls[0], slack=UNHURRIED)
+        await store.ping()
+        assert len(await PolicyRegistry(store).replicas()) == len(cluster.urls)
+        assert len(await PolicyRegistry(store).history("chat")) == 1 + len(cluster.urls)
+        await store.aclose()
 
 
 async def test_what_the_deployment_cannot_hold_is_not_accepted(source: PolicySource, tmp_path: Path) -> None:
