@@ -69,11 +69,13 @@ async def _ask(replies: Replies, port: int, streams: tuple[asyncio.StreamReader,
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%s" % (port, len(_BODY), _BODY)
     )
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+    async with asyncio.timeout(30):  # `wait_for` of Python 3.11 can lose the cancellation that ends the load
+        head = await reader.readuntil(b"\r\n\r\n")
     length, label = _LENGTH.search(head), _LABEL.search(head)
     if not head.startswith(b"HTTP/1.1 200") or length is None or label is None:
         raise ConnectionError(head.decode("latin-1"))
-    await asyncio.wait_for(reader.readexactly(int(length[1])), 30)
+    async with asyncio.timeout(30):
+        await reader.readexactly(int(length[1]))
     now = time.monotonic()
     replies.seen.append((now, label[1]))
     replies.times_s.append(now - began)
