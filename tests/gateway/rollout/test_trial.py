@@ -239,3 +239,15 @@ def test_the_bench_judges_as_a_trial_does() -> None:
     assert float(arm.sums["goodput"].variance()) == pytest.approx(
         float(canary.arms(one, one.bad, 0.05)[0].variance()[-1])
     )
+
+
+@pytest.mark.parametrize("count", [0, 3, 60, 600])
+def test_a_verdict_is_json_whatever_is_known(count: int) -> None:
+    """With no outcomes, few, and many: the judge stores it as such."""
+    one = trial()
+    now = told(
+        one, count, lambda chance, arm: {"cost_usd": chance.uniform(0.9, 1.1) * (1.05 if arm == CANDIDATE else 1)}
+    )
+    for number in range(0, count, 7):
+        one.rate("acme", f"req-{number}", 0.5)
+    assert b'"guards":[' in orjson.dumps(one.verdict(now).as_json())
