@@ -32,6 +32,7 @@ from gateway.cascade.classifiers import Classifiers
 from gateway.cascade.router import Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
+from gateway.comparing.shadow import ShadowRunner
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from gateway.registry import last_good
@@ -103,6 +104,8 @@ def build(
     gate = gate or LoadShedder(deployment.limits.in_flight)
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
     comparer = Comparer(tiers, store, classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep)
+    router = Router(tiers, classifiers)
+    shadows = ShadowRunner(policies, tiers, router, question_embedder.cosine, store, telemetry, metrics.shadow_ended)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -114,10 +117,11 @@ def build(
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache, show_prompts=deployment.telemetry.prompts),
-        router=Router(tiers, classifiers),
+        router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
-        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer),
+        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
         comparer=comparer,
+        shadows=shadows,
         cache=cache,
         store=store,
         tiers=tiers,
@@ -175,6 +179,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     steps.telemetry.start()
     steps.write_behind.start()
     steps.comparer.start()
+    steps.shadows.start()
     steps.coalescer.start()
     steps.gate.start()
     endpoints = list(_endpoints(steps.tiers).values())
@@ -195,6 +200,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
         await steps.comparer.aclose()
+        await steps.shadows.aclose()
         await steps.telemetry.aclose()
         await steps.cache.aclose()
         await steps.store.aclose()

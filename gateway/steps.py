@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
     from gateway.comparing.comparer import Comparer
+    from gateway.comparing.shadow import ShadowRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.request.access import LoopbackGuard, Tenants
@@ -43,6 +44,7 @@ class Steps:
     cascade: CascadeRunner
     write_behind: WriteBehind
     comparer: Comparer
+    shadows: ShadowRunner
     cache: ResponseCache
     store: Store
     tiers: Mapping[str, Tier]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from policies.validation import Seconds, Section, Share, seconds, share
+from policies.validation import Seconds, Section, Share, number, seconds, share
 
 Sticky = Literal["conversation", "key", "tenant"]
 """What stays with one version of a policy while another is tried."""
@@ -63,6 +63,13 @@ class Floor(Section):
     goodput: Share | None = None
 
 
+class ShadowRules(Section):
+    """What a candidate in shadow mode may cost: models are called for it, and nobody gets their answers."""
+
+    max_usd_per_day: Annotated[float, BeforeValidator(number), Field(ge=0, allow_inf_nan=False)] = 2.0
+    """Most that all workers together spend on the surface's shadows in a day (UTC), in US dollars."""
+
+
 class Rollout(Section):
     """The shares of requests that get the new policy, one step after the other, before all do.
 
@@ -80,6 +87,7 @@ class Rollout(Section):
     sure: Annotated[Share, Field(gt=0, lt=1)] = 0.95
     undecided: Literal["pause", "promote", "rollback"] = "pause"
     floor: Floor = Floor()
+    shadow: ShadowRules = ShadowRules()
 
     @field_validator("steps")
     @classmethod

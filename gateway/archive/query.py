@@ -1,8 +1,9 @@
 """Ask the archive in SQL: DuckDB in memory, over the Parquet segments and the hot file.
 
-Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `feedback` (the latest on each
-request alone; `feedback_all` has every entry), `labels` and `bases` (`id`, `basis` as JSON). A query may read these
-files and nothing else: not the network, and no other file.
+Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `shadows` (requests that were run
+once more for nobody; in no other view), `feedback` (the latest on each request alone; `feedback_all` has every entry),
+`labels`, and `bases` (`id`, `basis` as JSON). A query may read these files and nothing else: not the network, and no
+other file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.archive.columns import TABLES, Table
 from gateway.archive.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, segments_of
+from gateway.telemetry.ledger import SHADOW
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,7 +46,8 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
     with duckdb.connect(config={"threads": threads}) as database:
         for table in TABLES:
             _view(database, folder, table)
-        database.execute(f"CREATE VIEW requests AS {_REQUESTS} FROM requests_all")
+        for name, arm in (("requests", "IS DISTINCT FROM"), ("shadows", "=")):
+            database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE arm {arm} '{SHADOW}'")
         database.execute(_FEEDBACK)
         database.execute("CREATE VIEW labels AS SELECT * FROM labels_all")
         bases = folder / BASES

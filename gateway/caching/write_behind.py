@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.accounting import Finalizer
     from gateway.cascade.runner import Served
     from gateway.comparing.comparer import Comparer
+    from gateway.comparing.shadow import ShadowRunner
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
@@ -58,8 +59,16 @@ class Finished:
 class WriteBehind:
     """One background task that finishes finished requests."""
 
-    def __init__(self, cache: ResponseCache, telemetry: Telemetry, finalizer: Finalizer, comparer: Comparer) -> None:
+    def __init__(
+        self,
+        cache: ResponseCache,
+        telemetry: Telemetry,
+        finalizer: Finalizer,
+        comparer: Comparer,
+        shadows: ShadowRunner,
+    ) -> None:
         self._comparer = comparer
+        self._shadows = shadows
         self._cache = cache
         self._telemetry = telemetry
         self._finalizer = finalizer
@@ -75,6 +84,8 @@ class WriteBehind:
         """
         answer, pending = served.answer, self._cache.pending
         may_store = served.may_store and plan.write and not plan.reason
+        if self._shadows.policies.current.rolling:
+            self._shadows.offer(request, vector)
         drawn = (learn := request.policy.learn) is not None and self._comparer.draws(learn)
         if isinstance(answer, LiveStream):
             write = None

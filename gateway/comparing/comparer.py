@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 from zlib import crc32
 
 import orjson
@@ -32,7 +31,7 @@ from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import READ_CHARS, REPLY_TOKENS, judge_body, judge_pair, shown_answer
-from gateway.config.addresses import is_loopback
+from gateway.comparing.room import is_quiet, price_unknown
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, read
 from routing.embedding.embedder import bounded
@@ -41,7 +40,6 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.comparing.pair_judge import PairVerdict
-    from gateway.config.schema import BackendConfig
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Endpoint, Tier
@@ -60,8 +58,6 @@ _LIMIT_S: Final = 120.0
 _QUIET_S: Final = 30.0
 """Longest wait for room at a backend, before a comparison is given up."""
 _LOOK_S: Final = 0.05
-_BUSY: Final = 0.75
-"""Share of a backend's slots that may be taken, with this call, for it to count as quiet."""
 _NOT_FOR_OTHER: Final = frozenset({"stream", "stream_options", "logprobs", "top_logprobs", "n"})
 _ESCAPED: Final = 2
 """Tokens that one token of an answer takes at most in the judge's question, where it is written as JSON."""
@@ -209,7 +205,7 @@ class Comparer:
         other = await self._quiet(tier.endpoints)
         if other is None or await self._quiet((judge,)) is None:
             return "busy", 0.0, 0.0
-        if _price_unknown(other.config) or _price_unknown(judge.config):
+        if price_unknown(other.config) or price_unknown(judge.config):
             return "no_price", 0.0, 0.0
         most = _most_of(body, other) + 2 * _most_of_judging(judge, drawn, shown_answer(served), body)
         reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day)
@@ -303,21 +299,11 @@ class Comparer:
         until = time.monotonic() + self._quiet_s
         while True:
             for endpoint in endpoints:
-                if _is_quiet(endpoint):
+                if is_quiet(endpoint):
                     return endpoint
             if time.monotonic() >= until:
                 return None
             await asyncio.sleep(_LOOK_S)
-
-
-def _is_quiet(endpoint: Endpoint) -> bool:
-    """Return whether a call can go out at once and leaves a quarter of the slots; of fewer than four, all the others.
-
-    An idle backend with a single slot counts as quiet.
-    """
-    if not endpoint.config.configured or endpoint.unavailable() or not endpoint.unhindered:
-        return False
-    return endpoint.in_flight + 1 <= max(1, int(endpoint.capacity * _BUSY))
 
 
 def _body_for_other(drawn: DrawnAnswer) -> dict[str, Any]:
@@ -340,10 +326,3 @@ def _most_of_judging(judge: Endpoint, drawn: DrawnAnswer, served: str, body: Map
     limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
     unknown = min(limit * _ESCAPED, READ_CHARS)
     return cost(judge.config.price, Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS))
-
-
-def _price_unknown(config: BackendConfig) -> bool:
-    """Return whether nothing says what a backend costs: it states no price, and is not on this machine."""
-    if "price" in config.model_fields_set or config.kind == "scripted":
-        return False
-    return not is_loopback(urlsplit(config.base_url).hostname or "")

@@ -130,10 +130,13 @@ class Ledger:
     """Whether this request met each objective of its surface; None if no objective applies."""
     calls: Sequence[CallAccount] = ()
     arm: str = ""
-    """`candidate` or `control` while a canary runs on the surface, else empty. `policy` is the arm's."""
+    """`candidate` or `control` while a canary runs, SHADOW for a shadow, else empty. `policy` is the arm's."""
     unit: str = ""
     """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
 
+
+SHADOW: Final = "shadow"
+"""Arm of a request that was run once more under a candidate policy, for nobody."""
 
 TRACES: Final = "tierline:traces"
 """Key of the store's stream of records, oldest first."""

@@ -135,6 +135,10 @@ class Metrics:
         self.comparison_cost = counter(
             "learn_usd", "Cost in US dollars of comparisons; in no client's ledger.", "surface", "part"
         )
+        self.shadows = counter(
+            "shadows", "Requests drawn to be run under a candidate, for nobody.", "surface", "outcome"
+        )
+        self.shadow_cost = counter("shadow_usd", "Cost in US dollars of shadows; in no client's ledger.", "surface")
         self.drops = counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
         self.log_drops = counter("log_dropped", "Log lines that could not be written.")
         self.reloads = counter("policy_reload", "Policy reloads that took effect.")
@@ -210,6 +214,11 @@ class Metrics:
         self.comparisons.labels(surface, outcome).inc()
         self.comparison_cost.labels(surface, "other").inc(other_usd)
         self.comparison_cost.labels(surface, "judge").inc(judge_usd)
+
+    def shadow_ended(self, surface: str, outcome: str, dollars: float) -> None:
+        """Count a request that was to be run under a candidate policy in shadow mode, and its cost in US dollars."""
+        self.shadows.labels(surface, outcome).inc()
+        self.shadow_cost.labels(surface).inc(dollars)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""

@@ -106,6 +106,10 @@ class Telemetry:
             self.metrics.observe(trace, ledger)
         except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out and must not fail)
             self._dropped("uncountable", trace)
+        self.keep_uncounted(trace, ledger)
+
+    def keep_uncounted(self, trace: Trace, ledger: Ledger) -> None:
+        """Queue a finished request for the store and the exporter alone, as `record` does after the metrics."""
         if len(self._queue) >= _QUEUE:
             self.metrics.telemetry_dropped("queue_full")
             return

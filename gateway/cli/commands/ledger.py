@@ -22,6 +22,7 @@ from gateway.cli.commands._store import add_store_flags, store_url
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of
+from gateway.telemetry.ledger import SHADOW
 from offline.progress import OnProgress, progress
 
 _EXAMPLES = """examples:
@@ -123,7 +124,7 @@ async def _read(
             # Records are ordered by their end, so compare that, not the start.
             if oldest is not None and record["started"] + record["ledger"]["total_ms"] / 1000 < oldest:
                 break
-            if args.surface in (None, record["ledger"]["surface"]):
+            if args.surface in (None, record["ledger"]["surface"]) and record["ledger"].get("arm") != SHADOW:
                 records.append(record)
             if len(records) == args.last:
                 break
