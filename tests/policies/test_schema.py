@@ -24,7 +24,8 @@ def read(text: str) -> Any:
 
 def test_the_kept_file_is_up_to_date() -> None:
     """`tierline policy schema --write policies/policy.schema.json` writes it anew."""
-    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
+    instead = "run: tierline policy schema --write policies/policy.schema.json"
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text(), instead
 
 
 @pytest.mark.parametrize("file", policy_files(SHIPPED), ids=lambda file: file.stem)
