@@ -52,7 +52,7 @@ _WRITTEN: Final[Mapping[Any, JsonSchemaValue]] = {
 """What may be written where a validator reads a notation of its own."""
 
 
-class _Generate(GenerateJsonSchema):
+class NotationSchema(GenerateJsonSchema):
     """Pydantic's schema, with the notations of policy files."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
@@ -67,7 +67,7 @@ class _Generate(GenerateJsonSchema):
 
 def policy_schema(*, defaults: bool = False) -> dict[str, Any]:
     """Return the JSON Schema of a policy file, or of `_defaults.yaml`: all optional, without `surface` and `match`."""
-    schema = Rules.model_json_schema(schema_generator=_Generate)
+    schema = Rules.model_json_schema(schema_generator=NotationSchema)
     definitions = schema.pop("$defs")
     text = (SHIPPED / "README.md").read_text(encoding="utf-8")
     meaning = {row[1]: row[5].replace("`", "").replace("\\", "") for row in _ROW.finditer(text)}

@@ -59,7 +59,7 @@ class StatedDifficulty(Difficulty):
 
 
 @value_type
-class Outcome:
+class CaseOutcome:
     """What one request gets from a policy: from its cache, or by the walk, under these output limits."""
 
     walk: Walk
@@ -114,7 +114,7 @@ class PolicyUnderTest:
         values: Mapping[str, Any] | None = None,
         *,
         told: bool = True,
-    ) -> Outcome:
+    ) -> CaseOutcome:
         """Return what a case's request gets; `request` replaces the one that follows from its values.
 
         `values` replace those given. Unless `told`, the steps are left out.
@@ -134,15 +134,15 @@ class PolicyUnderTest:
             tier = case.stored.tier or ""
             path = "cache-exact" if found.hit == "exact" else "cache-semantic"
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
-            return Outcome(served, found, body, given, found.steps)
+            return CaseOutcome(served, found, body, given, found.steps)
         got = walk(policy, given, self._around(case, values, view, features, own_limit))
         if not told:
-            return Outcome(got, found, body, given)
+            return CaseOutcome(got, found, body, given)
         steps = [*found.steps, *self._rules_told(given, got), *got.steps, *self._limits_told(asked, body, own_limit)]
         if got.refused or policy.slo.deadline <= given.budget_s:
             late = got.refused in ("deadline", "timeout")
             steps.append(Step(("slo", "deadline"), late, got.reason if late else "the deadline was kept"))
-        return Outcome(got, found, body, given, steps)
+        return CaseOutcome(got, found, body, given, steps)
 
     def _request(self, case: Case, values: Mapping[str, Any]) -> Request:
         wants = values.get
@@ -369,7 +369,7 @@ def _health(name: str, world: TierWorld) -> TierHealth:
     return TierHealth(name, frozenset(world.can), world.backends, unavailable, failing, forecast, world.context)
 
 
-def is_stored(policy: Policy, outcome: Outcome) -> bool:
+def is_stored(policy: Policy, outcome: CaseOutcome) -> bool:
     """Return whether the answer goes into the cache."""
     got = outcome.walk
     if outcome.cache.may == "none" or got.refused or not got.may_store:
@@ -378,12 +378,12 @@ def is_stored(policy: Policy, outcome: Outcome) -> bool:
     return not why_not_stored(policy.cache, got.draft or GOOD, choices, wants_json=outcome.given.features.wants_json)
 
 
-def _tokens(outcome: Outcome) -> int | None:
+def _tokens(outcome: CaseOutcome) -> int | None:
     limits = [outcome.body[key] for key in ("max_completion_tokens", "max_tokens") if outcome.body.get(key) is not None]
     return min(limits, default=None)
 
 
-GOT: Final[Mapping[str, Callable[[Policy, Outcome], Any]]] = {
+GOT: Final[Mapping[str, Callable[[Policy, CaseOutcome], Any]]] = {
     "start": lambda _, outcome: outcome.walk.start,
     "rule": lambda _, outcome: outcome.walk.rule,
     "tier": lambda _, outcome: outcome.walk.tier,
@@ -408,7 +408,7 @@ GOT: Final[Mapping[str, Callable[[Policy, Outcome], Any]]] = {
 """How to read what each key of `expect` names."""
 
 
-def why_of(outcome: Outcome) -> str:
+def why_of(outcome: CaseOutcome) -> str:
     """Return why a draft was taken or replaced, why a tier stands in, and why there is no answer, in a few words."""
     got = outcome.walk
     said = [got.judged.reason if got.judged is not None else "", got.reason]

@@ -16,7 +16,7 @@ from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from offline.policy_tests.case import GOT, Outcome, PolicyUnderTest, is_as_expected
+from offline.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, is_as_expected
 from policies.caching import CACHE_VALUES
 from policies.expression import Expression, Range
 from policies.model import ROUTE_VALUES
@@ -51,8 +51,8 @@ class Searched:
 
     tried: int
     of: int
-    before: tuple[Cell, Outcome] | None = None
-    after: tuple[Cell, Outcome] | None = None
+    before: tuple[Cell, CaseOutcome] | None = None
+    after: tuple[Cell, CaseOutcome] | None = None
     broken: str = ""
 
 
@@ -66,7 +66,7 @@ def search(under: PolicyUnderTest, wanted: Property, most: int = MOST) -> Search
     cells = _combinations(others, max(1, most // len(steps)))
     tried, best, found = 0, -1, Searched(0, of)
     for size, cell in cells:
-        before: tuple[Cell, Outcome] | None = None
+        before: tuple[Cell, CaseOutcome] | None = None
         for position, value in enumerate(steps):
             whole = cell if along is None else {**cell, along: value}
             outcome = run_cell(under, wanted.case, whole)
@@ -79,7 +79,7 @@ def search(under: PolicyUnderTest, wanted: Property, most: int = MOST) -> Search
     return replace(found, tried=tried)
 
 
-def run_cell(under: PolicyUnderTest, case: Case, cell: Cell, *, told: bool = False) -> Outcome:
+def run_cell(under: PolicyUnderTest, case: Case, cell: Cell, *, told: bool = False) -> CaseOutcome:
     """Return what the request with these values gets; with what each rule did if `told`."""
     given = {**case.given, **{name: value for name, value in cell.items() if value is not None}}
     return under.run(case, values=given, told=told)
@@ -97,7 +97,7 @@ def _combinations(values: Mapping[str, Sequence[Any]], most: int) -> Iterator[tu
         yield sum(places), {name: some[i] for name, some, i in zip(names, lists, places, strict=True)}
 
 
-def _broken(policy: Policy, wanted: Property, before: Outcome | None, now: Outcome) -> str:
+def _broken(policy: Policy, wanted: Property, before: CaseOutcome | None, now: CaseOutcome) -> str:
     """Return the key of `expect` that this cell breaks, or ''."""
     rules = wanted.wanted
     for aspect, sign, name in ((rules.never_falls, 1, "never_falls"), (rules.never_rises, -1, "never_rises")):
@@ -112,7 +112,7 @@ def _broken(policy: Policy, wanted: Property, before: Outcome | None, now: Outco
     return ""
 
 
-def _first_unmet(policy: Policy, expect: Expect, outcome: Outcome) -> str:
+def _first_unmet(policy: Policy, expect: Expect, outcome: CaseOutcome) -> str:
     names = sorted(expect.model_fields_set)
     return next((key for key in names if not is_as_expected(key, getattr(expect, key), GOT[key](policy, outcome))), "")
 

@@ -25,11 +25,11 @@ from policies.yaml_source import Document, read_yaml
 SUFFIXES: Final = (".test.yaml", ".test.yml")
 
 
-def _listed(value: object) -> object:
+def listed(value: object) -> object:
     return value if isinstance(value, list | tuple) or value is None else (value,)
 
 
-_ONE_OF: Final = BeforeValidator(_listed)
+_ONE_OF: Final = BeforeValidator(listed)
 """A value, or a list of which one has to be right."""
 Count = Annotated[Whole, Field(ge=0)]
 Tier = Annotated[str, Field(min_length=1)]
@@ -39,11 +39,11 @@ Refused = Literal[True, False, "no_tier", "unable", "deadline", "timeout", "full
 Aspect = Literal["start", "rule", "tier", "path"]
 
 
-def _confidence(value: object) -> object:
+def confidence(value: object) -> object:
     return None if value == "none" else share(value)
 
 
-Confidence = Annotated[Share | None, BeforeValidator(_confidence)]
+Confidence = Annotated[Share | None, BeforeValidator(confidence)]
 
 
 class TierWorld(Section):
@@ -199,7 +199,7 @@ class Span:
     values: tuple[Any, ...] = ()
 
 
-def _span(value: object) -> Span:
+def span(value: object) -> Span:
     if isinstance(value, Span):
         return value
     if isinstance(value, list) and value:
@@ -212,7 +212,7 @@ def _span(value: object) -> Span:
     return Span(float(match[1]), float(match[2]))
 
 
-Spans = Mapping[str, Annotated[Span, BeforeValidator(_span)]]
+Spans = Mapping[str, Annotated[Span, BeforeValidator(span)]]
 _SCALARS: Final = tuple(
     name for name in Given.model_fields if name not in {"text", "stop", "min_tier", "max_tier", "may_hedge"}
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from offline.policy_tests.case import GOT, Outcome, PolicyUnderTest, Request, is_as_expected
+from offline.policy_tests.case import GOT, CaseOutcome, PolicyUnderTest, Request, is_as_expected
 from offline.policy_tests.clauses import Clause, Coverage, as_written, clauses_of
 from offline.policy_tests.forall import MOST, Cell, search
 from offline.policy_tests.format import Case, Property, RequestsTest, Tested, TestFile
@@ -48,7 +48,7 @@ class TestResult:
     mismatches: Sequence[Mismatch]
     seconds: float
     note: str = ""
-    outcome: Outcome | None = None
+    outcome: CaseOutcome | None = None
     """What a case got; None for requests and properties."""
 
     @property
@@ -150,7 +150,7 @@ def run_test(
     return TestResult(test.name, test.line, under.tested, mismatches, time.perf_counter() - began, note, outcome)
 
 
-def mismatches_of(under: PolicyUnderTest, case: Case, outcome: Outcome, prefix: str = "") -> list[Mismatch]:
+def mismatches_of(under: PolicyUnderTest, case: Case, outcome: CaseOutcome, prefix: str = "") -> list[Mismatch]:
     """Return what is not as the case expects."""
     policy = under.policy
     found = []
@@ -191,7 +191,7 @@ _OF_THE_POLICY: Final[Mapping[str, KeyPath]] = {
 }
 
 
-def explain(under: PolicyUnderTest, key: str, outcome: Outcome) -> tuple[int, str]:
+def explain(under: PolicyUnderTest, key: str, outcome: CaseOutcome) -> tuple[int, str]:
     """Return the line of the policy that explains what was got for a key of `expect`, and the explanation."""
     tested, got = under.tested, outcome.walk
     if key in _OF_THE_POLICY:
@@ -223,7 +223,7 @@ def _step_told(tested: Tested, step: Step) -> tuple[int, str]:
     return tested.line(at), f"{name}: {step.text}"
 
 
-def _rule_told(tested: Tested, steps: Sequence[Step], outcome: Outcome) -> tuple[int, str]:
+def _rule_told(tested: Tested, steps: Sequence[Step], outcome: CaseOutcome) -> tuple[int, str]:
     """Say which condition kept the first start rule from holding, or which rule held."""
     failed = [step for step in steps if not step.held and isinstance(step.at[-1], int)]
     whole = [step for step in steps if not step.held and not isinstance(step.at[-1], int)]
@@ -259,7 +259,7 @@ def _requests_together(
     under: PolicyUnderTest, test: RequestsTest, requests: Requests, coverage: Coverage
 ) -> list[Mismatch]:
     found: list[Mismatch] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[CaseOutcome] = []
     read = [requests.of(body) for _, body in test.bodies]
     for (name, _), one in zip(test.bodies, read, strict=True):
         request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import orjson
 import pytest
 
@@ -15,6 +16,8 @@ from offline.policy_tests.format import Property, read_tests
 from offline.policy_tests.mutants import mutants_of
 from offline.policy_tests.run import PolicyUnderTest, RunResult, run_files
 from policies.errors import ConfigError
+from policies.loader import SHIPPED
+from policies.yaml_source import read_yaml
 
 POLICY = """\
 surface: chat
@@ -316,3 +319,18 @@ def test_command_prints_what_a_reader_needs(tmp_path: Path, capsys: pytest.Captu
     assert orjson.loads(capsys.readouterr().out)["failed"] == 1
     assert main(["policy", "test", str(file), "--run", "nowhere"]) == 2
     assert main(["policy", "test", str(tmp_path / "none")]) == 2
+
+
+def test_the_schema_of_test_files_takes_what_the_reader_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Editors mark what the reader would refuse, and nothing in a file that it reads."""
+    assert main(["policy", "schema", "--tests"]) == 0
+    schema = jsonschema_rs.Draft7Validator(orjson.loads(capsys.readouterr().out))
+    for file in sorted(SHIPPED.glob("*.test.yaml")):
+        assert [str(error) for error in schema.iter_errors(read_yaml(file).value)] == []
+    (tmp_path / "t.yaml").write_text(WORLD + PASSING, "utf-8")
+    assert schema.is_valid(read_yaml(tmp_path / "t.yaml").value)
+    for wrong in ("{pth: direct}", "{path: straight}", "{within: 3}", "{held: many}"):
+        (tmp_path / "t.yaml").write_text(f"{WORLD}  - {{name: a, expect: {wrong}}}\n", "utf-8")
+        assert not schema.is_valid(read_yaml(tmp_path / "t.yaml").value), wrong

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
+from offline.policy_tests.schema import tests_schema_text
 from policies.schema import schema_text
 
 DESCRIPTION = """Print the JSON Schema of policy files. With it, an editor that uses yaml-language-server completes
@@ -18,18 +19,21 @@ EXAMPLES = """examples:
   tierline policy schema --write rules/policy.schema.json
                                                     put it beside your own policies
   tierline policy schema --defaults                 that of _defaults.yaml
+  tierline policy schema --tests                    that of test files
   tierline policy schema | jq '.properties | keys'"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `policy schema`."""
     parser.add_argument("--write", type=Path, metavar="FILE", help="write it to this file instead of printing it")
-    parser.add_argument("--defaults", action="store_true", help="the schema of _defaults.yaml, not of a policy")
+    of = parser.add_mutually_exclusive_group()
+    of.add_argument("--defaults", action="store_true", help="the schema of _defaults.yaml, not of a policy")
+    of.add_argument("--tests", action="store_true", help="the schema of test files such as chat.test.yaml")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the schema. Raises CommandError."""
-    text = schema_text(defaults=args.defaults)
+    text = tests_schema_text() if args.tests else schema_text(defaults=args.defaults)
     if args.write is None:
         sys.stdout.write(text)
         return Exit.OK
