@@ -4,7 +4,7 @@
 time left. So two requests get the same tiers wherever every value lies on the same side of every constant. A cell is
 the set of requests that agree in all of this (equality with a constant is a side of its own); one member stands for
 it. Only numbers within the texts of a decision (`reason`, `stand_in`) differ between the members of a cell, so a
-`Verdict` holds of them only whether there is a stand-in, and which rule held.
+`CellVerdict` holds of them only whether there is a stand-in, and which rule held.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream"})
 _LIMIT: Final = 1 << 62
 
 
-class Verdict(NamedTuple):
+class CellVerdict(NamedTuple):
     """What is the same for all members of a cell. `rule` is the reason's first clause: the tier and the rule."""
 
     tiers: tuple[str, ...]
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     rule: str = ""
 
 
-NO_TIER: Final = Verdict((), (), (), weaker=False, stands_in=False)
+NO_TIER: Final = CellVerdict((), (), (), weaker=False, stands_in=False)
 """The verdict on a request that no tier can answer."""
 
 
@@ -93,10 +93,10 @@ class Inputs:
 class VerdictTable:
     """All verdicts that have occurred, each with a number."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
-    _numbers: dict[Verdict, int] = field(default_factory=dict)
+    verdicts: list[CellVerdict] = field(default_factory=list)
+    _numbers: dict[CellVerdict, int] = field(default_factory=dict)
 
-    def number(self, verdict: Verdict) -> int:
+    def number(self, verdict: CellVerdict) -> int:
         """Return the verdict's number, a new one if it has none."""
         known = self._numbers.get(verdict)
         if known is None:
@@ -130,7 +130,7 @@ class CellDecider:
         numbers = [self._table.number(self.verdict(inputs, int(member))) for member in members]
         return np.array(numbers, np.int64)[cell_of]
 
-    def verdict(self, inputs: Inputs, at: int) -> Verdict:
+    def verdict(self, inputs: Inputs, at: int) -> CellVerdict:
         """Return the verdict on one record, by `decide`."""
         given = input_of(self.record(inputs, at), self._facts, self._classifier)
         try:
@@ -257,10 +257,10 @@ def rule_cells(policies: Sequence[Policy], basis: DecisionBasis, inputs: Inputs)
     return keys.astype(np.int64)
 
 
-def verdict_of(decision: Decision) -> Verdict:
+def verdict_of(decision: Decision) -> CellVerdict:
     """Return what cells compare of a decision."""
     rule = decision.reason.split("; ", 1)[0]
-    return Verdict(
+    return CellVerdict(
         tuple(decision.tiers),
         tuple(decision.fallbacks),
         tuple(decision.missing),

@@ -37,7 +37,7 @@ FIGURES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """One figure before and after; `low` and `high` are the 95% interval of the difference.
 
     The interval says what these very requests would have got: it has no width where nothing is estimated.
@@ -143,7 +143,7 @@ def good(results: Results, slo: Slo) -> tuple[Bools, Bools]:
     return np.asarray(counted), np.asarray(met)
 
 
-def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, float]]) -> dict[str, Change]:
+def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, float]]) -> dict[str, FigureChange]:
     """Return each figure's change, from the figures of every imputation (Rubin 1987)."""
     changes = {}
     for name, was in before.items():
@@ -151,11 +151,11 @@ def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, flo
         mean = float(values.mean())
         between = float(values.var(ddof=1)) if len(values) > 1 else 0.0
         half = _T * math.sqrt((1 + 1 / len(values)) * between)
-        changes[name] = Change(was, mean, mean - half - was, mean + half - was)
+        changes[name] = FigureChange(was, mean, mean - half - was, mean + half - was)
     return changes
 
 
-def as_json(changes: Mapping[str, Change]) -> dict[str, Any]:
+def as_json(changes: Mapping[str, FigureChange]) -> dict[str, Any]:
     """Return changes as JSON values; what is not known is null."""
     return {
         name: {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from offline.progress import OnProgress, silent
 from offline.replay.cells import NO_TIER, Bools, CellDecider, Floats, Inputs, Ints, VerdictTable, policy_on, rule_cells
-from offline.replay.records import Batch, LedgerReader
+from offline.replay.records import LedgerReader, RecordBatch
 from policies.model import Policy
 
 NOT_CALLED: Final = 0
@@ -146,7 +146,7 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
     return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)))
 
 
-def _of_requests(batch: Batch) -> Columns:
+def _of_requests(batch: RecordBatch) -> Columns:
     requests, n = batch.requests, len(batch.requests)
     nothing = np.full(n, np.nan, np.float32)
     return {
@@ -177,7 +177,7 @@ def _of_requests(batch: Batch) -> Columns:
     }
 
 
-def _of_calls(reader: LedgerReader, batch: Batch, tiers: Sequence[str]) -> Columns:
+def _of_calls(reader: LedgerReader, batch: RecordBatch, tiers: Sequence[str]) -> Columns:
     """Return what each tier did: of several calls at one tier the last, at the cost of all of them."""
     calls, n = batch.calls, len(batch.requests)
     shape = (len(tiers), n)

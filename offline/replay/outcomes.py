@@ -39,8 +39,8 @@ _FAULTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the followed requests: an array each, of the length of `Follower.rows`."""
+class Followed:
+    """What became of the followed requests: an array each, of the length of `CourseFollower.rows`."""
 
     path: Ints
     tier: Ints
@@ -53,7 +53,7 @@ class Outcome:
     """Whether the first tier's draft was replaced by a stronger tier's answer, whatever became of that."""
 
 
-class Follower:
+class CourseFollower:
     """Follow the requests whose course the candidate changes."""
 
     def __init__(self, read: Read, reader: LedgerReader, candidate: Policy, seed: int = 0) -> None:
@@ -73,7 +73,7 @@ class Follower:
         """Whether it rests on a donor which attempts are made."""
         self.estimated: Bools = np.zeros(len(self.rows), np.bool_)
         """Whether any of its figures rests on a donor."""
-        self.last: Outcome | None = None
+        self.last: Followed | None = None
         """The latest imputation."""
         self.no_evidence: Bools = np.zeros(len(self.rows), np.bool_)
         self._pools: dict[tuple[str, int], Pool] = {}
@@ -89,7 +89,7 @@ class Follower:
         """The strata of all requests."""
         return strata_of(self.history)
 
-    def follow(self) -> Outcome:
+    def follow(self) -> Followed:
         """Return one imputation of what became of the requests."""
         history, rows, n = self.history, self.rows, len(self.rows)
         numbers = history.candidate[rows]
@@ -97,7 +97,7 @@ class Follower:
         missing, weaker = self._missing[numbers], self._weaker[numbers]
         elapsed = self._start_ms.astype(np.float64)
         drafts_usd = np.zeros(n)
-        out = Outcome(
+        out = Followed(
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
             np.zeros(n, np.bool_),
         )  # fmt: skip
@@ -138,7 +138,7 @@ class Follower:
 
     def _end(
         self,
-        out: Outcome,
+        out: Followed,
         tier: int,
         at: Ints,
         got: dict[str, Any],

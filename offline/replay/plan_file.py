@@ -33,7 +33,7 @@ class BoundTo:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PolicyPlan:
     """A plan. `text` is the candidate's file as it was written, `version` its hash; the parts are JSON values."""
 
     surface: str
@@ -57,12 +57,12 @@ class Plan:
         return f"{self.surface}@{self.version[:7]}"
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: PolicyPlan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {"kind": _KIND, "v": VERSION, **asdict(plan)}
 
 
-def write_plan(file: Path, plan: Plan) -> None:
+def write_plan(file: Path, plan: PolicyPlan) -> None:
     """Write a plan. Raises OSError."""
     draft = file.with_name(f".{file.name}.draft")
     try:
@@ -78,7 +78,7 @@ def is_plan(file: Path) -> bool:
         return opened.read(1) == b"{"
 
 
-def read_plan(file: Path) -> Plan:
+def read_plan(file: Path) -> PolicyPlan:
     """Return the plan in a file. Raises OSError and PlanError."""
     try:
         values = orjson.loads(file.read_bytes())
@@ -86,7 +86,7 @@ def read_plan(file: Path) -> Plan:
             raise PlanError(f"{file} is no plan; `tierline policy plan FILE --out {file.name}` writes one")
         if (version := values.pop("v")) != VERSION:
             raise PlanError(f"{file} is a plan of format {version}; this version of Tierline reads {VERSION}")
-        return Plan(**{**values, "bound": BoundTo(**values["bound"])})
+        return PolicyPlan(**{**values, "bound": BoundTo(**values["bound"])})
     except PlanError:
         raise
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
@@ -95,7 +95,7 @@ def read_plan(file: Path) -> Plan:
         ) from None
 
 
-def why_stale(plan: Plan, now: BoundTo) -> list[str]:
+def why_stale(plan: PolicyPlan, now: BoundTo) -> list[str]:
     """Return what has moved since the plan was made, a clause each; none if its figures still hold."""
     moved = []
     bound, surface = plan.bound, plan.surface

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.progress import OnProgress, silent
-from offline.replay.cells import NO_TIER, Bools, Floats, Inputs, Ints, Verdict, VerdictTable
+from offline.replay.cells import NO_TIER, Bools, CellVerdict, Floats, Inputs, Ints, VerdictTable
 from policies.expression import KINDS
 from routing.decision_basis import BasisError, DecisionBasis
 
@@ -86,7 +86,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestColumns:
     """The requests of a batch, one row each. Missing numbers are NaN.
 
     `basis` is a position in `LedgerReader.bases`, -1 where nothing was decided, as for a cache hit. `path`, `tier`,
@@ -121,10 +121,10 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RecordBatch:
     """Some requests, their calls, and the inputs of the decisions by basis."""
 
-    requests: Requests
+    requests: RequestColumns
     calls: Calls
     inputs: dict[int, tuple[Ints, Inputs]]
     """By basis: the positions of its requests in the batch, and their inputs."""
@@ -155,7 +155,7 @@ class LedgerReader:
         """Number of the verdict of each recorded decision met so far, by the decision's hash."""
         self._rated = bool(database.execute("SELECT count(*) FROM feedback").fetchall()[0][0])
 
-    def batches(self, on_progress: OnProgress = silent) -> Iterator[Batch]:
+    def batches(self, on_progress: OnProgress = silent) -> Iterator[RecordBatch]:
         """Yield the requests in the order in which they ended."""
         done = 0
         steps = range(self._first, self._last + 1, BATCH)
@@ -200,7 +200,7 @@ class LedgerReader:
         rows = self._all(f"SELECT request_id FROM requests WHERE {{where}} AND (entry_ms, entry_seq) IN ({wanted})")
         return [name for (name,) in rows]
 
-    def _batch(self, first: int, end: int) -> Batch:
+    def _batch(self, first: int, end: int) -> RecordBatch:
         within = f"FROM requests WHERE {self.which.where} AND ordinal >= {first} AND ordinal < {end}"
         tiers = max([len(basis.tiers) for basis in self.bases], default=0)
         health = [
@@ -224,7 +224,7 @@ class LedgerReader:
             rows = np.flatnonzero(requests.basis == number)
             if len(rows):
                 inputs[number] = rows, self._inputs(got, rows, len(basis.tiers))
-        return Batch(requests, self._calls(within, got), inputs)
+        return RecordBatch(requests, self._calls(within, got), inputs)
 
     def _coded(self) -> list[str]:
         return [
@@ -400,8 +400,8 @@ _CALL_FLOATS: Final = (
 _CALL: Final = ("c.attempt AS attempt", "c.wasted::TINYINT AS wasted", *(f"c.{n}::DOUBLE AS {n}" for n in _CALL_FLOATS))
 
 
-def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> Requests:
-    return Requests(
+def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> RequestColumns:
+    return RequestColumns(
         basis=_ints(got["basis_"]) - 1,
         recorded=recorded,
         path=_ints(got["path_"]),
@@ -422,12 +422,12 @@ def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> Requests:
     )
 
 
-def _verdict(decision: dict[str, Any] | None) -> Verdict:
+def _verdict(decision: dict[str, Any] | None) -> CellVerdict:
     if decision is None:
         return NO_TIER
     tiers, fallbacks, missing = (tuple(decision[name]) for name in ("tiers", "fallbacks", "missing"))
     rule = decision["reason"].split("; ", 1)[0]
-    return Verdict(tiers, fallbacks, missing, bool(decision["weaker"]), bool(decision["stand_in"]), rule)
+    return CellVerdict(tiers, fallbacks, missing, bool(decision["weaker"]), bool(decision["stand_in"]), rule)
 
 
 def _floats(column: Any) -> Floats:

@@ -12,9 +12,9 @@ import numpy as np
 from offline.progress import OnProgress, silent
 from offline.replay.cells import Bools, Ints, VerdictTable
 from offline.replay.donors import Pool, hit_strata_of
-from offline.replay.figures import IMPUTATIONS, Change, Results, Tally, as_json, combined
+from offline.replay.figures import IMPUTATIONS, FigureChange, Results, Tally, as_json, combined
 from offline.replay.history import History, Read, decided_again, read_history
-from offline.replay.outcomes import PATHS, Follower, Outcome
+from offline.replay.outcomes import PATHS, CourseFollower, Followed
 from offline.replay.records import LedgerReader, Which
 from policies.model import Policy
 from routing.decide import NoTierError, decide
@@ -84,7 +84,7 @@ class Replayed:
     estimated_path: int
     """Requests of which it is estimated whether a draft is escalated."""
     no_evidence: int
-    figures: Mapping[str, Change]
+    figures: Mapping[str, FigureChange]
     goodput_variance: float
     """Variance of one request's goodput, before: for the number that a canary takes."""
     quality: Mapping[str, Any]
@@ -152,7 +152,7 @@ def replay(
     history = read.history
     fidelity = _fidelity(reader, read, verify, on_progress)
     newest = reader.bases[int(history.basis[np.flatnonzero(history.basis >= 0)[-1]])].policy
-    follower = Follower(read, reader, candidate, seed)
+    follower = CourseFollower(read, reader, candidate, seed)
     lost = _lost_hits(reader, history, newest, candidate)
     before, words = _recorded(reader, read)
     imputations, kept, is_estimated = _impute(reader, read, follower, lost, before, words, candidate, on_progress)
@@ -188,7 +188,7 @@ def replay(
 def _impute(
     reader: LedgerReader,
     read: Read,
-    follower: Follower,
+    follower: CourseFollower,
     lost_hits: LostHits,
     before: Results,
     words: Sequence[str],
@@ -255,7 +255,7 @@ def _recorded(reader: LedgerReader, read: Read) -> tuple[Results, tuple[str, ...
 
 
 def _outcome_of(
-    before: Results, varying: Ints, outcome: Outcome, words: Sequence[str], donors: Ints, place: Ints
+    before: Results, varying: Ints, outcome: Followed, words: Sequence[str], donors: Ints, place: Ints
 ) -> Results:
     """Return what the varying requests got: first those followed, then those who got what their donors got.
 
@@ -405,7 +405,7 @@ def _most_changed(reader: LedgerReader, history: History, changed: Bools) -> tup
     return [one for one, _ in slices[:_EXAMPLES]], reader.request_ids(history.place[few])
 
 
-def _quality(reader: LedgerReader, read: Read, follower: Follower) -> dict[str, Any]:
+def _quality(reader: LedgerReader, read: Read, follower: CourseFollower) -> dict[str, Any]:
     """Return the mean score by clients, and by how much it would change: by the mean of each tier within its strata.
 
     The difference rests on the assumption that within a stratum a tier's answers are rated alike whoever gets them;
@@ -438,7 +438,7 @@ def _quality(reader: LedgerReader, read: Read, follower: Follower) -> dict[str, 
     return result | {"difference": difference, "interval_95": [difference - half, difference + half]}
 
 
-def _moves(follower: Follower) -> dict[tuple[int, int], tuple[int, Ints]] | None:
+def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] | None:
     """Return how many requests another tier answers than did, by both tiers, with the strata that they are from."""
     outcome = follower.last
     if outcome is None:
@@ -453,7 +453,7 @@ def _moves(follower: Follower) -> dict[tuple[int, int], tuple[int, Ints]] | None
     return result
 
 
-def _notes(recorded: Policy, candidate: Policy, follower: Follower, reader: LedgerReader) -> list[str]:
+def _notes(recorded: Policy, candidate: Policy, follower: CourseFollower, reader: LedgerReader) -> list[str]:
     """Return what the figures do not cover."""
     notes = _cache_notes(recorded, candidate)
     if recorded.output != candidate.output:

@@ -15,7 +15,7 @@ from gateway.archive.folder import segments_of
 from gateway.archive.query import opened
 from gateway.cli.main import main
 from offline.replay.gates import Gate, GateError
-from offline.replay.plan_file import BoundTo, Plan, PlanError, read_plan, why_stale, write_plan
+from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
 from offline.replay.run import NothingRecordedError, Replayed, replay
 from tests.bench.replay_files import write_ledger
 from tests.bench.replay_truth import truth_of
@@ -164,7 +164,7 @@ def test_the_command_prints_a_report_and_holds_gates(
 
 def test_a_plan_names_what_has_moved(tmp_path: Path) -> None:
     bound = BoundTo("a" * 64, {"classifier": "one"}, "p1")
-    plan = Plan("chat", "chat.yaml", "surface: chat", "b" * 64, bound, 1.0)
+    plan = PolicyPlan("chat", "chat.yaml", "surface: chat", "b" * 64, bound, 1.0)
     write_plan(tmp_path / "chat.plan", plan)
     read = read_plan(tmp_path / "chat.plan")
     assert read == plan and why_stale(read, bound) == []

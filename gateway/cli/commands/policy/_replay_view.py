@@ -12,7 +12,7 @@ from rich.table import Table
 from offline.report import table
 
 if TYPE_CHECKING:
-    from offline.replay.figures import Change
+    from offline.replay.figures import FigureChange
     from offline.replay.run import Replayed
 
 _TITLES: Final[Mapping[str, str]] = {
@@ -88,7 +88,7 @@ def value(number: float, unit: str) -> str:
     return f"{number:.0f} ms" if unit == "ms" else f"${number:.4f}"
 
 
-def change_text(change: Change, unit: str) -> str:
+def change_text(change: FigureChange, unit: str) -> str:
     """Return a change as `98.9% -> 98.4%`."""
     return f"{value(change.before, unit)} -> {value(change.after, unit)}"
 

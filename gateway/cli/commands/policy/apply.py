@@ -29,7 +29,7 @@ from gateway.registry.apply import How, apply_file
 from offline.policy_tests.format import SUFFIXES, read_tests
 from offline.policy_tests.report import text_lines
 from offline.policy_tests.run import run_files
-from offline.replay.plan_file import BoundTo, Plan, PlanError, is_plan, read_plan, why_stale
+from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
 from policies.validation import share
@@ -114,7 +114,7 @@ def _check_tests(file: Path) -> None:
         raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
 
 
-def _plan_in(file: Path) -> Plan | None:
+def _plan_in(file: Path) -> PolicyPlan | None:
     """Return the plan in a file; None if that is a policy file. Raises CommandError."""
     try:
         return read_plan(file) if file.is_file() and is_plan(file) else None
@@ -122,7 +122,7 @@ def _plan_in(file: Path) -> Plan | None:
         raise CommandError(str(error)) from None
 
 
-def _check_plan(plan: Plan, now: BoundTo) -> None:
+def _check_plan(plan: PolicyPlan, now: BoundTo) -> None:
     """Refuse a plan whose tests failed, or that was made from something else than is there now. Raises CommandError."""
     if plan.tests is not None and plan.tests["failed"]:
         raise CommandError(f"not applied, since its tests fail: {', '.join(plan.tests['failed'])}", Exit.FINDINGS)
@@ -133,7 +133,7 @@ def _check_plan(plan: Plan, now: BoundTo) -> None:
 
 
 @contextlib.contextmanager
-def _policy_file(file: Path, plan: Plan | None) -> Iterator[Path]:
+def _policy_file(file: Path, plan: PolicyPlan | None) -> Iterator[Path]:
     """Yield the policy file: the one named, or one with the text that was planned, with the defaults beside the plan.
 
     Raises CommandError if that makes another policy than the one that was planned.

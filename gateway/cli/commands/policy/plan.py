@@ -18,7 +18,7 @@ from gateway.cli.commands.policy._replay_view import change_text, signed
 from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
-from offline.replay.plan_file import Plan, as_json, write_plan
+from offline.replay.plan_file import PolicyPlan, as_json, write_plan
 from offline.report import print_json
 from policies.codes import is_error
 from policies.diff import difference
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     replayed, why_not = _replayed(args, candidate)
     seconds = time.perf_counter() - began
     canary = None if replayed is None else canary_figures(replayed)
-    plan = Plan(
+    plan = PolicyPlan(
         surface=candidate.surface,
         file=args.file.name,
         text=args.file.read_text(encoding="utf-8-sig"),
@@ -213,7 +213,9 @@ def _changes(found: Difference | None) -> dict[str, Any]:
     return {"changes": [asdict(change) for change in found.changes], "drops_answers": found.drops_answers}
 
 
-def _head(plan: Plan, base: tuple[Policy, Document] | None, document: Document, found: Difference | None) -> list[str]:
+def _head(
+    plan: PolicyPlan, base: tuple[Policy, Document] | None, document: Document, found: Difference | None
+) -> list[str]:
     if base is None or found is None:
         return [f"{plan.label} (new: no policy of {plan.surface} is in force)"]
     changes = found.in_force
@@ -228,7 +230,7 @@ def _head(plan: Plan, base: tuple[Policy, Document] | None, document: Document, 
 
 
 def _parts(
-    plan: Plan, tests: dict[str, Any] | None, replayed: Replayed | None, seconds: float, why_not: str
+    plan: PolicyPlan, tests: dict[str, Any] | None, replayed: Replayed | None, seconds: float, why_not: str
 ) -> list[str]:
     findings = plan.lint["findings"]
     counted = f"lint {len(findings)} finding{'' if len(findings) == 1 else 's'}"
@@ -294,7 +296,7 @@ def _markdown(lines: list[str]) -> str:
     )
 
 
-def _write(file: Path, plan: Plan) -> None:
+def _write(file: Path, plan: PolicyPlan) -> None:
     try:
         write_plan(file, plan)
     except OSError as error:
