@@ -13,7 +13,7 @@ from gateway.cli.main import main
 from gateway.config.loader import load_deployment
 from gateway.registry.checks import checked, seeds
 from gateway.registry.registry import PolicyRegistry
-from offline.replay.plan_file import Plan, write_plan
+from offline.replay.plan_file import PolicyPlan, write_plan
 from policies.loader import PolicySource
 from tests.gateway.registry.conftest import chat, folder, registry, server, source, store
 from tests.support.gateway import config
@@ -34,7 +34,7 @@ async def plan(
     version, _ = checked(tmp_path / "new.yaml", source, [], author="", message="", at=0.0)
     live = (await registry.surface("chat")).live
     bound = bound_to(load_deployment(tmp_path / "tierline.yaml", {}), live)
-    write_plan(tmp_path / "chat.plan", Plan("chat", "new.yaml", chat(0.7), version.version, bound, 1.0))
+    write_plan(tmp_path / "chat.plan", PolicyPlan("chat", "new.yaml", chat(0.7), version.version, bound, 1.0))
     return tmp_path / "chat.plan"
 
 
