@@ -18,6 +18,7 @@ from offline.replay.outcomes import PATHS, CourseFollower, Followed
 from offline.replay.records import LedgerReader, Which
 from policies.model import Policy
 from routing.decide import NoTierError, decide
+from routing.decision_basis import CLASSIFIER
 from routing.decision_record import outcome_of, unnamed
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from policies.caching import ExactCache, SemanticCache
     from routing.decision_basis import DecisionBasis
 
+_RATED: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile", "in_domain"})
+"""Values of rules that the classifier gives."""
 _EXAMPLES: Final = 5
 _PAGE: Final = 500
 _LEAST_OF_SLICE: Final = 20
@@ -148,6 +151,7 @@ def replay(
     reader = LedgerReader(database, Which(candidate.surface, since), VerdictTable())
     if not reader.bases:
         raise NothingRecordedError(f"no decision of the surface {candidate.surface!r} is recorded")
+    _check_classifier(reader.bases, candidate)
     read = read_history(reader, candidate, on_progress)
     history = read.history
     fidelity = _fidelity(reader, read, verify, on_progress)
@@ -182,6 +186,30 @@ def replay(
         slices=slices,
         examples=examples,
         notes=_notes(newest, candidate, follower, reader),
+    )
+
+
+def _check_classifier(bases: Sequence[DecisionBasis], candidate: Policy) -> None:
+    """Raise NothingRecordedError where the candidate would rate requests by another classifier than the recorded one.
+
+    A record holds what its own classifier said, and not the text that another would have to read.
+    """
+    route = candidate.route
+    both = candidate.escalate.speculate.both
+    asked = set().union(*(rule.names for rule in (*route.start.values(), both) if rule is not None))
+    if route.classifier == "none" or not asked & _RATED:
+        return
+    wanted = None if route.pinned is None else route.pinned.version[:12]
+    by = {
+        ("none" if basis.policy.route.classifier == "none" else basis.artefacts.get(CLASSIFIER, "")[:12]): basis.policy
+        for basis in bases
+    }
+    if by.keys() == {wanted} or (wanted is None and not any(one.route.classifier != "default" for one in by.values())):
+        return
+    own = f"the classifier {wanted}" if wanted else "the deployment's classifier"
+    raise NothingRecordedError(
+        f"{candidate.label} rates requests by {own}, and the records were rated by {', '.join(sorted(by))}: "
+        "what the other says of them is not known; try the policy as a shadow or a canary"
     )
 
 

@@ -17,6 +17,7 @@ from gateway.cli.main import main
 from offline.replay.gates import Gate, GateError
 from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
 from offline.replay.run import NothingRecordedError, Replayed, replay
+from policies.loader import made_policy
 from tests.bench.replay_files import write_ledger
 from tests.bench.replay_truth import truth_of
 from tests.bench.replay_world import World, policy
@@ -128,6 +129,16 @@ def test_quality_moves_with_the_tier_that_answers(replayed_by: Callable[..., Rep
 def test_nothing_recorded_is_said(ledger: Path) -> None:
     with opened(ledger, threads=1) as database, pytest.raises(NothingRecordedError, match="no decision"):
         replay(database, policy(), since=4e9)
+
+
+def test_what_another_classifier_would_say_is_not_guessed(replayed_by: Callable[..., Replayed]) -> None:
+    """The records hold what their classifier said; a policy whose rules do not ask for it can still be replayed."""
+    content = dict(policy().content)
+    pinned = {**content, "route": {**content["route"], "classifier": f"learned@{'a' * 64}"}}
+    with pytest.raises(NothingRecordedError, match="try the policy as a shadow"):
+        replayed_by(made_policy(pinned, Path("chat.yaml"), {}))
+    pinned["route"] = {**pinned["route"], "start": {"local": "tokens_in < 2000", "hosted": "otherwise"}}
+    assert replayed_by(made_policy(pinned, Path("chat.yaml"), {})).requests > 600
 
 
 @pytest.mark.parametrize("source", ["goodput", "speed < 1%", "goodput < -1ms", "ttft_p95 > 5%", "cost > 5"])
