@@ -117,12 +117,12 @@ def _smallest(things: Sequence[Sequence[Move]], build: Build, target: str) -> Fl
                 distance = math.fsum(move.distance for move in moves)
                 if best is not None and distance >= best.distance:
                     continue
-                tried += 1
-                if tried > _MOST:
-                    return best or Impossible(f"none found among changes of up to {count - 1} things", searched=False)
                 built = build({move.path: move.value for move in moves})
                 if built is None:
                     continue
+                tried += 1
+                if tried > _MOST:
+                    return best or Impossible(f"none found among changes of up to {count - 1} things", searched=False)
                 try:
                     decision = decide(*built)
                 except NoTierError:
