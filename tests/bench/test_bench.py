@@ -125,6 +125,7 @@ def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) 
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.long
 def test_the_live_part_measures_real_streams(capsys: pytest.CaptureFixture[str]) -> None:
     """Streams that are committed and streams that escalate are measured on both sides; neither takes ages."""
     assert bench.main(["--quick", "--json", "--live", "commit", "escalated"]) == 0

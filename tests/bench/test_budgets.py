@@ -52,6 +52,7 @@ def test_the_clocks_work_among_requests_is_counted_apart() -> None:
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.long
 def test_counts_do_not_depend_on_the_time_that_requests_take(tmp_path: Path) -> None:
     """Requests with pauses between them, in which the gateway's periodic work runs, cost the same calls."""
 

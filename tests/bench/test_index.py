@@ -7,6 +7,7 @@ import pytest
 from tests.bench import index
 
 
+@pytest.mark.long
 def test_the_bench_measures_every_index_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Both layouts of the replica's: they find what is near, and another worker serves what one has written."""
     index.main(["--quick", "--kind", "replica", "--json", "--questions"])

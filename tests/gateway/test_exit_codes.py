@@ -45,6 +45,24 @@ NOT_DONE = {
     "calibrate, of a file that is not there": [
         *("calibrate", "--surface", "chat", "--target", "quality=0.9", "--data", "{folder}/none")
     ],
+    "learn, from a ledger that is not there": [
+        "learn",
+        "--surface",
+        "chat",
+        "--ledger",
+        "{folder}/none",
+        "--out",
+        "{folder}/o",
+    ],
+    "policy lint, of a file that is not there": ["policy", "lint", "{folder}/none.yaml"],
+    "policy test, of a file that is not there": ["policy", "test", "{folder}/none.yaml"],
+    "policy diff, with a file that is not there": ["policy", "diff", "{folder}/none.yaml", "{folder}/none2.yaml"],
+    "policy explain, of a file that is not there": ["policy", "explain", "{folder}/none.json"],
+    "policy replay, from a ledger that is not there": [
+        *("policy", "replay", str(SHIPPED / "chat.yaml"), "--ledger", "{folder}/none")
+    ],
+    "policy status, without a store": ["policy", "status", "--store", NO_STORE],
+    "policy rollback, without a store": ["policy", "rollback", "chat", "-m", "why", "--store", NO_STORE],
     "eval route, of a file that is not there": ["eval", "route", "--data", "{folder}/none"],
     "eval cascade, of a file that is not there": ["eval", "cascade", "--data", "{folder}/none"],
     "eval robustness, of a file that is not there": ["eval", "robustness", "--pairs", "{folder}/none"],
@@ -53,12 +71,15 @@ NOT_DONE = {
 FINDINGS = {
     "check, of a config with a mistake": ["check", "--config", "{folder}/bad.yaml"],
     "check, of a policy with a mistake": ["check", "--policies", "{folder}/policies"],
+    "policy lint, of a policy with a mistake": ["policy", "lint", "{folder}/policies"],
+    "policy diff, of two policies": ["policy", "diff", str(SHIPPED / "chat.yaml"), str(SHIPPED / "batch.yaml")],
     "collect, with a prompt that gets no answer": [
         *("collect", "--prompts", ROWS, "--out", "{folder}/out", "--base-url", "{upstream}", "--model", "m")
     ],
 }
 QUIET = {
     "check, of what is shipped": ["check"],
+    "policy lint, of what is shipped": ["policy", "lint"],
     "check, with a warning": ["check", "--policies", "{folder}/doubtful"],
 }
 CASES = [

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
+from offline.policy_tests.format import read_tests
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway
@@ -92,10 +93,18 @@ def test_commands_are_understood(
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
-def test_policy_examples(text: str) -> None:
-    """What they say to change in a policy fits into the shipped one."""
+def test_policy_examples(text: str, tmp_path: Path) -> None:
+    """What they say to change in a policy fits into the shipped one; a test file can be read beside it."""
     policy = yaml.safe_load((SHIPPED / "chat.yaml").read_text())
     change = yaml.safe_load(text)
+    if "tests" in change:
+        shutil.copy(SHIPPED / "chat.yaml", tmp_path)
+        (tmp_path / "prompts").mkdir()
+        for name in re.findall(r"prompts/[\w.-]+", text):
+            (tmp_path / name).write_text('{"model": "chat", "messages": [{"role": "user", "content": "refund?"}]}')
+        (tmp_path / "chat.test.yaml").write_text(text)
+        assert read_tests(tmp_path / "chat.test.yaml").tests
+        return
     assert change.keys() <= policy.keys()
     Rules.model_validate(_merged(policy, change))
 

@@ -258,10 +258,12 @@ MISTAKES = {
     "config": Mistake(("--config", "{folder}/bad.yaml"), r"bad\.yaml:2:1: .*teirs", 2),
     "no config": Mistake(("--config", "{folder}/none.yaml"), r"none\.yaml", 2),
     "policies": Mistake(("--policies", "{folder}"), r"bad\.yaml", 2),
-    "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+: local_model\.gguf: no such file", 2),
+    "model": Mistake(("--config", "{folder}/model.yaml"), r"model\.yaml:\d+:\d+: local_model\.gguf: no such file", 2),
     "state": Mistake(("--state", "{folder}/bad.yaml/state"), "cannot write to the state folder", 2),
     "address": Mistake(("--host", "192.0.2.1", "--config", "{folder}/open.yaml"), r"cannot listen on 192\.0\.2\.1", 2),
-    "no keys": Mistake(("--host", "192.0.2.1"), r"tierline\.yaml:\d+: host: 192\.0\.2\.1 can be reached from other", 2),
+    "no keys": Mistake(
+        ("--host", "192.0.2.1"), r"tierline\.yaml:\d+:\d+: host: 192\.0\.2\.1 can be reached from other", 2
+    ),
     "port": Mistake(("--port", "{port}"), r"cannot listen on 127\.0\.0\.1 port {port}: Address already in use", 2),
     "flag": Mistake(("--workers", "none"), "--workers", 2),
 }

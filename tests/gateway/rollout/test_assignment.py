@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -127,9 +128,12 @@ async def test_a_request_is_answered_and_recorded_by_its_arms_policy(
         labels = {reply.headers["x-tierline-policy"] for reply in replies}
         live = (labels - {label}).pop()
         assert labels == {label, live}
-        await app.steps.telemetry.aclose()
-        records = [orjson.loads(blob)["ledger"] for _, blob in await app.steps.store.latest("tierline:traces", 100)]
-    by_id = {record["request_id"]: record for record in records}
+        by_id: dict[str, Any] = {}
+        async with asyncio.timeout(20):
+            while len(by_id) < len(replies):
+                blobs = await app.steps.store.latest("tierline:traces", 100)
+                by_id = {one["request_id"]: one for one in (orjson.loads(blob)["ledger"] for _, blob in blobs)}
+                await asyncio.sleep(0.01)
     for reply in replies:
         record = by_id[reply.headers["x-request-id"]]
         assert record["policy"] == reply.headers["x-tierline-policy"]
