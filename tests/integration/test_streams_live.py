@@ -232,8 +232,9 @@ def test_the_sdk_sees_one_answer(live: Gateway) -> None:
 def test_another_endpoint_of_the_tier_goes_first(live: Gateway, local_upstream: Upstream) -> None:
     """The tier's other endpoint goes on, never the one that broke off."""
     answers = [ask(live, "twins") for _ in range(6)]
-    broken = [answer for answer in answers if "continued-by" in answer.comments[-1]]
-    assert broken, "two endpoints take turns"
+    while not (broken := [answer for answer in answers if "continued-by" in answer.comments[-1]]):
+        assert len(answers) < 60, "chance chooses between two endpoints"  # once in 2**60 runs
+        answers.append(ask(live, "twins"))
     for answer in broken:
         assert answer.text == TEXT
         assert answer.comments[-1].endswith(".pair")
