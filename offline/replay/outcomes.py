@@ -64,7 +64,8 @@ class CourseFollower:
         self._draw = np.random.default_rng(seed)
         self._signals = ("", *reader.signals.every)
         self._active_fault = np.array([False, *(self._counts(fault) for fault in reader.faults.every)])
-        self._cut_off = reader.finishes.number("length") if "length" in candidate.escalate.when.finish else -1
+        # A finish that was never recorded has no number, and 0 is no finish at all: no draft has -1.
+        self._cut_off = (reader.finishes.number("length") or -1) if "length" in candidate.escalate.when.finish else -1
         rows = np.array([read.tiers.index(name) for name in candidate.tiers])
         self._first_tier = int(rows[0])
         self._tables(read)

@@ -35,6 +35,8 @@ def ledger(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of what `policy()` served, with feedback on every tenth request."""
     folder = tmp_path_factory.mktemp("ledger")
     rows = list(world.live(policy()))
+    for call in (call for row in rows if row["stream"] for call in row["calls"]):
+        call["finish"] = ""  # a stream's draft is judged by its beginning, which has no finish reason yet
     rated = [
         {
             "entry_ms": row["entry_ms"],
@@ -129,6 +131,14 @@ def test_quality_moves_with_the_tier_that_answers(replayed_by: Callable[..., Rep
 def test_nothing_recorded_is_said(ledger: Path) -> None:
     with opened(ledger, threads=1) as database, pytest.raises(NothingRecordedError, match="no decision"):
         replay(database, policy(), since=4e9)
+
+
+def test_a_finish_that_no_draft_had_rejects_none(replayed_by: Callable[..., Replayed]) -> None:
+    """No recorded draft was cut off, so a policy that rejects those changes nothing."""
+    content = dict(policy().content)
+    escalate = {**content["escalate"], "when": {**content["escalate"]["when"], "finish": ["length"]}}
+    result = replayed_by(made_policy({**content, "escalate": escalate}, Path("chat.yaml"), {}))
+    assert (result.changed, result.estimated) == (0, 0)
 
 
 def test_what_another_classifier_would_say_is_not_guessed(replayed_by: Callable[..., Replayed]) -> None:
