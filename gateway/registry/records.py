@@ -80,6 +80,8 @@ class InForce:
     """Whether nothing but a rollback is taken for now."""
     document: str = ""
     """Document of the version in force."""
+    since: float = 0.0
+    """Unix seconds at which it came into force."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ class PolicyRegistry:
         """Put these versions in force if the registry is empty; return whether it was."""
         words: list[bytes] = []
         for version in versions:
-            state = InForce(version.surface, version.version, 1, document=version.document)
+            state = InForce(version.surface, version.version, 1, document=version.document, since=version.at)
             entry = _entry(
                 state, "seed", version.version, "", version.author, message, version.at, "", version.document
             )
@@ -252,7 +252,7 @@ class PolicyRegistry:
         if base is None or mode is None:
             if base is not None and base.document == version.document:
                 raise RegistryError(f"{version.label} is already in force, with this very text")
-            state = InForce(surface, version.version, revision + 1, document=version.document)
+            state = InForce(surface, version.version, revision + 1, document=version.document, since=now)
             document, details = version.document, "" if before != version.version else "the rules are the same"
         else:
             if base.live == version.version:
@@ -412,6 +412,8 @@ class PolicyRegistry:
         """Store a state with its audit entry; the state's revision is one above the one that it was made from."""
         at = time.time() if now is None else now
         changed = action in ("promote", "rollback") if changed is None else changed
+        if changed:
+            after = replace(after, since=at)
         document = after.document if changed else ""
         entry = _entry(after, action, version, before, by, message, at, details, document)
         return await self._change(after, after.revision - 1, entry)

@@ -93,6 +93,7 @@ def in_force_shown(state: InForce) -> dict[str, Any]:
         "version": state.live,
         "policy": f"{state.surface}@{state.live[:7]}",
         "revision": state.revision,
+        "since": state.since,
         "frozen": state.frozen,
         "candidate": None
         if rolling is None

@@ -113,7 +113,7 @@ async def test_a_candidate_goes_through_its_steps_to_all(
         state = await registry.step("chat", state.revision, by="tierline", message="the guards hold", now=5.0)
         shares.append(state.rolling and (state.rolling.mode, state.rolling.share, state.rolling.since))
     assert shares == [("canary", 0.05, 5.0), ("canary", 0.25, 5.0), None]
-    assert state.live == new.version
+    assert (state.live, state.since, (await registry.surface("chat")).since) == (new.version, 5.0, 5.0)
     assert [entry.action for entry in await registry.history("chat")] == ["seed", "apply", "step", "step", "promote"]
 
 

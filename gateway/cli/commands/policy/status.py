@@ -52,7 +52,7 @@ def _text(status: dict[str, Any], now: float) -> str:
     workers = len(status["replicas"])
     for one in status["surfaces"]:
         frozen = "   frozen" if one["frozen"] else ""
-        who = f"since {when(one['at'])}, {one['author']}: {one['message']}" if "at" in one else ""
+        who = f"since {when(one['since'])}, {one['author']}: {one['message']}" if "at" in one else ""
         have = f"{one['replicas']['in_force']} of {workers} workers" if workers else "no workers"
         lines.append(f"{one['policy']:<22} in force on {have}{frozen}   {who}".rstrip())
         if one["candidate"]:
