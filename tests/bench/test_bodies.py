@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.gateway import ROOT
 
 MOST_MS = 100.0
@@ -12,6 +14,7 @@ and the thread these bodies held the loop for 90 to 2,000 ms, and `marks` for ho
 KINDS = ("objects", "keys", "messages", "values_spaced", "newlines", "marks")
 
 
+@pytest.mark.long
 def test_no_body_holds_the_loop() -> None:
     """While the worst bodies under the limit come in and are answered, everybody else is served."""
     command = [sys.executable, "-m", "tests.bench.bodies", "--json", "--rounds", "1", "--only", *KINDS]

@@ -28,6 +28,7 @@ def test_serving_modules_import_no_cycle() -> None:
     assert not any("offline" in module for module in imported)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_a_miss_passes_the_pipeline_and_no_command(tmp_path: Path) -> None:
     """Every miss goes through the pipeline, the cascade and the cache; none through the command line."""

@@ -203,6 +203,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     assert not (up.state / "up.json").exists()
 
 
+@pytest.mark.long
 def test_what_is_cached_survives_a_restart(start: Start) -> None:
     """The store comes back on the same address with the data it had."""
     first = start(env=NO_MODEL)

@@ -95,6 +95,7 @@ def weights() -> dict[str, np.ndarray]:
 
 
 @needs("onnxruntime", "the minilm extra is not installed")
+@pytest.mark.long
 def test_the_model_that_is_written_is_the_one_that_the_cache_loads(tmp_path: Path) -> None:
     """In 8 bits and calibrated, it agrees with itself in 32, and its sheet names its hash and threshold."""
     checked = [*labelled(), *labelled("near")]

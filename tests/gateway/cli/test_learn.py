@@ -69,6 +69,7 @@ def learn(folder: Path, *words: str) -> int:
                  *(words[1:] if words and words[0] in ("quality", "export") else words)])  # fmt: skip
 
 
+@pytest.mark.long
 def test_it_proposes_a_policy_that_pins_the_new_classifier(
     deployed: Path, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
