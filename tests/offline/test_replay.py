@@ -175,12 +175,19 @@ def test_the_command_prints_a_report_and_holds_gates(
     plan = tmp_path / "chat.plan"
     arguments = ["--ledger", str(ledger), "--policies", str(base.parent), "--out", str(plan)]
     assert main(["policy", "plan", str(file), *arguments, "--format", "markdown"]) == 0
-    page = capsys.readouterr().out
-    assert page.startswith("### Policy plan: chat@")
+    page, said = capsys.readouterr()
+    assert page.startswith("### Policy plan: chat@") and said.endswith("-m WHY` applies it\n")
     assert "escalate.when.confidence_below 0.62 -> 0.8" in page and "canary at 5% would see a fall of 1%" in page
     made = read_plan(plan)
     assert made.version == policy(confidence=0.8).version and made.bound.base == policy().version
     assert made.text == file.read_text() and made.replay is not None
+
+    # The file that is in force already, with a test that fails: nothing changes, and it would be refused.
+    failing = "policies: [chat.yaml]\ntests: [{name: starts high, given: {tokens_in: 9}, expect: {start: local}}]"
+    base.with_name("chat.test.yaml").write_text(failing)
+    assert main(["policy", "plan", str(base), *arguments]) == 1
+    page, said = capsys.readouterr()
+    assert "rules the same as what is in force" in page and "refuses it until that is mended" in said
 
 
 def test_a_plan_names_what_has_moved(tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def run(args: argparse.Namespace) -> int:
             *gate_lines(args.fail_if, unmet),
         ]
         sys.stdout.write(_markdown(lines) if args.format == "markdown" else "".join(f"{line}\n" for line in lines))
+    refused = any(is_error(finding.code) for finding in findings) or (tests is not None and tests["failed"])
     if args.out is not None:
-        _write(args.out, plan)
-    bad = unmet or any(is_error(finding.code) for finding in findings) or (tests is not None and tests["failed"])
-    return Exit.FINDINGS if bad else Exit.OK
+        _write(args.out, plan, "refuses it until that is mended" if refused else "applies it")
+    return Exit.FINDINGS if refused or unmet else Exit.OK
 
 
 def canary_figures(replayed: Replayed, fall: float = _FALL, share: float = _SHARE) -> dict[str, Any] | None:
@@ -224,6 +224,10 @@ def _head(
     for change in changes:
         place = f"{document.file.name}:{change.line}" if change.line else document.file.name
         lines.append(f"  {change.path} {change.before} -> {change.after} ({place})")
+    if not changes:
+        lines.append(
+            "  rules the same as what is in force; to see what a change would do, make it in a copy and name that"
+        )
     if found.drops_answers:
         lines.append("  stored answers are not served any more")
     return lines
@@ -296,9 +300,9 @@ def _markdown(lines: list[str]) -> str:
     )
 
 
-def _write(file: Path, plan: PolicyPlan) -> None:
+def _write(file: Path, plan: PolicyPlan, what_apply_does: str) -> None:
     try:
         write_plan(file, plan)
     except OSError as error:
         raise CommandError(f"{file} cannot be written: {error.strerror or error}") from None
-    sys.stderr.write(f"plan written to {file}; `tierline policy apply {file} -m WHY` applies it\n")
+    sys.stderr.write(f"plan written to {file}; `tierline policy apply {file} -m WHY` {what_apply_does}\n")
