@@ -1,0 +1,43 @@
+"""Define what a client's dialect does for the HTTP route: read a body; write whole replies, streams and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gateway.errors import ApiError
+
+
+class StreamWriter(Protocol):
+    """Write one streamed reply in the client's dialect, from the chunks of chat completions in their order."""
+
+    def chunk(self, value: Mapping[str, Any]) -> bytes:
+        """Return the encoded events for one chunk, b'' if there are none yet."""
+
+    def done(self) -> bytes:
+        """Return the last events of a stream that ended well."""
+
+    def error(self, error: Mapping[str, Any]) -> bytes:
+        """Return the events that end a stream with an error: the object under `error` in OpenAI's envelope."""
+
+
+class ClientDialect(Protocol):
+    """Translate for the clients of one dialect; one instance serves one request.
+
+    `read` comes first. The others may use what it has noted of the request.
+    """
+
+    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+        """Return the chat-completions body of a parsed JSON object. Raises ApiError, by the field's own path."""
+
+    def whole(self, completion: Mapping[str, Any]) -> bytes:
+        """Return the JSON body of a whole reply."""
+
+    def stream(self) -> StreamWriter:
+        """Return the writer of a streamed reply."""
+
+    def error(self, error: ApiError) -> bytes:
+        """Return the JSON body of an error reply."""
+
+    def finish(self) -> None:
+        """Do what follows the reply, such as storing it, without waiting; called once the reply was sent whole."""

@@ -1,0 +1,63 @@
+"""Mark reasoning that only its maker can read, so that no other backend is ever sent it.
+
+Providers return reasoning as signed or encrypted texts (`signature`, `encrypted_content`, `data`) that the client sends
+back with the next turn. Each is accepted by the provider, model and account that made it and refused by all others with
+a 400. The gateway therefore seals each of these texts: it hands out `tl1.MAKER.TAG.TEXT`, where TAG is a truncated
+HMAC-SHA256 of the text under the maker's own secret. A later request goes to a backend with the texts that this backend
+made, unsealed; any other text is removed with its item. Nothing is stored, so this holds over workers and restarts.
+
+In chat completions, reasoning travels as `reasoning_details` in a message or delta, a list of OpenRouter's objects:
+`{"type": "reasoning.text", "text", "signature"}`, `{"type": "reasoning.summary", "summary"}` and
+`{"type": "reasoning.encrypted", "data"}`, each with `id`, `format` and `index` where there are any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from policies.value_type import value_type
+
+DETAILS: Final = "reasoning_details"
+_MARK: Final = "tl1."
+_MAKER_CHARS: Final = 8
+_TAG_CHARS: Final = 16
+
+
+@value_type
+class Maker:
+    """The backend whose reasoning is sealed. `name` is a short public hash of what must be equal to read it again."""
+
+    name: str
+    secret: bytes
+
+    def seal(self, text: str) -> str:
+        """Return a signed or encrypted text, marked as this maker's."""
+        return f"{_MARK}{self.name}.{self._tag(text)}.{text}"
+
+    def unseal(self, sealed: str) -> str | None:
+        """Return the text that this maker sealed; None if another did, or nobody."""
+        if not sealed.startswith(_MARK):
+            return None
+        name, _, rest = sealed[len(_MARK) :].partition(".")
+        tag, _, text = rest.partition(".")
+        if name != self.name or not hmac.compare_digest(tag.encode(), self._tag(text).encode()):
+            return None
+        return text
+
+    def _tag(self, text: str) -> str:
+        return hmac.new(self.secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_TAG_CHARS]
+
+
+def maker_of(scope: str, key: str | None) -> Maker:
+    """Return the maker for a scope (what must be equal to read reasoning: endpoint and model, or a configured name)."""
+    secret = hashlib.sha256(f"tierline reasoning\0{scope}\0{key or ''}".encode()).digest()
+    return Maker(hashlib.sha256(secret).hexdigest()[:_MAKER_CHARS], secret)
+
+
+def maker_name(sealed: str) -> str | None:
+    """Return the name of the maker that a text claims; None if it is not sealed."""
+    if not sealed.startswith(_MARK):
+        return None
+    return sealed[len(_MARK) :].partition(".")[0]
