@@ -1,6 +1,6 @@
 """Answer one request, top to bottom: the eleven steps of Tierline in the order in which they happen.
 
-     1. accept          http.routes.chat      root span, load shedding, key -> tenant, body within its limit
+     1. accept          http.exchange         root span, load shedding, key -> tenant, body within its limit
      2. parse           request.body          bytes -> a checked body, once
      3. context         http.build_context    tenant + surface -> policy, features, deadline: a `RequestContext`
      4. answer          this module           calls 5 to 9, in order
@@ -10,10 +10,10 @@
      7. cache.semantic  caching.lookups       has another question been answered that means the same?
      8. route           cascade.router        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt         cascade.runner        call a tier; the next if not good enough, within the budget
-    10. reply           http.routes.chat      JSON or server-sent events, with headers that say how it came about
+    10. reply           http.exchange         JSON or server-sent events, with headers that say how it came about
     11. write behind    caching.write_behind  cache write, ledger, trace, once the reply is out
 
-4 to 9 run inside `http.routes.chat`, which also turns their errors into replies and notices a client that leaves.
+4 to 9 run inside `http.exchange`, which also turns their errors into replies and notices a client that leaves.
 `routing` and `cache` never import each other; the gateway joins them.
 """
 
@@ -50,4 +50,4 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
             raise CacheOnlyMiss("There is no stored answer to this request.")
         run = early or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
         served = await run.answer()  # 9
-        return shared.publish(steps.write_behind.reply_with(request, plan, vector, served))  # routes.chat sends it
+        return shared.publish(steps.write_behind.reply_with(request, plan, vector, served))  # http.exchange sends it

@@ -22,7 +22,6 @@ from gateway.chat.completions import new_completion_id, wants_usage
 from gateway.http.messages import explain, start_events
 
 if TYPE_CHECKING:
-    from gateway.errors import ApiError
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header
 
@@ -47,14 +46,15 @@ _LATE: Final = frozenset(
 class EarlyHead:
     """Send the early head of one stream: call `begin`, then `stopped` before sending anything else, or `abandon`."""
 
-    def __init__(self, request: RequestContext, send: Any) -> None:
+    def __init__(self, request: RequestContext, send: Any, *, in_chat: bool = True) -> None:
+        """Prepare the head. `in_chat`: the client speaks chat completions; others get comments instead of chunks."""
         self._request = request
         self._send = send
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._named: dict[str, Any] = {}
-        if request.policy.escalate.stream.alive == "role":
+        if in_chat and request.policy.escalate.stream.alive == "role":
             self._named = {
                 "id": new_completion_id(),
                 "object": "chat.completion.chunk",
@@ -96,11 +96,11 @@ class EarlyHead:
         finally:
             await events.aclose()
 
-    async def fail(self, error: ApiError) -> None:
-        """Send the error as the last event, after a comment with the late headers, and end the response."""
+    async def fail(self, error_event: bytes) -> None:
+        """Send the error's event as the last, after a comment with the late headers, and end the response."""
         ledger = self._request.ledger
         costs = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
-        data = self._late_comment() + costs.encode() + b"data: " + error.body() + b"\n\n"
+        data = self._late_comment() + costs.encode() + error_event
         await self._send({"type": "http.response.body", "body": data})
 
     def _start(self) -> None:

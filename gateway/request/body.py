@@ -164,27 +164,48 @@ class ChatBodies:
         self._parse_large = partial(_parse_large, most_values=limits.values)
         # A value takes at least one byte, so a body of at most `values` bytes has at most that many values.
         self._small = min(_SMALL_BYTES, limits.values)
+        self._surely_small = min(_SURELY_SMALL_BYTES, limits.values)
 
     async def read(self, raw: bytes) -> tuple[dict[str, Any], bool]:
         """Return the checked body, and whether it is large. Raises InvalidRequest.
 
         A large body is parsed in a thread, and other work on it should be done in one too.
         """
-        size = len(raw)
-        if size > self._small or (size > _SURELY_SMALL_BYTES and raw.count(b"{") + raw.count(b"[") > _FEW_BRACKETS):
+        if len(raw) > self._surely_small and self._is_large(raw):
             return await off_loop(partial(self._checked, self._parse_large, raw)), True
         return self._checked(parse_json, raw), False
+
+    async def read_object(self, raw: bytes) -> tuple[dict[str, Any], bool]:
+        """Return a body in another dialect, a JSON object, and whether it is large. Raises InvalidRequest.
+
+        Its translation into a chat completion must pass `check`.
+        """
+        if len(raw) > self._surely_small and self._is_large(raw):
+            return await off_loop(partial(_object_of, self._parse_large, raw)), True
+        return _object_of(parse_json, raw), False
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Check the fields of a translated body. Raises InvalidRequest."""
+        self._fields.check(body)
+
+    def _is_large(self, raw: bytes) -> bool:
+        return len(raw) > self._small or raw.count(b"{") + raw.count(b"[") > _FEW_BRACKETS
 
     def parse(self, raw: bytes) -> dict[str, Any]:
         """Return the checked body, parsed in the calling thread whatever its size. Raises InvalidRequest."""
         return self._checked(parse_json if len(raw) <= self._small else self._parse_large, raw)
 
     def _checked(self, parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:
-        body = parse(raw)
-        if not isinstance(body, dict):
-            raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+        body = _object_of(parse, raw)
         self._fields.check(body)
         return body
+
+
+def _object_of(parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:
+    body = parse(raw)
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+    return body
 
 
 Check = Callable[[Any], None]
