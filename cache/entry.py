@@ -38,6 +38,8 @@ class StoredAnswer:
     ttft_s: float | None = None
     tokens_per_s: float | None = None
     """Speed of a streamed answer, in tokens per second: a paced replay has the same."""
+    dropped: tuple[str, ...] = ()
+    """Paths of the request's fields that its backend was not sent; a hit names them too."""
 
 
 class CacheEntry(NamedTuple):
@@ -63,6 +65,7 @@ class CacheEntry(NamedTuple):
     similarity: float | None = None
     score: float | None = None
     origin: str = ""
+    dropped: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
 
 
@@ -112,10 +115,10 @@ class WriteOutcome:
 
 ID_CHARS: Final = 12
 _HEAD = struct.Struct(">3sBII")
-_VERSION = 3
+_VERSION = 4
 _ENTRY = b"TLC"
 _RECORD = b"TLI"
-_ENTRY_FIELDS = 18
+_ENTRY_FIELDS = 19
 _RECORD_FIELDS = 4
 _DEFLATE_FROM = 4 << 10
 _WORTH = 0.9
@@ -148,7 +151,7 @@ def encode(key: str, entry: CacheEntry) -> bytes:
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
         entry.created_at, entry.expires_at, entry.question, entry.cost_usd, entry.ttft_s, entry.tokens_per_s,
-        entry.similarity, entry.score, entry.origin, entry.tags,
+        entry.similarity, entry.score, entry.origin, entry.dropped, entry.tags,
     )  # fmt: skip
     return _frame(_ENTRY, meta, payload)
 
@@ -162,6 +165,7 @@ def decode(key: str, data: bytes) -> CacheEntry:
     body = _inflated(payload, length) if length else payload
     try:
         fields[-1] = tuple((tag, version) for tag, version in fields[-1])
+        fields[-2] = tuple(fields[-2])
         return CacheEntry(body, *fields)
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None

@@ -239,6 +239,7 @@ class WritePlanner:
             cost_usd=answer.cost_usd,
             ttft_s=answer.ttft_s,
             tokens_per_s=answer.tokens_per_s,
+            dropped=answer.dropped,
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
         )
 

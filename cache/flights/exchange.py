@@ -286,7 +286,8 @@ class Copy:
         flight = self._flight
         if kind == b"h":
             if flight.head is None:
-                flight.begin(AnswerHead(**orjson.loads(rest)))
+                head = orjson.loads(rest)
+                flight.begin(AnswerHead(**{**head, "dropped": tuple(head.get("dropped", ()))}))
         elif flight.head is None and kind != b"z":
             raise ValueError("the beginning is missing")
         elif kind == b"b":

@@ -41,6 +41,7 @@ class AnswerHead:
     model: str
     confidence: float | None = None
     difficulty: float | None = None
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

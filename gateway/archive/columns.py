@@ -73,6 +73,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "calls": f"{_CALL}[]",
     "arm": "VARCHAR",
     "unit": "VARCHAR",
+    "dropped": "VARCHAR[]",
 }
 """The DuckDB type of each field of a `Ledger`."""
 _DECISION: Final = (

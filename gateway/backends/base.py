@@ -199,6 +199,8 @@ class Completion:
     raw: bytes
     value: dict[str, Any]
     sound: bool = True
+    dropped: tuple[str, ...] = ()
+    """Paths of the client's fields that the backend could not be sent, such as `stop`."""
 
 
 @dataclass(slots=True)
@@ -211,6 +213,9 @@ class Event:
 
 class EventStream(Protocol):
     """An open stream. A cancelled `read()` loses nothing and may be called again."""
+
+    dropped: tuple[str, ...]
+    """Paths of the client's fields that the backend could not be sent, such as `stop`."""
 
     async def read(self) -> list[Event]:
         """Return the next events, at least one; an empty list at the end. Raises BackendError."""

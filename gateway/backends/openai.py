@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from time import monotonic, time
@@ -34,6 +35,7 @@ from gateway.backends.sse import DONE, EventParser
 from gateway.backends.tool_calls import ToolCallDeltas
 from gateway.chat.completions import chunks_of, fill_in, usage_of
 from gateway.chat.stream_state import StreamState
+from gateway.dialects.native import NATIVE, lost_fields
 from gateway.off_loop import off_loop
 
 _ERROR_BODY_LIMIT = 64 << 10
@@ -67,25 +69,28 @@ class OpenAIBackend:
     async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`."""
         response = await self._send(request, stream=False)
+        lost = lost_fields(request.body, "chat")
         if _is_type(response, "text/event-stream"):
-            return await _assembled(_ServerSentEvents(response), self._model)
+            return await _assembled(_ServerSentEvents(response, lost), self._model)
         try:
             if not _is_type(response, "application/json"):
                 raise _wrong_type(response)
             raw = await response.read()
         finally:
             response.close()
-        return _completion(raw, self._model)
+        completion = _completion(raw, self._model)
+        return replace(completion, dropped=lost) if lost else completion
 
     async def stream(self, request: BackendRequest) -> EventStream:
         """See `Backend.stream`. A plain JSON answer is converted to a stream."""
         response = await self._send(request, stream=True)
+        lost = lost_fields(request.body, "chat")
         if _is_type(response, "text/event-stream"):
-            return _ServerSentEvents(response)
+            return _ServerSentEvents(response, lost)
         try:
             if not _is_type(response, "application/json"):
                 raise _wrong_type(response)
-            return _Replayed(_completion(await response.read(), self._model))
+            return _Replayed(_completion(await response.read(), self._model), lost)
         finally:
             response.close()
 
@@ -120,6 +125,7 @@ class OpenAIBackend:
 
     def _payload(self, request: BackendRequest, *, stream: bool) -> bytes:
         payload = {**request.body, "model": self._model}
+        payload.pop(NATIVE, None)
         if request.ask_logprobs:
             # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
@@ -147,8 +153,9 @@ def _in_pieces(value: Any) -> Any:
 
 
 class _ServerSentEvents:
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, dropped: tuple[str, ...]) -> None:
         self._response = response
+        self.dropped = dropped
         self._parser = EventParser()
         self._invalid: BackendError | None = None
         self._tool_calls: ToolCallDeltas | None = None
@@ -218,7 +225,8 @@ class _ServerSentEvents:
 class _Replayed:
     """Present a whole answer as a stream, for an endpoint that sent JSON instead of a stream."""
 
-    def __init__(self, completion: Completion) -> None:
+    def __init__(self, completion: Completion, dropped: tuple[str, ...]) -> None:
+        self.dropped = dropped
         self._events = [Event(orjson.dumps(chunk), chunk) for chunk in chunks_of(completion.value)]
         self.done_seen = False
 

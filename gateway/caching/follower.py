@@ -96,6 +96,7 @@ class Follower:
         ledger = self._request.ledger
         ledger.path, ledger.tier, ledger.backend, ledger.model = head.path, head.tier, head.backend, head.model
         ledger.confidence, ledger.difficulty = head.confidence, head.difficulty
+        ledger.dropped = head.dropped
         settle(self._request.ledger, None)
         if self._hop is not None:
             self._hop.attributes[names.FOLLOWED] = head.request_id

@@ -167,4 +167,5 @@ def _head(request: RequestContext, *, stream: bool) -> AnswerHead:
         ledger.model,
         ledger.confidence,
         ledger.difficulty,
+        ledger.dropped,
     )

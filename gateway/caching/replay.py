@@ -39,7 +39,7 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
-    ledger.confidence = entry.confidence
+    ledger.confidence, ledger.dropped = entry.confidence, entry.dropped
     ledger.similarity = hit.similarity
     replayed(request.ledger, entry.body)
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))

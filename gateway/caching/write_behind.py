@@ -229,6 +229,7 @@ def _pending_write(
             ledger.cost_usd,
             ttft_s,
             _tokens_per_s(ledger.answer_tokens_out or ledger.tokens_out, ttft_s, root.seconds),
+            ledger.dropped,
         )
         contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
         return CacheWrite(plan, answer, plan.vector_of(vector), contested, _fault_of(request, value))

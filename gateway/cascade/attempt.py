@@ -60,6 +60,8 @@ class AttemptResult:
     endpoint: Endpoint | None = None
     answer: JsonAnswer | LiveStream | None = None
     error: BackendError | None = None
+    dropped: tuple[str, ...] = ()
+    """Paths of the client's fields that the backend was not sent."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ async def try_attempt(
                     answer = await open_stream(request, attempt, call, backend_request, standing.takes_over, successor)
                 else:
                     answer = await _complete(request, attempt, standing, call, backend_request, samples)
-                result = _result_of(attempt, endpoint, answer)
+                result = _result_of(attempt, endpoint, answer, call.dropped)
             except BackendError as error:
                 call.close(error)
                 result = AttemptResult(attempt, _outcome_of(error), endpoint, error=_without_frames(error))
@@ -131,7 +133,7 @@ async def try_attempt(
                 _end_cancelled(hop, standing)
                 call.close("lost" if standing.lost else "cancelled")
                 raise
-            _describe_outcome(hop, result.outcome)
+            _describe_outcome(hop, result.outcome, result.dropped)
             return result
     finally:
         if samples is not None:
@@ -271,7 +273,9 @@ def _attributes(request: RequestContext, attempt: Attempt) -> dict[str, Any]:
     return attributes
 
 
-def _describe_outcome(hop: Hop, outcome: AttemptOutcome) -> None:
+def _describe_outcome(hop: Hop, outcome: AttemptOutcome, dropped: tuple[str, ...] = ()) -> None:
+    if dropped:
+        hop.attributes[names.DROPPED] = dropped
     hop.attributes[names.OUTCOME] = outcome.kind
     hop.attributes[names.REASON] = outcome.detail
     if outcome.confidence is not None:
@@ -289,12 +293,16 @@ def _without_frames(error: BackendError) -> BackendError:
     return error
 
 
-def _result_of(attempt: Attempt, endpoint: Endpoint, answer: JsonAnswer | LiveStream | Rejected) -> AttemptResult:
+def _result_of(
+    attempt: Attempt, endpoint: Endpoint, answer: JsonAnswer | LiveStream | Rejected, dropped: tuple[str, ...]
+) -> AttemptResult:
     if isinstance(answer, Rejected):
-        return AttemptResult(attempt, AttemptOutcome("low_confidence", answer.reason, answer.confidence), endpoint)
+        outcome = AttemptOutcome("low_confidence", answer.reason, answer.confidence)
+        return AttemptResult(attempt, outcome, endpoint, dropped=dropped)
     verdict = answer.verdict
     kind: OutcomeKind = "accepted" if verdict.accepted else "low_confidence"
-    return AttemptResult(attempt, AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True), endpoint, answer)
+    outcome = AttemptOutcome(kind, verdict.reason, verdict.confidence, kept=True)
+    return AttemptResult(attempt, outcome, endpoint, answer, dropped=dropped)
 
 
 def _outcome_of(error: BackendError) -> AttemptOutcome:

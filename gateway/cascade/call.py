@@ -42,6 +42,7 @@ class BackendCall:
         "_ledger",
         "_settled",
         "cost_usd",
+        "dropped",
         "has_begun",
         "hop",
         "slot",
@@ -66,6 +67,8 @@ class BackendCall:
         """State of the stream so far, from which tokens and usage are read."""
         self.usage: Usage | None = None
         """Usage of a whole answer; None if the backend reported none."""
+        self.dropped: tuple[str, ...] = ()
+        """Paths of the client's fields that the backend was not sent."""
         self.has_begun = False
         """Whether the first token of a stream has come."""
         self.cost_usd = 0.0
@@ -79,6 +82,7 @@ class BackendCall:
         """Return the whole answer, booked as answered. Raises BackendError."""
         completion = await self.slot.endpoint.backend.complete(backend_request)
         self.usage = usage_of(completion.value)
+        self.dropped = completion.dropped
         self._settle("answered")
         return completion
 
@@ -89,6 +93,7 @@ class BackendCall:
         """
         self.state = state
         self.source = await self.slot.endpoint.backend.stream(backend_request)
+        self.dropped = self.source.dropped
         return self.source
 
     def note_first_token(self) -> None:
@@ -181,6 +186,7 @@ class _Unopened:
     """Stream of a call that opens none."""
 
     done_seen = False
+    dropped: tuple[str, ...] = ()
 
     async def read(self) -> list[Event]:
         raise AssertionError("the call has no open stream")

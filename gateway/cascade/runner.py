@@ -232,6 +232,7 @@ def _served(request: RequestContext, result: AttemptResult) -> Served:
     ledger.backend = result.endpoint.config.name
     ledger.model = result.endpoint.config.model
     ledger.confidence = result.outcome.confidence
+    ledger.dropped = result.dropped
     # Under a clamp the tier that answers may be one that was not judged and that other requests would not stop at.
     settled = result.attempt.judged or request.clamp is None or result.attempt.tier == request.policy.ladder[-1]
     accepted = result.outcome.kind == "accepted"

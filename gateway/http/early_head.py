@@ -39,6 +39,7 @@ _LATE: Final = frozenset(
         b"x-tierline-confidence",
         b"x-tierline-similarity",
         b"x-tierline-coalesced",
+        b"x-tierline-dropped",
     }
 )
 

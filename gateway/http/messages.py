@@ -32,6 +32,8 @@ _EVENTS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 
+_MOST_DROPPED: Final = 2048
+"""Most bytes in x-tierline-dropped: some clients refuse a head of 8 KiB."""
 _CHUNK: Final = b"data: {"
 _NULL_USAGE: Final = b'"usage":null}\n\n'
 
@@ -61,6 +63,8 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
         add((b"x-tierline-confidence", b"%.3f" % ledger.confidence))
     if ledger.similarity is not None:
         add((b"x-tierline-similarity", b"%.3f" % ledger.similarity))
+    if ledger.dropped:
+        add((b"x-tierline-dropped", ", ".join(ledger.dropped).encode("ascii", "backslashreplace")[:_MOST_DROPPED]))
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
     add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
     if not ledger.stream:

@@ -133,6 +133,8 @@ class Ledger:
     """`candidate` or `control` while a canary runs, SHADOW for a shadow, else empty. `policy` is the arm's."""
     unit: str = ""
     """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
+    dropped: tuple[str, ...] = ()
+    """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
 
 
 SHADOW: Final = "shadow"

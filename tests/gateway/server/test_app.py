@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.http.routes import chat, models
+from gateway.http import exchange
+from gateway.http.routes import models
 from tests.support.app import in_process
 from tests.support.upstream import Reply, Upstream
 
@@ -26,7 +27,7 @@ async def test_a_bug_is_a_500_in_the_envelope(
     """A request that meets a bug is answered in the envelope, without a trace of the code; the next one is served."""
     async with in_process(tmp_path, upstream.url) as app:
         with monkeypatch.context() as patch:
-            patch.setattr(chat, "build_context", _breaks)
+            patch.setattr(exchange, "build_context", _breaks)
             failed = await app.ask(stream=stream, headers={"x-request-id": "bug-1"})
         assert failed.status_code == 500
         assert list(failed.json()["error"]) == ENVELOPE
