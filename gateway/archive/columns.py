@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.comparing import label
-from gateway.telemetry import feedback
+from gateway.telemetry import feedback, label
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.decision_record import named
 

@@ -28,10 +28,10 @@ from gateway.backends.base import BackendRequest
 from gateway.cascade.judge import alternatives_for
 from gateway.chat.completions import Usage, evidence_of, usage_of
 from gateway.comparing.daily_budget import DailyBudget
-from gateway.comparing.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import READ_CHARS, REPLY_TOKENS, judge_body, judge_pair, shown_answer
 from gateway.comparing.room import is_quiet, price_unknown
+from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, read
 from routing.embedding.embedder import bounded

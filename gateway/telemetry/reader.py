@@ -1,15 +1,15 @@
-"""Read records and feedback from the store, newest first, in pages small enough for the store's short time limits."""
+"""Read records, feedback and labels from the store, newest first, in pages that fit the store's short time limits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.telemetry import feedback
+from gateway.telemetry import feedback, label
 from gateway.telemetry.feedback import Feedback, Key
 from gateway.telemetry.ledger import TRACES, is_record
 
@@ -58,6 +58,12 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
         if entry is not None:
             by_request.setdefault(entry.key, entry)
     return by_request
+
+
+async def labels(store: Store) -> list[dict[str, Any]]:
+    """Return every stored label of a judge, decoded, oldest first. Raises StoreUnavailable."""
+    decoded = [label.decode(blob) async for blob in _entries(store, label.LABELS)]
+    return [one for one in reversed(decoded) if one is not None]
 
 
 async def _entries(store: Store, stream: str) -> AsyncIterator[bytes]:

@@ -178,6 +178,17 @@ class LedgerReader:
         )
         return self._all(sql)
 
+    def labels(self) -> dict[tuple[int, int], list[tuple[str, bool, float]]]:
+        """Return by a request's place what a judge said of two tiers' answers: tier, whether served, how adequate."""
+        sql = (
+            "SELECT r.entry_ms, r.entry_seq, l.small.tier, l.small.served, l.small.adequate, "
+            "l.strong.tier, l.strong.served, l.strong.adequate "
+            "FROM requests r JOIN labels l USING (tenant, request_id) "
+            "WHERE r.surface = $surface AND ($since IS NULL OR r.started_s >= $since)"
+        )
+        rows = self.database.execute(sql, self.which.values).fetchall()
+        return {(ms, seq): [tuple(said[:3]), tuple(said[3:])] for ms, seq, *said in rows}
+
     def decisions(self, count: int) -> Iterator[tuple[int, str, dict[str, Any], list[Any] | None]]:
         """Yield the first records of decisions: the place of the basis, the request's id, the input, the decision."""
         sql = (

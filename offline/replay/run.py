@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from offline.measures.quality import Opinions, difference, estimate, in_one_word
 from offline.progress import OnProgress, silent
 from offline.replay.cells import Bools, Ints, VerdictTable
 from offline.replay.donors import Pool, hit_strata_of
@@ -434,36 +435,66 @@ def _most_changed(reader: LedgerReader, history: History, changed: Bools) -> tup
 
 
 def _quality(reader: LedgerReader, read: Read, follower: CourseFollower) -> dict[str, Any]:
-    """Return the mean score by clients, and by how much it would change: by the mean of each tier within its strata.
+    """Return the quality of the replies, and by how much it would change: by that of each tier within its strata.
 
-    The difference rests on the assumption that within a stratum a tier's answers are rated alike whoever gets them;
-    the holdout, whose members are drawn, checks it.
+    It is estimated from people's feedback and a judge's labels, as everywhere (`offline.measures.quality`); a label
+    speaks of two tiers' answers to its request. The difference rests on the assumption that within a stratum a tier's
+    answers are rated alike whoever gets them; the holdout, whose members are drawn, checks it.
     """
-    history = read.history
-    rated = ~np.isnan(history.score) & (history.tier > 0) & (history.basis >= 0)
-    labels = int(rated.sum())
-    held_out = int((rated & (history.holdout == 1)).sum())
-    result: dict[str, Any] = {"labels": labels, "held_out": held_out, "before": None, "difference": None}
-    result["interval_95"] = None
-    if labels < 2:
-        return result
-    result["before"] = float(history.score[rated].mean())
-    moved = _moves(follower)
-    if moved is None:
-        return result
-    difference, variance = 0.0, 0.0
-    for (was, now), (count, strata) in moved.items():
+    history, answers = read.history, _opinions(reader, read.history)
+    served = answers.tier == history.tier[answers.row]
+    rated, judged = (np.unique(answers.row[~np.isnan(one)]) for one in (answers.said.people, answers.said.judge))
+    result: dict[str, Any] = {
+        "labels": len(rated),
+        "judged": len(judged),
+        "held_out": int((history.holdout[np.union1d(rated, judged)] == 1).sum()),
+        "before": estimate(answers.said.take(served)).value if served.any() else None,
+        "difference": None,
+        "interval_95": None,
+        "word": None,
+    }
+    moves = _moves(follower)
+    if moves == {} and len(rated) + len(judged):
+        return result | {"difference": 0.0, "interval_95": [0.0, 0.0]}
+    terms: list[tuple[float, Opinions]] = []
+    for (was, now), (count, strata) in (moves or {}).items():
         for tier, sign in ((now, 1.0), (was, -1.0)):
-            own = np.flatnonzero(rated & (history.tier == tier + 1))
-            if len(own) < 2:
-                return result
-            alike = own[np.isin(follower.strata[2][own], strata)]
-            own = alike if len(alike) >= 10 else own
-            part = count / len(history)
-            difference += sign * part * float(history.score[own].mean())
-            variance += part**2 * float(history.score[own].var(ddof=1)) / len(own)
-    half = 1.96 * math.sqrt(variance)
-    return result | {"difference": difference, "interval_95": [difference - half, difference + half]}
+            own = np.flatnonzero(answers.tier == tier + 1)
+            alike = own[np.isin(follower.strata[2][answers.row[own]], strata)]
+            said = answers.said.take(alike if len(alike) >= 10 else own)
+            terms.append((sign * count / len(history), said))
+    spoken = in_one_word([said for _, said in terms])
+    if spoken is None:
+        return result
+    word, qualities = spoken
+    found = difference([(part, one) for (part, _), one in zip(terms, qualities, strict=True)], word)
+    return result | {"difference": found.value, "interval_95": [found.low, found.high], "word": word}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers of which somebody said how good they are: the request's place in the history, the tier's number."""
+
+    row: Ints
+    tier: Ints
+    said: Opinions
+
+
+def _opinions(reader: LedgerReader, history: History) -> _Answers:
+    """Return all answers to requests of the history that were rated or judged, those for nobody included."""
+    decided = (history.tier > 0) & (history.basis >= 0)
+    score = {row: float(history.score[row]) for row in np.flatnonzero(~np.isnan(history.score) & decided).tolist()}
+    answers: list[tuple[int, int, float | None, float | None]] = []
+    labels = reader.labels()
+    near = np.flatnonzero(np.isin(history.place[:, 0], [place[0] for place in labels]) & decided)
+    for row in near.tolist():
+        for tier, served, adequate in labels.get(tuple(history.place[row].tolist()), ()):
+            number = reader.tiers.number(tier)
+            if number:  # no recorded request was answered by any other
+                answers.append((row, number, score.pop(row, None) if served else None, adequate))
+    answers += [(row, int(history.tier[row]), rating, None) for row, rating in score.items()]
+    rows, tiers = (np.array([one[at] for one in answers], np.int64) for at in (0, 1))
+    return _Answers(rows, tiers, Opinions.of([one[2:] for one in answers]))
 
 
 def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] | None:

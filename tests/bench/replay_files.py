@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from gateway.archive.columns import FEEDBACK, REQUESTS, Row
+from gateway.archive.columns import FEEDBACK, LABELS, REQUESTS, Row
 from gateway.archive.folder import TableFiles, add_bases
 from routing.decision_basis import DecisionBasis
 
@@ -15,14 +15,19 @@ _SEGMENT = 50_000
 
 
 def write_ledger(
-    folder: Path, rows: Iterable[Row], bases: Iterable[DecisionBasis], feedback: Iterable[Row] = ()
+    folder: Path,
+    rows: Iterable[Row],
+    bases: Iterable[DecisionBasis],
+    feedback: Iterable[Row] = (),
+    labels: Iterable[Row] = (),
 ) -> None:
-    """Write the rows in segments, and the bases and the feedback on them."""
+    """Write the rows in segments, and the bases, the feedback and a judge's labels on them."""
     folder.mkdir(parents=True, exist_ok=True)
     add_bases(folder, dict(basis.encode() for basis in bases))
-    with contextlib.closing(TableFiles(folder, FEEDBACK)) as files:
-        if rated := list(feedback):
-            files.append(rated)
+    for table, some in ((FEEDBACK, feedback), (LABELS, labels)):
+        with contextlib.closing(TableFiles(folder, table)) as files:
+            if said := list(some):
+                files.append(said)
     left = iter(rows)
     with contextlib.closing(TableFiles(folder, REQUESTS)) as files:
         while page := list(islice(left, _SEGMENT)):

@@ -13,6 +13,7 @@ import yaml
 
 from gateway.archive.folder import segments_of
 from gateway.archive.query import opened
+from gateway.cli.commands.policy._replay_view import quality_text
 from gateway.cli.main import main
 from offline.replay.gates import Gate, GateError
 from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
@@ -126,6 +127,32 @@ def test_quality_moves_with_the_tier_that_answers(replayed_by: Callable[..., Rep
     low, high = result.quality["interval_95"]
     assert low <= result.quality["difference"] <= high
     assert result.quality["difference"] == pytest.approx(result.figures["escalated"].difference, abs=0.02)
+
+
+def test_a_judge_speaks_where_nobody_gave_feedback(world: World, tmp_path: Path) -> None:
+    """Its labels on both tiers' answers to a fifth of the requests say what escalation is worth, and who says so."""
+    rows = list(world.live(policy()))
+    labels = [
+        {
+            **{name: row[name] for name in ("entry_ms", "entry_seq", "request_id", "tenant")},
+            "ordinal": number + 1,
+            "surface": "chat",
+            "judged_at": row["started"],
+            "small": {"tier": "local", "served": row["tier"] == "local", "adequate": float(number % 2)},
+            "strong": {"tier": "hosted", "served": row["tier"] == "hosted", "adequate": 1.0},
+        }
+        for number, row in enumerate([row for row in rows if row["basis"] and row["tier"]][::5])
+    ]
+    write_ledger(tmp_path, rows, [world.basis(policy())], [], labels)
+    with opened(tmp_path, threads=1) as database:
+        result = replay(database, policy(confidence=0.9), verify=0)
+    quality = result.quality
+    assert (quality["labels"], quality["judged"], quality["word"]) == (0, len(labels), "judge")
+    escalated = result.figures["escalated"].difference
+    assert quality["difference"] == pytest.approx(escalated / 2, abs=0.03)
+    low, high = quality["interval_95"]
+    assert 0 < low < escalated / 2 < high
+    assert "by the judge alone" in quality_text(result)
 
 
 def test_nothing_recorded_is_said(ledger: Path) -> None:

@@ -14,19 +14,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from offline.measures.intervals import wilson
+from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
+Label = Mapping[str, Any]
+"""What a judge said of a request's answer and of another tier's, as `gateway.telemetry.label` decodes it."""
 Figures = dict[str, Any]
 
 # Objectives over many requests, which a single slower request does not miss.
 _OF_MANY: Final = ("_p50", "_p95")
+_OK: Final = 200
 _SERVER_ERROR: Final = 500
 
 
-def figures(rows: Sequence[Ledger]) -> Figures:
-    """Return all figures of these requests, at least one, as JSON values."""
+def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
+    """Return all figures of these requests, at least one, as JSON values; labels of other requests count nowhere."""
+    by_request = {_key(row): row for row in rows}
+    labels = [label for label in labels if _key(label) in by_request]
+    qualities = surface_qualities(rows, labels)
     started = [row["started"] for row in rows]
     return {
         "requests": len(rows),
@@ -43,18 +49,9 @@ def figures(rows: Sequence[Ledger]) -> Figures:
         "queue_ms": _quantiles(row.get("queue_ms") for row in rows if row.get("calls")),
         "overhead_ms": _quantiles(row["overhead_ms"] for row in rows),
         "slo": _slo(rows),
-        "holdout": _holdout(rows),
+        "quality": [{"surface": surface, "tier": tier, **one.as_json()} for (surface, tier), one in qualities.items()],
+        "holdout": _holdout(rows, labels),
     }
-
-
-def newcombe(p: float, n: int, q: float, m: int) -> tuple[float, float]:
-    """Return the 95% interval of p - q, the means of n and of m values from 0 to 1.
-
-    This is Newcombe's hybrid score interval (method 10 of Statistics in Medicine 17, 873-890, 1998). It is nearly exact
-    for values of 0 and 1, and too wide for values in between.
-    """
-    (p_low, p_high), (q_low, q_high) = wilson(p, n), wilson(q, m)
-    return p - q - math.hypot(p - p_low, q_high - q), p - q + math.hypot(p_high - p, q - q_low)
 
 
 def _paths(rows: Sequence[Ledger]) -> dict[str, Figures]:
@@ -143,24 +140,59 @@ def _slo(rows: Sequence[Ledger]) -> Figures:
     }
 
 
-def _holdout(rows: Sequence[Ledger]) -> Figures:
-    """Compare the feedback scores of routed and held-out requests, among those that took part in the draw."""
-    rows_by_arm = {name: [row for row in rows if row.get("holdout") is drawn] for name, drawn in _ARMS.items()}
-    arms = {name: _arm(arm) for name, arm in rows_by_arm.items()}
-    routed, held_out = arms["routed"], arms["held_out"]
-    difference = interval = None
-    if routed["labels"] and held_out["labels"]:
-        difference = routed["score"] - held_out["score"]
-        interval = newcombe(routed["score"], routed["labels"], held_out["score"], held_out["labels"])
-    return {**arms, "difference": difference, "interval_95": interval}
+def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[tuple[str, str], Quality]:
+    """Return the quality of each surface's tiers, as far as labels and feedback on these requests speak of it."""
+    labelled = {_key(label) for label in labels}
+    feedback = {_key(row): float(row["score"]) for row in rows if row["score"] is not None}
+    alone: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        fresh = row["status"] == _OK and row["tier"] and not str(row["path"]).startswith("cache-")
+        if row["score"] is not None and fresh and _key(row) not in labelled:
+            alone.setdefault(row["surface"], {}).setdefault(row["tier"], []).append(float(row["score"]))
+    of_surface: dict[str, list[Label]] = {}
+    for label in labels:
+        of_surface.setdefault(label["surface"], []).append(label)
+    return {
+        (surface, tier): one
+        for surface in sorted({*alone, *of_surface})
+        for tier, one in tier_qualities(of_surface.get(surface, []), feedback, alone.get(surface, {})).items()
+    }
+
+
+def _holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
+    """Compare the quality of routed and held-out requests, among those that took part in the draw."""
+    judged = {_key(label): _of_served(label) for label in labels}
+    arms: Figures = {}
+    opinions: list[Opinions] = []
+    for name, drawn in _ARMS.items():
+        own = [row for row in rows if row.get("holdout") is drawn]
+        said = [(row["score"], judged.get(_key(row))) for row in own]
+        opinions.append(Opinions.of([pair for pair in said if pair != (None, None)]))
+        arms[name] = {"requests": len(own), "labels": len(opinions[-1].people), "score": None}
+    spoken = in_one_word(opinions)
+    if spoken is None:
+        for arm, one in zip(arms.values(), opinions, strict=True):
+            arm["score"] = estimate(one).value if arm["labels"] else None
+        return {**arms, "word": None, "difference": None, "interval_95": None}
+    word, qualities = spoken
+    for arm, quality in zip(arms.values(), qualities, strict=True):
+        arm["score"] = quality.value
+    routed, held_out = qualities
+    found = difference([(1.0, routed), (-1.0, held_out)], word)
+    return {**arms, "word": word, "difference": found.value, "interval_95": (found.low, found.high)}
 
 
 _ARMS: Final = {"routed": False, "held_out": True}
 
 
-def _arm(rows: Sequence[Ledger]) -> Figures:
-    scores = [row["score"] for row in rows if row["score"] is not None]
-    return {"requests": len(rows), "labels": len(scores), "score": sum(scores) / len(scores) if scores else None}
+def _of_served(label: Label) -> float:
+    """Return what the judge said of the answer that the client got."""
+    served = label["small"] if label["small"]["served"] else label["strong"]
+    return float(served["adequate"])
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["tenant"], row["request_id"]
 
 
 def _share(part: float, whole: float) -> float | None:

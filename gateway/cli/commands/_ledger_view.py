@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from gateway.cli.commands._quality_view import quality_table
 from gateway.telemetry.reasons import dollars, milliseconds
 from offline.report import console_of_stdout
 
@@ -24,6 +25,7 @@ _TIMES = (
 )
 _NAME = 17
 _PIPED = 100
+_QUALITY_WIDTH = 125
 
 
 def show(figures: Figures, surface: str | None) -> None:
@@ -35,6 +37,10 @@ def show(figures: Figures, surface: str | None) -> None:
     console.print()
     console.print(_times(figures))
     console.print()
+    if figures["quality"]:
+        width = None if console.is_terminal else _QUALITY_WIDTH
+        console.print(quality_table(figures["quality"], "surface", "tier"), width=width)
+        console.print()
     for name, text in (*_money(figures), *_objectives(figures["slo"]), *_holdout(figures["holdout"])):
         first, *rest = textwrap.wrap(text, max(console.width - _NAME, 20))
         console.print(Text.assemble((f"{name:<{_NAME}}", "bold"), first), soft_wrap=True)
@@ -116,8 +122,9 @@ def _holdout(figures: Figures) -> Iterator[tuple[str, str]]:
     if figures["interval_95"] is None:
         yield (
             "holdout",
-            f"{drawn}; feedback on {held_out['labels']} and {routed['labels']} of them. To compare their quality, have "
-            "a random sample of both judged and sent to POST /v1/feedback",
+            f"{drawn}; labels or feedback on {held_out['labels']} and {routed['labels']} of them. To compare their "
+            "quality, let a judge label a share of the answers (the policy's `learn`), or have a random sample of both "
+            "judged and sent to POST /v1/feedback",
         )
         return
     low, high = figures["interval_95"]
@@ -125,7 +132,7 @@ def _holdout(figures: Figures) -> Iterator[tuple[str, str]]:
         "holdout",
         f"{drawn}; score {held_out['score']:.3f} on {held_out['labels']} labels and {routed['score']:.3f} on "
         f"{routed['labels']}: routed minus held out {figures['difference']:+.3f} "
-        f"(95% interval {low:+.3f} to {high:+.3f})",
+        f"(95% interval {low:+.3f} to {high:+.3f}){', by the judge alone' if figures['word'] == 'judge' else ''}",
     )
 
 

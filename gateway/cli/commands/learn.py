@@ -25,11 +25,12 @@ from gateway.cli.commands._flags import (
     whole,
 )
 from gateway.cli.commands._own_labels import SurfaceLabels, add_label_flags, surface_labels
+from gateway.cli.commands._quality_view import agreement_line, quality_table
 from gateway.exit_codes import Exit
 from offline.datasets import DataError
 from offline.libraries import LibraryMissing
 from offline.progress import progress
-from offline.report import NONE, Report, show, table
+from offline.report import Report, show, table
 from policies.edit import CannotEdit, with_value
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
@@ -39,7 +40,7 @@ from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
 if TYPE_CHECKING:
     from offline.learning.measured import Measured, RouterFigures
     from offline.learning.own_head import OwnHead
-    from offline.learning.quality import JudgeAgreement, TierQuality
+    from offline.measures.quality import JudgeAgreement
 
 _EXAMPLES: Final = """examples:
   tierline learn --surface chat --out policies/learned      fit, measure, and propose a policy if it is better
@@ -119,7 +120,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     from offline.learning.measured import measured
     from offline.learning.own_fit import fit_own
     from offline.learning.own_head import own_heads
-    from offline.learning.quality import agreement
+    from offline.measures.quality import agreement
     from routing.difficulty.model import DifficultyModel
 
     if args.out is None:
@@ -252,17 +253,6 @@ def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) 
     return lines
 
 
-def agreement_line(people: JudgeAgreement) -> str:
-    """Say how often judge and people agree."""
-    if not people.count:
-        return "judge and people: nobody has given feedback on a judged answer yet"
-    low, high = people.interval
-    return (
-        f"judge and people agree on {people.agreed} of {people.count} answers "
-        f"({people.agreed / people.count:.0%}, 95% interval {low:.0%} to {high:.0%})"
-    )
-
-
 def _cells(figures: RouterFigures) -> list[str]:
     return [str(figures.apgr), str(figures.auroc), str(figures.ece), f"{figures.abstains:.0%}"]
 
@@ -279,33 +269,19 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 
 def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Print one quality figure for each tier."""
-    from offline.learning.quality import agreement, tier_qualities
+    from offline.measures.quality import agreement, tier_qualities
 
     tiers = tier_qualities(found.rows, found.feedback, found.unjudged)
     people = agreement(found.rows, found.feedback)
-    made = table("tier", "quality", "95% interval", "judged", "of them rated", "rated alone", "whose word")
-    for one in tiers:
-        made.add_row(
-            one.tier,
-            f"{one.value:.1%}",
-            f"{one.low:.1%} to {one.high:.1%}",
-            *map(str, (one.judged or NONE, one.both or NONE, one.rated or NONE)),
-            _whose(one),
-        )
+    shown = [{"tier": tier, **one.as_json()} for tier, one in tiers.items()]
     values = {
         "surface": args.surface,
-        "tiers": [asdict(one) for one in tiers],
+        "tiers": shown,
         "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
     }
-    report = Report(values, [made, agreement_line(people)], title=f"{args.surface}: quality of answers", width=120)
-    show(report, as_json=args.json)
+    lines: list[str | Table | Any] = [quality_table(shown, "tier"), agreement_line(people)]
+    show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
-
-
-def _whose(one: TierQuality) -> str:
-    if not one.corrected:
-        return "the judge's alone" if one.judged else "people's"
-    return "people's, with the judge's help" if one.both else "people's"
 
 
 def _export(args: argparse.Namespace, found: SurfaceLabels) -> int:

@@ -36,9 +36,10 @@ _EXAMPLES = """examples:
 "strongest alone" is what the policy's strongest tier would have cost for the same answers, cache hits included, at its
 configured price. Savings are computed from usage that backends reported; requests with estimated tokens are listed
 separately. Goodput is the share of requests within every p99 limit and the deadline of their surface; client
-errors and disconnected clients are not counted. The holdout was sent to the strongest tier at random (the policy's
-`holdout`): the difference between its scores and the others' is what routing costs in quality, if a random sample of
-both was rated.
+errors and disconnected clients are not counted. Quality is estimated as in `tierline learn quality`: from the labels of
+a judge (the policy's `learn`), corrected by people's feedback where there is enough. The holdout was sent to the
+strongest tier at random (the policy's `holdout`): the difference between its quality and the others' is what routing
+costs in quality, if a random sample of both was judged or rated.
 
 The store forgets; the files that `tierline up` keeps in .state/ledger do not, for 30 days. Ask them in SQL:
   tierline ledger query "SELECT surface, path, count(*), avg(cost_usd) FROM requests GROUP BY ALL"
@@ -82,12 +83,12 @@ def run(args: argparse.Namespace) -> int:
     if args.action is not None:
         return _ledger_files.run(args)
     with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
-        rows = _rows(args, on_progress)
+        rows, labels = _rows(args, on_progress)
         if not rows:
             raise CommandError("no such request is recorded; `tierline trace list` shows those that are")
         if args.export is not None:
             _write(args.export, rows, on_progress)
-    summary = figures(rows)
+    summary = figures(rows, labels)
     if args.json:
         sys.stdout.write(orjson.dumps(summary).decode() + "\n")
         return Exit.OK
@@ -97,20 +98,20 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _rows(args: argparse.Namespace, on_progress: OnProgress) -> list[dict[str, Any]]:
-    """Return the selected requests, newest first, each with the feedback on it."""
+def _rows(args: argparse.Namespace, on_progress: OnProgress) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the selected requests, newest first, each with the feedback on it; and all labels of a judge."""
     try:
-        records, feedback = asyncio.run(_read(store_url(args), args, on_progress))
+        records, feedback, labels = asyncio.run(_read(store_url(args), args, on_progress))
     except StoreUnavailable as down:
         raise CommandError(f"the store does not answer ({down}); is it running?") from None
     except ValueError as bad:
         raise CommandError(str(bad)) from None
-    return [_row(record, feedback.get(key_of(record["ledger"]))) for record in records]
+    return [_row(record, feedback.get(key_of(record["ledger"]))) for record in records], labels
 
 
 async def _read(
     url: str, args: argparse.Namespace, on_progress: OnProgress
-) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback]]:
+) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback], list[dict[str, Any]]]:
     store = RedisStore.from_url(url)
     oldest = time.time() - args.since if args.since else None
     records: list[dict[str, Any]] = []
@@ -128,7 +129,7 @@ async def _read(
                 records.append(record)
             if len(records) == args.last:
                 break
-        return records, await reader.feedback_by_request(store)
+        return records, await reader.feedback_by_request(store), await reader.labels(store)
     finally:
         await store.aclose()
 

@@ -18,10 +18,10 @@ from gateway.archive.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABLES
 from gateway.archive.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import QueryError, ask, opened
-from gateway.comparing.label import PairLabel
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
+from gateway.telemetry.label import PairLabel
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.cli.commands._ledger_figures import figures, newcombe
+from gateway.archive.folder import locked
+from gateway.archive.keeper import Keeper, Rotation
+from gateway.cli.commands._ledger_figures import figures
 from gateway.cli.main import main
-from gateway.telemetry import feedback
+from gateway.telemetry import feedback, label
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metrics import Metrics
@@ -88,17 +91,34 @@ def test_without_labels_there_is_no_difference() -> None:
     assert (said["difference"], said["interval_95"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("shares", "interval"),
-    [
-        ((56 / 70, 70, 48 / 80, 80), (0.0524, 0.3339)),
-        ((9 / 10, 10, 3 / 10, 10), (0.1705, 0.8090)),
-        ((10 / 10, 10, 0 / 20, 20), (0.6791, 1.0)),
-    ],
-)
-def test_intervals_are_newcombes(shares: tuple[float, int, float, int], interval: tuple[float, float]) -> None:
-    """The examples of his table II (Statistics in Medicine 17, 1998), method 10."""
-    assert newcombe(*shares) == pytest.approx(interval, abs=6e-5)
+def _label(request_id: str, small: float, strong: float, *, served: str = "small", **more: Any) -> dict[str, Any]:
+    def answer(name: str, tier: str, adequate: float) -> dict[str, Any]:
+        return {"tier": tier, "served": served == name, "adequate": adequate}
+
+    names = {"request_id": request_id, "tenant": "acme", "surface": "chat", **more}
+    return {**names, "small": answer("small", "local", small), "strong": answer("strong", "hosted", strong)}
+
+
+def test_judge_and_feedback_make_one_figure_for_each_tier() -> None:
+    """Labels of other requests count nowhere; those of both arms say what routing costs though nobody gave feedback."""
+    rows = [_row(request_id=f"req-{i}", holdout=i % 4 == 0) for i in range(80)]
+    labels = [
+        _label(f"req-{i}", float(i % 3 > 0), 1.0, served="strong" if i % 4 == 0 else "small") for i in range(0, 120, 1)
+    ]
+    said = figures(rows, labels)
+    local, hosted = said["quality"]
+    assert (local["surface"], local["tier"], local["judged"], local["whose"]) == (
+        "chat",
+        "local",
+        80,
+        "the judge's alone",
+    )
+    assert local["value"] == pytest.approx(53 / 80) and hosted["value"] == 1.0 and hosted["low"] < 1.0
+    held = said["holdout"]
+    assert (held["word"], held["routed"]["labels"], held["held_out"]["labels"]) == ("judge", 60, 20)
+    assert held["held_out"]["score"] == 1.0 and held["interval_95"][1] < 0
+    rated = [row | {"score": 0.0 if row["request_id"] == "req-1" else row["score"]} for row in rows]
+    assert figures(rated, labels)["quality"][0]["both"] == 1
 
 
 def test_records_of_an_older_version_count() -> None:
@@ -134,6 +154,7 @@ async def url(server: LocalStore) -> AsyncIterator[str]:
     store = RedisStore.from_url(server.url, slack=UNHURRIED)
     await store.delete("tierline:traces")
     await store.delete(feedback.STREAM)
+    await store.delete(label.LABELS)
     telemetry = Telemetry(store, keep=100, exporter=None, metrics=Metrics())
     telemetry.start()
     for number, surface in enumerate(("chat", "batch", "chat", "chat")):
@@ -160,6 +181,28 @@ def test_a_command_reads_what_it_is_asked_for(url: str, capsys: pytest.CaptureFi
     assert _json(capsys, "--store", url, "--last", "2")["requests"] == 2
     assert _json(capsys, "--store", url, "--surface", "batch")["requests"] == 1
     assert _json(capsys, "--store", url, "--since", "1h")["requests"] == 4
+
+
+async def test_both_views_of_quality_are_one_estimate(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tierline ledger` reads the store, `tierline learn quality` its files: the same labels, the same figures."""
+    store = RedisStore.from_url(url, slack=UNHURRIED)
+    blobs = [orjson.dumps({"v": 1, **_label(f"req-{i}", float(i > 0), 1.0), "judged_at": float(i)}) for i in (0, 2)]
+    await store.apply([Append(label.LABELS, blob, 10) for blob in blobs])
+    with locked(tmp_path / "ledger"):
+        await Keeper(store, tmp_path / "ledger", Rotation(), lambda _: None).catch_up()
+    await store.aclose()
+
+    def said() -> tuple[Any, Any]:
+        of_store = _json(capsys, "--store", url)["quality"]
+        arguments = ["learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "ledger"), "--json"]
+        assert main(arguments) == 0
+        return of_store, orjson.loads(capsys.readouterr().out)["tiers"]
+
+    of_store, of_files = await asyncio.to_thread(said)
+    assert of_store == [{"surface": "chat", **one} for one in of_files]
+    assert [(one["tier"], one["judged"], one["both"]) for one in of_files] == [("local", 2, 1), ("hosted", 2, 0)]
 
 
 def test_an_export_is_one_record_a_line(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,14 @@ _UNITS: Final[Mapping[str, str]] = {"ttft_p50": "ms", "ttft_p95": "ms", "cost": 
 
 def replay_lines(replayed: Replayed, seconds: float) -> list[str | Table]:
     """Return the report as lines."""
-    return [*summary_lines(replayed, seconds), "", figure_table(replayed), *_quality(replayed), *_changed(replayed)]
+    return [
+        *summary_lines(replayed, seconds),
+        "",
+        figure_table(replayed),
+        "",
+        f"quality {quality_text(replayed)}",
+        *_changed(replayed),
+    ]
 
 
 def summary_lines(replayed: Replayed, seconds: float) -> list[str]:
@@ -102,14 +109,16 @@ def signed(number: float, unit: str) -> str:
     return f"{number:+.0f}" if unit == "ms" else f"{number:+.4f}"
 
 
-def _quality(replayed: Replayed) -> list[str]:
+def quality_text(replayed: Replayed) -> str:
+    """Return by how much quality changes, and on whose word."""
     quality = replayed.quality
-    labels = f"{quality['labels']} rated replies, {quality['held_out']} of them held out"
+    labels = f"{quality['labels']} rated and {quality['judged']} judged replies, {quality['held_out']} of them held out"
     if quality["difference"] is None:
-        return ["", f"quality: no evidence ({labels})"]
+        return f"no evidence ({labels})"
     low, high = quality["interval_95"]
     interval = f"95% interval {low * 100:+.1f} to {high * 100:+.1f}"
-    return ["", f"quality {quality['difference'] * 100:+.1f} points ({interval}; {labels})"]
+    word = ", by the judge alone" if quality["word"] == "judge" else ""
+    return f"{quality['difference'] * 100:+.1f} points ({interval}{word}; {labels})"
 
 
 def _changed(replayed: Replayed) -> list[str]:

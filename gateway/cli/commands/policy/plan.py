@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import launch_of
 from gateway.cli.commands.policy._bound import base_in, bound_to
-from gateway.cli.commands.policy._replay_view import change_text, signed
+from gateway.cli.commands.policy._replay_view import change_text, quality_text, signed
 from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
@@ -262,7 +262,7 @@ def _parts(
 
 
 def _figures(replayed: Replayed) -> list[str]:
-    figures, quality = replayed.figures, replayed.quality
+    figures = replayed.figures
 
     def shown(name: str, unit: str) -> str:
         return change_text(figures[name], unit)
@@ -278,15 +278,7 @@ def _figures(replayed: Replayed) -> list[str]:
         f"  cost per 1,000 {shown('cost', 'usd')}   ({signed(cost.difference, 'usd')}, 95% interval "
         f"{signed(cost.low, 'usd')} to {signed(cost.high, 'usd')})    wasted {shown('wasted', 'usd')}",
     ]
-    labels = f"{quality['labels']} rated replies, {quality['held_out']} of them held out"
-    if quality["difference"] is None:
-        lines.append(f"  quality        no evidence ({labels})")
-    else:
-        low, high = quality["interval_95"]
-        lines.append(
-            f"  quality        {quality['difference'] * 100:+.1f} points (95% interval {low * 100:+.1f} to "
-            f"{high * 100:+.1f}; {labels})"
-        )
+    lines.append(f"  quality        {quality_text(replayed)}")
     if replayed.slices:
         traits = ", ".join(f"{one.trait} ({one.changed:.0%})" for one in replayed.slices[:2])
         lines.append(f"  most changed   {traits}; for example {' '.join(replayed.examples)}")
