@@ -22,6 +22,8 @@ class Classifiers:
         self.default = default
         self._embedder = embedder
         self._pinned: dict[str, DifficultyModel] = {}
+        self._by_name: dict[str, DifficultyModel] = {}
+        """By `route.classifier`, as far as it was asked for: a request need not take the name apart again."""
 
     def load(self, folder: Path, version: str) -> None:
         """Load the artefact whose hash begins so, unless it is there. Call it in a thread, it takes about 50 ms.
@@ -41,6 +43,9 @@ class Classifiers:
 
     def of(self, policy: Policy) -> DifficultyModel:
         """Return the classifier that rates this policy's requests."""
-        if policy.route.classifier == "default" or (pinned := policy.route.pinned) is None:
-            return self.default
-        return self._pinned[pinned.version[:12]]
+        name = policy.route.classifier
+        found = self._by_name.get(name)
+        if found is None:
+            pinned = policy.route.pinned
+            found = self._by_name[name] = self.default if pinned is None else self._pinned[pinned.version[:12]]
+        return found

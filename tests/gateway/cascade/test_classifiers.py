@@ -43,8 +43,10 @@ def own_artefact(folder: Path, dimension: int = 256) -> Path:
     return save_own(shipped_artefact("static"), heads, folder, "chat", {})
 
 
-async def test_a_pinned_classifier_decides_on_its_surface_alone(tmp_path: Path) -> None:
-    """And the record of the decision names it."""
+async def test_a_pinned_classifier_decides_on_its_surface_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the record of the decision names it. Its name is taken apart for the first request alone."""
     artefact = own_artefact(tmp_path / "policies" / "learned")
     pinned = f"learned/{artefact.name}@{artefact.name.removeprefix('chat-')}"
     policies = {"chat": PINNED.replace("CLASSIFIER", pinned), "plain": PLAIN}
@@ -57,7 +59,10 @@ async def test_a_pinned_classifier_decides_on_its_surface_alone(tmp_path: Path) 
                 while len(bases := (await app.steps.store.ask([Command((b"HVALS", BASES.encode()))]))[0]) < 2:
                     await asyncio.sleep(0.01)
             versions = {orjson.loads(blob)["artefacts"]["classifier"] for blob in bases}
-            assert versions == {app.steps.router.classifiers.default.version, artefact.name.removeprefix("chat-")}
+            classifiers, by_surface = app.steps.router.classifiers, app.steps.policies.current.by_surface
+            assert versions == {classifiers.default.version, artefact.name.removeprefix("chat-")}
+            monkeypatch.setattr("policies.model._PINNED", None)
+            assert classifiers.of(by_surface["chat"]).version == artefact.name.removeprefix("chat-")
 
 
 @pytest.mark.parametrize(
