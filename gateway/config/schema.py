@@ -413,6 +413,12 @@ class Admin(Section):
     key: SecretStr | None = None
     """The key itself, set by the loader."""
 
+    @property
+    def url(self) -> str:
+        """The address for a client on this machine, without a path."""
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
 
 class Deployment(Section):
     """The whole config of one deployment. Without `tenants` there is one, `default`, and no key is required."""

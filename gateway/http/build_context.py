@@ -37,13 +37,17 @@ def build_context(
     client: Client,
     *,
     large: bool = False,
+    instead: Policy | None = None,
 ) -> RequestContext:
-    """Return the context of a checked body. Raises ApiError for an unknown model or tier, or a passed deadline."""
+    """Return the context of a checked body. Raises ApiError for an unknown model or tier, or a passed deadline.
+
+    The policy is the one in force or its candidate, unless another is given as `instead`.
+    """
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
     policies = steps.policies.current
-    policy = _policy(policies, body["model"], options, pinned)
-    if policies.rolling:
+    policy = instead or _policy(policies, body["model"], options, pinned)
+    if policies.rolling and instead is None:
         policy = _assigned(policies.rolling, policy, headers, body, ledger)
     ledger.surface = policy.surface
     ledger.policy = policy.label

@@ -89,6 +89,10 @@ class Tier:
             cached = self._well[bucket] = (now + _FRESH_S, self._health(tokens_in, now, batch=False))
         return cached[1]
 
+    def state(self, tokens_in: int = 0, batch: bool = False) -> TierHealth:
+        """Return the same for people to look at: always with the forecast, and without an effect on later reads."""
+        return self._health(tokens_in, self._clock(), batch=batch)
+
     def quantile_s(self, q: float, tokens_in: int, *, whole: bool) -> float | None:
         """Return quantile `q` of the time to the first token (or, with `whole`, to the whole answer) in seconds.
 

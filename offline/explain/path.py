@@ -165,6 +165,8 @@ def _expectation(health: TierHealth, stream: bool, limit: float) -> str:
     if forecast is None or not forecast.known:
         return ""
     expected = forecast.ttft_s if stream else forecast.whole_s
+    if not expected:  # nothing of this kind was measured yet
+        return ""
     what = "first token" if stream else "answer"
     late = f", later than the {duration(round(limit, 4))} left" if expected > limit else ""
     return f", {what} expected after {duration(round(expected, 4))}{late}"

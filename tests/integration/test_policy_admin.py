@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from cache.store.base import Command
+from cache.store.redis_store import RedisStore
+from gateway.cli.main import main
+from gateway.registry.records import JUDGE
+from tests.gateway.cli.recorded_requests import recorded_ledger
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.ports import free_port
-from tests.support.store import LocalStore, local_store
+from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import until
 
@@ -126,3 +133,114 @@ def test_a_replay_runs_beside_the_gateway(gateway: Gateway, port: int) -> None:
 
     until(ended, 30, "the job")
     assert (done["state"], done["exit_code"]) == ("failed", 2) and "ledger" in done["error"]
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    """What `policy explain --at live --json` says."""
+    assert main(["policy", "explain", "--at", "live", "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def text_of(found: dict[str, Any], step: str) -> str:
+    return "\n".join(line["text"] for line in found["steps"] if line["step"] == step)
+
+
+def judged(store: LocalStore) -> None:
+    """Say for a minute that a judge is at work, as workers want before they serve a candidate."""
+
+    async def run() -> None:
+        connected = RedisStore.from_url(store.url, slack=UNHURRIED)
+        await connected.ask([Command((b"SET", JUDGE.encode(), b"test", b"EX", b"60"))])
+        await connected.aclose()
+
+    asyncio.run(run())
+
+
+def test_explain_at_live_says_what_the_gateway_then_does(
+    gateway: Gateway, store: LocalStore, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each conversation gets the arm that was said, and the tier's forecast is that of the calls made."""
+    monkeypatch.setenv("TIERLINE_ADMIN_KEY", "admin-key")
+    where = ["--gateway", f"http://127.0.0.1:{port}"]
+    halves = {"text": STRICTER.replace("0.6", "0.7") + ROLLOUT.replace("5%, 25%", "50%"), "message": "half"}
+    candidate = admin(port, "POST", "/chat/apply", json={**halves, "how": "canary"}).json()["candidate"]["policy"]
+    judged(store)
+    served = set()
+
+    def body(number: int) -> dict[str, Any]:
+        return {"model": "chat", "stream": True, "messages": [{"role": "user", "content": f"City number {number}?"}]}
+
+    def asked(number: int) -> str:
+        reply = httpx2.post(f"{gateway.url}/chat/completions", json=body(number), timeout=20)
+        return str(reply.headers["x-tierline-policy"])
+
+    until(lambda: candidate in {asked(number) for number in range(4)}, 10, "the candidate among replies")
+    for number in range(6):
+        file = tmp_path / "request.json"
+        file.write_text(json.dumps(body(number)))
+        found = explained(capsys, str(file), *where)
+        assert found["policy"] == asked(number), number
+        assert (found["live"]["arm"] == "candidate") == (found["policy"] == candidate)
+        served.add(found["live"]["arm"])
+    assert served == {"candidate", "control"}
+    assert f"{candidate} is tried on 50% of conversations; this conversation is" in text_of(found, "surface")
+    for number in range(6, 26):  # calls enough for a forecast
+        asked(number)
+    assert "first token expected after" in text_of(explained(capsys, str(file), *where), "tiers")
+    assert "HOSTED_KEY" in text_of(found, "tiers")
+    assert [line["place"] for line in found["steps"] if line["step"] == "rules"] == [found["policy"] + ":9"]
+
+    other = tmp_path / "other.yaml"
+    other.write_text(CHAT.replace("deadline: 20s", "deadline: 7s"))
+    edited = explained(capsys, str(file), *where, "--policy", str(other), "--expect", "local=9s")
+    assert edited["policy"] not in (candidate, found["policy"]) and "7s until the deadline" in text_of(edited, "budget")
+    assert "first token expected after 9s, later than" in text_of(edited, "tiers")
+    admin(port, "POST", "/chat/rollback", json={"message": "done"})
+    version = explained(capsys, str(file), *where, "--policy", candidate)
+    assert (version["policy"], version["live"]["candidate"]) == (candidate, None)
+
+
+async def test_a_recorded_request_is_decided_again_at_live(
+    gateway: Gateway, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the policy in force and the tiers of now: here the hosted one has no key, as its record did not say."""
+    monkeypatch.setenv("TIERLINE_ADMIN_KEY", "admin-key")
+    policy = tmp_path / "chat.yaml"
+    policy.write_text(CHAT.replace("{local: otherwise}", "{local: stream, hosted: otherwise}"))
+    async with recorded_ledger(tmp_path / "ledger", policy, tokens=[100]) as folder:
+        words = ("--request", "req-0", "--ledger", str(folder), "--gateway", f"http://127.0.0.1:{port}/")
+        found = await asyncio.to_thread(explained, capsys, *words)
+    assert found["start"] == "local" and found["policy"] == in_force(gateway)
+    assert "HOSTED_KEY" in text_of(found, "tiers") and "tokens_in 100" in text_of(found, "features")
+    assert found["live"]["arm"] is None and found["live"]["worker"]
+
+
+def test_explain_at_live_says_why_it_cannot(
+    gateway: Gateway, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with what to do, on stderr and with exit code 2."""
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({"model": "chat", "messages": [{"role": "user", "content": "Which city?"}]}))
+    live = ["policy", "explain", str(file), "--at", "live"]
+    at = ["--gateway", f"http://127.0.0.1:{port}"]
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("TIERLINE_ADMIN_KEY", "admin-key")
+    monkeypatch.setenv("WRONG_KEY", "another")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(CHAT.replace("deadline:", "dedline:"))
+    for words, says in (
+        ([*live, "--gateway", nowhere], f"no gateway answers at {nowhere}"),
+        ([*live, "--state", str(tmp_path)], "no gateway to ask: "),
+        ([*live, "--config", str(gateway.folder / "tierline.yaml")], "ADMIN_KEY is not set"),
+        ([*live, *at, "--key-env", "WRONG_KEY"], "refuses the admin key"),
+        ([*live, *at, "--key-env", "NO_KEY"], "NO_KEY is not set"),
+        ([*live, "--gateway", gateway.origin], "it is not the admin API"),
+        ([*live, *at, "--policy", str(bad)], "cannot hold this policy"),
+        ([*live, *at, "--surface", "nothing"], "would refuse this request: There is no surface"),
+        ([*live, *at, "--tenant", "acme"], "There is no tenant 'acme'"),
+        ([*live[:3], *at], "--gateway is for --at live"),
+    ):
+        assert main(words) == 2, words
+        assert says in capsys.readouterr().err, words

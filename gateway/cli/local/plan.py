@@ -63,7 +63,9 @@ def make_plan(launch: Launch, state: StateFolder) -> Plan:
     local_base_url = extra_env.get(LOCAL_URL)
     if local_base_url and not any(_is_local(tier, local_base_url) for tier in deployment.tiers):
         raise CannotStart("a backend has no base_url; write base_url: ${TIERLINE_LOCAL_BASE_URL:-} for the local model")
-    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid()), deployment)
+    admin = deployment.admin
+    reached = (None, None) if admin is None else (admin.url, admin.key_env)
+    return Plan(tuple(specs), Up(listen.url, store_url, local_base_url, os.getpid(), *reached), deployment)
 
 
 def _listen(deployment: Deployment, workers: int) -> Listen:

@@ -1,7 +1,7 @@
 """Manage the state folder, which one supervisor at a time uses, and which is kept between runs.
 
 lock        locked (flock) while a supervisor runs; the kernel releases it however the supervisor ends
-up.json     {url, store_url, local_base_url, pid} of the running supervisor, for other commands; readable by its owner
+up.json     `Up` of the running supervisor, for other commands; readable by its owner
 ports.json  the loopback ports chosen for the children
 logs/       one file per child
 store/      the embedded store's data and its config
@@ -32,6 +32,10 @@ class Up:
     store_url: str
     local_base_url: str | None
     pid: int
+    admin_url: str | None = None
+    """Address of the admin API; None without one."""
+    admin_key_env: str | None = None
+    """Name of the variable that has its key."""
 
 
 class StateFolder:

@@ -6,6 +6,8 @@
     GET   /admin/policies/SURFACE/blame          who set each line
     GET   /admin/policies/SURFACE/versions/V     a version with its text; V is `live` or a prefix of its hash
     POST  /admin/policies/lint                   {"text"}: its findings
+    POST  /admin/policies/explain                {"body", "headers", "tenant"} or {"surface", "tokens_in"}, and
+                                                 another policy's "text": what would decide it in this worker now
     POST  /admin/policies/SURFACE/apply          {"text", "message", "author", "how", "share", "base"}
     POST  /admin/policies/SURFACE/promote        {"message", "author", "full"}
     POST  /admin/policies/SURFACE/pause          {"message", "author"}; so are resume and
@@ -26,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,6 +43,7 @@ from gateway.config.warnings import findings_in
 from gateway.errors import Conflict, InvalidRequest, NotFound, Overloaded
 from gateway.http.messages import read_body
 from gateway.http.routes.admin import gatekeeper
+from gateway.http.routes.live_view import LiveRequest, live_view, text_in
 from gateway.registry.apply import apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
@@ -81,11 +84,11 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
 
         return answer
 
-    def change(handler: _Change) -> Callable[[Request], Awaitable[Response]]:
+    def change(handler: _Change, most: int = _MAX_BODY) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             admitted(request)
             try:
-                raw = await read_body(request.receive, known_headers(request.scope["headers"]), _MAX_BODY)
+                raw = await read_body(request.receive, known_headers(request.scope["headers"]), max(most, _MAX_BODY))
             except ClientGone:
                 return Response(status_code=499)
             body = parse_json(raw)
@@ -99,6 +102,7 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
     return [
         Route("/admin/policies", read(api.listed)),
         Route("/admin/policies/lint", change(api.lint), methods=["POST"]),
+        Route("/admin/policies/explain", change(api.explain, steps.deployment.limits.body), methods=["POST"]),
         Route("/admin/policies/jobs", change(api.start_job), methods=["POST"]),
         Route("/admin/policies/jobs/{job}", read(api.job)),
         Route(at, read(api.one)),
@@ -152,6 +156,27 @@ class _PolicyApi:
         _check_keys(body, {"text"})
         findings = await asyncio.to_thread(_findings, self._steps, _text(body, "text"))
         return {"object": "policy.lint", "findings": [_row(finding) for finding in findings]}
+
+    async def explain(self, _: Request, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        _check_keys(body, {"body", "headers", "tenant", "surface", "tokens_in", "text"})
+        asked = _live_request(body)
+        if "text" in body:
+            with _file_of(self._steps, "policy", _text(body, "text")) as file:
+                try:
+                    asked = replace(asked, policy=read_policy(file, self._steps.policies.source.tiers)[0])
+                except ConfigError as error:
+                    raise InvalidRequest(str(error), code="unsupported_value", param="text") from None
+        found = await live_view(self._steps, asked)
+        text = body.get("text") or await self._text_of(found["surface"], found["version"])
+        return {"object": "policy.explained", **found, "text": text}
+
+    async def _text_of(self, surface: str, version: str) -> str | None:
+        """Return the text of a version in force; None where it cannot be found just now."""
+        if not self._from_store:
+            return await asyncio.to_thread(text_in, self._steps.policies.source, version)
+        with contextlib.suppress(StoreUnavailable, RegistryError):
+            return (await self._registry.version(surface, version)).text
+        return None
 
     async def apply(self, request: Request, body: Mapping[str, Any]) -> Mapping[str, Any]:
         _check_keys(body, {"text", "message", "author", "how", "share", "base"})
@@ -369,6 +394,25 @@ def _file_of(steps: Steps, name: str, text: str) -> Iterator[Path]:
         if defaults.is_file():
             Path(folder, DEFAULTS).write_bytes(defaults.read_bytes())
         yield file
+
+
+def _live_request(body: Mapping[str, Any]) -> LiveRequest:
+    """Return what to look at. Raises InvalidRequest."""
+    chat, headers, tokens = body.get("body"), body.get("headers", {}), body.get("tokens_in", 0)
+    if (chat is None) == ("surface" not in body) or not isinstance(chat, dict | None):
+        message = "Send a chat-completions body as body, or a surface."
+        raise InvalidRequest(message, code="missing_required_parameter", param="body")
+    if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+        raise InvalidRequest("headers is an object of texts.", code="invalid_type", param="headers")
+    if type(tokens) is not int or tokens < 0:
+        raise InvalidRequest("tokens_in is a whole number.", code="invalid_type", param="tokens_in")
+    return LiveRequest(
+        chat,
+        {name.lower().encode(): value.encode() for name, value in headers.items()},
+        _text(body, "tenant") if "tenant" in body else None,
+        _text(body, "surface") if chat is None else "",
+        tokens,
+    )
 
 
 def _row(finding: Problem) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import add_json_flag, launch_of
-from gateway.cli.commands._store import add_store_flags
+from gateway.cli.commands._store import add_gateway_flags, add_store_flags
+from gateway.cli.commands.policy._live import LiveGateway, LiveView
 from gateway.cli.commands.policy._policies import policy_of
 from gateway.cli.commands.policy._recorded import deployed_as, recorded
 from gateway.exit_codes import Exit
@@ -33,6 +34,7 @@ from routing.features import Features, features_of, room_needed
 from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
+    from cache.planning.plan import Planner
     from gateway.config.schema import Deployment, TierConfig
     from gateway.request.options import RequestOptions
     from routing.difficulty.model import Difficulty
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Explain each step of a request's path: its surface, its features, what the classifier says, the cache, each start "
-    "rule, the tiers, the decision and what an escalation would look at. No model and no store is called. With "
+    "rule, the tiers, the decision and what an escalation would look at. No model and no store is called. With --at "
+    "live, the policy in force or its canary, and the state of the tiers, are those of a running gateway. With "
     "--why-not, name the smallest change of the request, of the policy and of the tiers' state that starts it at TIER, "
     "each checked by deciding again."
 )
@@ -49,6 +52,8 @@ EXAMPLES = """examples:
   tierline policy explain request.json --why-not local          what would have to differ
   tierline policy explain request.json --policy new.yaml --down hosted
   tierline policy explain --request req_0b51d2 --why-not local  a recorded request, as it was decided then
+  tierline policy explain request.json --at live                as a running gateway would decide it right now
+  tierline policy explain --request req_0b51d2 --at live        a recorded request, if it came again now
   jq .body trace.json | tierline policy explain - -H 'x-tierline-max-tier: local'"""
 
 _WIDTH: Final = 120
@@ -66,6 +71,7 @@ class _Explained:
     after: list[PathLine]
     document: Document | None
     notes: list[str]
+    live: LiveView | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,6 +96,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TIER=TIME",
         help="how long a tier takes to its first token, or a whole answer, such as local=900ms",
     )
+    parser.add_argument(
+        "--at",
+        choices=("live",),
+        help="live: by what a running gateway uses now (its policies, canary, tiers and forecasts); asks its admin API",
+    )
+    add_gateway_flags(parser)
+    parser.add_argument("--tenant", metavar="NAME", help="with --at live, whose request it is, in place of its API key")
     parser.add_argument("--why-not", metavar="TIER", help="name the smallest changes that start the request there")
     add_json_flag(parser, "text")
 
@@ -98,7 +111,12 @@ def run(args: argparse.Namespace) -> int:
     """Explain and return the exit code. Raises CommandError and ConfigError."""
     if (args.file is None) == (args.request is None):
         raise CommandError("name a file with a request's body, or --request ID for a recorded one")
-    explained = _recorded(args) if args.request else _from_body(args)
+    if args.at is None and (misplaced := [name for name in ("gateway", "key_env", "tenant") if getattr(args, name)]):
+        raise CommandError(f"--{misplaced[0].replace('_', '-')} is for --at live")
+    if args.at == "live":
+        explained = _recorded_live(args) if args.request else _body_live(args)
+    else:
+        explained = _recorded(args) if args.request else _from_body(args)
     answer = None
     if args.why_not is not None and args.why_not != start_of(explained.policy, explained.given):
         try:
@@ -130,6 +148,8 @@ def _report(explained: _Explained, target: str | None, answer: WhyNot | None) ->
         "start": start_of(policy, given),
         "steps": [{**asdict(line), "at": list(line.at), "place": _place(explained, line.at)} for line in lines],
     }
+    if explained.live is not None:
+        values["live"] = explained.live.shown
     if target is not None and answer is None:
         shown += ["", f"why not {target}: it does start there"]
     elif answer is not None:
@@ -208,10 +228,79 @@ def _file_of(directory: Path, surface: str) -> tuple[Policy, Document] | None:
     return None
 
 
+# What a running gateway would do.
+
+
+def _recorded_live(args: argparse.Namespace) -> _Explained:
+    """Explain a recorded request as if it came again now: its own features, the policy and tiers of now."""
+    found = recorded(args.ledger or Path(args.state) / "ledger", args.request)
+    before, features = found.basis.policy, found.given.features
+    asked = {"surface": before.surface, "tokens_in": features.approx_tokens}
+    gateway = LiveGateway.of(args)
+    view = gateway.explain(asked, args.policy)
+    candidate = view.answer["candidate"]
+    if args.policy is None and candidate is not None and candidate["version"] == before.version:
+        view = gateway.explain(asked, f"{before.surface}@{before.version}")  # who is in, stays in
+        arm = [PathLine("surface", "the candidate decided it then, and would again", ("rollout",))]
+    else:
+        arm = _arm_line(view)
+    policy, notes = view.policy, _live_notes(view)
+    if policy.version != before.version:
+        notes.append(f"it was decided by {before.label} then")
+    lines = [PathLine("surface", f"{policy.surface}, now {policy.label}", ("surface",)), *arm]
+    after = [PathLine("cache", "unknown: a record holds no text", ("cache",))]
+    given = replace(found.given, health=_state(args, view.given.health, features))
+    return _Explained(policy, given, lines, after, view.document, notes, view)
+
+
+def _body_live(args: argparse.Namespace) -> _Explained:
+    from cache.planning.plan import Planner
+    from gateway.request.options import TIER_PREFIX, known_headers, read_options
+    from routing.output_limits import effective_body
+
+    gateway = LiveGateway.of(args)
+    try:
+        body = orjson.loads(_read(args.file, args.surface))
+    except orjson.JSONDecodeError as error:
+        raise CommandError(f"{args.file} is not JSON: {error}") from None
+    pairs = _headers(args)
+    asked = {"body": body, "headers": {name.decode(): value.decode() for name, value in pairs}}
+    view = gateway.explain(asked | ({"tenant": args.tenant} if args.tenant else {}), args.policy)
+    policy, model, options = view.policy, body["model"], read_options(known_headers(pairs))
+    pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
+    if args.policy is None:
+        named = _named(policy, model, options, pinned)
+    else:
+        named = PathLine("surface", f"the policy of {args.policy}", ("surface",))
+    encoder = view.answer["encoder"]
+    planner = Planner(
+        b"", encoder["name"], encoder["whole_chars"], {}, lambda _, __: 0, by_turns=bool(encoder["by_turns"])
+    )
+    effective, _ = effective_body(body, policy.output)
+    features = features_of(effective)
+    lines = [replace(named, text=f"{policy.label}: {named.text}"), *_arm_line(view)]
+    lines += _cache(planner, policy, effective, features, options, pinned)
+    given = replace(view.given, health=_state(args, view.given.health, features))
+    return _Explained(policy, given, lines, [], view.document, _live_notes(view), view)
+
+
+def _arm_line(view: LiveView) -> list[PathLine]:
+    return [PathLine("surface", view.arm, ("rollout",))] if view.arm else []
+
+
+def _live_notes(view: LiveView) -> list[str]:
+    notes = [f"as the worker {view.answer['worker']} knows it now; others may expect somewhat different times"]
+    if view.policy.holdout:
+        share = f"{view.policy.holdout * 100:.3g}%"
+        notes.append(f"chance sends {share} of requests to the strongest tier instead (holdout); that is left out")
+    return notes
+
+
 # A request's body.
 
 
 def _from_body(args: argparse.Namespace) -> _Explained:
+    from cache.planning.plan import Planner
     from gateway.errors import ApiError
     from gateway.http.build_context import clamp_of, deadline_s, ttft_deadline
     from gateway.request.body import ChatBodies
@@ -259,7 +348,9 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     except ApiError as error:
         raise CommandError(f"the gateway would refuse this request: {error}") from None
     before = [replace(named, text=f"{policy.label}: {named.text}")]
-    before += _cache(deployment, embedder, policy, effective, features, options, pinned)
+    by_turns = deployment.cross_encoder_folder is not None
+    planner = Planner(b"", embedder.name, embedder.whole_chars, {}, lambda _, __: 0, by_turns=by_turns)
+    before += _cache(planner, policy, effective, features, options, pinned)
     notes = (
         []
         if args.down or args.expect
@@ -365,18 +456,13 @@ def _difficulty(
 
 
 def _cache(
-    deployment: Deployment,
-    embedder: Embedder,
+    planner: Planner,
     policy: Policy,
     body: Mapping[str, Any],
     features: Features,
     options: RequestOptions,
     pinned: str | None,
 ) -> list[PathLine]:
-    from cache.planning.plan import Planner
-
-    by_turns = deployment.cross_encoder_folder is not None
-    planner = Planner(b"", embedder.name, embedder.whole_chars, {}, lambda _, __: 0, by_turns=by_turns)
     model = policy.surface if pinned is None else None
     plan = planner.plan(
         body, policy, _TENANT, features, model=model, read=options.cache.read, write=options.cache.write
