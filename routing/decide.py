@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from policies.value_type import value_type
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty
     from routing.features import Features
     from routing.load.latency import Forecast
-
-Capability = Literal["tools", "vision", "json"]
 
 
 class NoTierError(Exception):
@@ -203,6 +201,7 @@ def needs(features: Features) -> set[str]:
         needed.add("vision")
     if features.wants_json:
         needed.add("json")
+    needed |= features.further
     return needed
 
 

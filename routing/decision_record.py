@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from routing.decide import Clamp, DecisionInput, TierHealth
 from routing.difficulty.model import Difficulty
-from routing.features import Features
+from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
@@ -32,7 +32,15 @@ _TOOLS: Final = 1
 _JSON: Final = 2
 _IMAGES: Final = 4
 _STREAM: Final = 8
-_FLAGS: Final = {"has_tools": _TOOLS, "wants_json": _JSON, "has_images": _IMAGES, "stream": _STREAM}
+_FURTHER: Final = {name: 16 << place for place, name in enumerate(FURTHER)}
+FLAGS: Final = {
+    "has_tools": _TOOLS,
+    "wants_json": _JSON,
+    "has_images": _IMAGES,
+    "stream": _STREAM,
+    **{f"needs_{name}": bit for name, bit in _FURTHER.items()},
+}
+"""The bit of each flag in a record, by its name among the columns of a table."""
 _JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
@@ -62,6 +70,8 @@ def record_of(given: DecisionInput) -> Record:
         + _IMAGES * features.has_images
         + _STREAM * features.stream
     )
+    if features.further:
+        flags += sum(_FURTHER[name] for name in features.further)
     return [
         features.approx_tokens,
         features.turns,
@@ -93,6 +103,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
                 bool(flags & _JSON),
                 bool(flags & _IMAGES),
                 bool(flags & _STREAM),
+                further=frozenset(name for name, bit in _FURTHER.items() if flags & bit),
             ),
             {facts.name: _health(facts, one) for facts, one in zip(tiers, health, strict=True)},
             budget_s,
@@ -126,7 +137,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
         given = {
             "tokens_in": tokens,
             "turns": turns,
-            **{name: bool(flags & bit) for name, bit in _FLAGS.items()},
+            **{name: bool(flags & bit) for name, bit in FLAGS.items()},
             "budget_s": budget_s,
             "ttft_s": ttft_s,
             "room": room,
@@ -146,7 +157,7 @@ def unnamed(given: Mapping[str, Any]) -> Record:
     return [
         given["tokens_in"],
         given["turns"],
-        sum(bit for name, bit in _FLAGS.items() if given[name]),
+        sum(bit for name, bit in FLAGS.items() if given.get(name)),
         given["budget_s"],
         given["ttft_s"],
         given["room"],

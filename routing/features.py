@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -108,13 +108,22 @@ def _of_json(value: object) -> int:
     return most_tokens(orjson.dumps(value).decode())
 
 
+_AUDIO: Final = frozenset({"input_audio", "audio"})
+_FILES: Final = frozenset({"file", "input_file", "document"})
+_SPECIAL_FIELDS: Final = frozenset({"audio", "modalities", "web_search_options"})
+_NOTHING_FURTHER: Final[frozenset[str]] = frozenset()
+Capability = Literal["tools", "vision", "json", "audio", "files", "web_search", "hosted_tools"]
+"""What a backend can do, as its config lists it."""
+FURTHER: Final = ("audio", "files", "web_search", "hosted_tools")
+"""Capabilities that few requests need, besides tools, vision and JSON. `hosted_tools` are run by the provider."""
 _JSON_FORMATS = frozenset({"json_object", "json_schema"})
 
 
 class Features(NamedTuple):
     """The features of one request. `text` is the last user message's; `approx_tokens` estimates all messages.
 
-    `tools` is the number of tools, `parallel_tools` whether the request asks for calls of several at once.
+    `tools` is the number of tools, `parallel_tools` whether the request asks for calls of several at once. `further`
+    are the capabilities of FURTHER that it needs.
     """
 
     text: str
@@ -126,6 +135,7 @@ class Features(NamedTuple):
     stream: bool = False
     tools: int = 0
     parallel_tools: bool = False
+    further: frozenset[str] = _NOTHING_FURTHER
 
 
 def features_of_text(text: str) -> Features:
@@ -137,9 +147,11 @@ def features_of(body: Mapping[str, Any]) -> Features:
     """Return the features of a checked chat-completions body (`messages` is a list of objects with a `role` each)."""
     messages: Sequence[Mapping[str, Any]] = body["messages"]
     text, tokens, images = "", 0.0, 0
-    turns = 0
+    turns, in_parts = 0, False
     for message in messages:
-        part, shown = text_of(message.get("content"))
+        content = message.get("content")
+        in_parts = in_parts or type(content) is list
+        part, shown = text_of(content)
         tokens += estimated_tokens(part)
         images += shown
         if message["role"] == "user":
@@ -157,4 +169,19 @@ def features_of(body: Mapping[str, Any]) -> Features:
         stream=bool(body.get("stream")),
         tools=len(tools),
         parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
+        further=_further(body) if in_parts or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
     )
+
+
+def _further(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the capabilities of FURTHER that a chat-completions body needs: by its parts, or by the output it asks."""
+    contents = [content for message in body["messages"] if isinstance(content := message.get("content"), list)]
+    kinds = {part.get("type") for content in contents for part in content if isinstance(part, dict)}
+    modalities = body.get("modalities")
+    speaks = isinstance(modalities, list) and "audio" in modalities
+    needed = {
+        "audio": speaks or body.get("audio") is not None or not kinds.isdisjoint(_AUDIO),
+        "files": not kinds.isdisjoint(_FILES),
+        "web_search": body.get("web_search_options") is not None,
+    }
+    return frozenset(name for name, is_needed in needed.items() if is_needed)

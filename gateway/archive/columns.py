@@ -18,6 +18,7 @@ import orjson
 from gateway.telemetry import feedback, label
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.decision_record import named
+from routing.features import FURTHER
 
 Row = dict[str, Any]
 
@@ -80,7 +81,8 @@ _DECISION: Final = (
 )
 _GIVEN: Final = (
     "STRUCT(tokens_in BIGINT, turns INTEGER, has_tools BOOLEAN, wants_json BOOLEAN, has_images BOOLEAN, "
-    "stream BOOLEAN, budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, max_tier VARCHAR, "
+    f"stream BOOLEAN, {''.join(f'needs_{name} BOOLEAN, ' for name in FURTHER)}"
+    "budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, max_tier VARCHAR, "
     "difficulty STRUCT(in_domain BOOLEAN, kind VARCHAR, p_kind DOUBLE, quantile DOUBLE, p_right DOUBLE[]), "
     "health STRUCT(unavailable VARCHAR, failing BOOLEAN, ttft_s DOUBLE, ttft_p95_s DOUBLE, whole_s DOUBLE, "
     "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[])"

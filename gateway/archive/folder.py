@@ -148,7 +148,9 @@ class TableFiles:
         if len(run) < least:
             return None
         merged = self._segment(run[0].first, run[-1].last)
-        self._write(merged.path, f"SELECT * FROM read_parquet({quoted_list(one.path for one in run)})")
+        self._write(
+            merged.path, f"SELECT * FROM read_parquet({quoted_list(one.path for one in run)}, union_by_name = true)"
+        )
         self._drop_merged()
         return merged
 

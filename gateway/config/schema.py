@@ -22,8 +22,7 @@ from gateway.config.addresses import check_http_url, check_store_url
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
-
-Capability = Literal["tools", "vision", "json"]
+from routing.features import Capability
 
 _SIZE = re.compile(r"^(\d+)(B|KiB|MiB|GiB)$")
 DEFAULT_TENANT: Final = "default"

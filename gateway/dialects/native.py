@@ -1,9 +1,13 @@
 """Carry what chat completions cannot express from a client to a backend of the same dialect, and back.
 
-A translated body holds the client's own body under `NATIVE`: `{"dialect": "responses", "body": {...}, "lost": [...]}`.
+A translated body holds the client's own body under `NATIVE`:
+
+    {"dialect": "responses", "body": {...}, "lost": ["truncation"], "needs": ["hosted_tools"]}
+
 A backend of that dialect sends this body, with the gateway's changes, instead of translating it back; any other backend
-leaves it out and reports `lost`, the paths of the fields that the translation could not express, as dropped. The key is
-part of the body, hence of its fingerprint: an answer is shared between clients of one dialect only.
+leaves it out and reports `lost`, the paths of the fields that the translation could not express, as dropped. `needs`
+are capabilities (`routing.features.FURTHER`) without which a tier could not answer. The key is part of the body, hence
+of its fingerprint: an answer is shared between clients of one dialect only.
 
 An answer of such a backend holds its own form too, in `message[NATIVE]` or `delta[NATIVE]`: a list of the dialect's
 events, which joins like any list when chunks are assembled. Only a body with NATIVE of the same dialect gets one.
@@ -31,3 +35,8 @@ def lost_fields(body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ...]:
     """Return the paths of the client's fields that a backend of this dialect does not get by way of the translation."""
     native = body.get(NATIVE)
     return tuple(native["lost"]) if native is not None and native["dialect"] != dialect else ()
+
+
+def needs_of(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the further capabilities that a translated body needs of a tier."""
+    return frozenset(body[NATIVE].get("needs", ()))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from gateway.dialects.native import NATIVE, needs_of
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key
 from gateway.request.context import Client, RequestContext
@@ -56,6 +57,8 @@ def build_context(
     if "prompt_cache_key" in effective:
         effective = namespaced(effective, ledger.tenant)
     features = features_of(effective)
+    if NATIVE in effective:
+        features = features._replace(further=features.further | needs_of(effective))
     came = time.monotonic() - trace.root.seconds
     if steps.deployment.telemetry.prompts:
         trace.root.attributes[names.PROMPT] = features.text

@@ -87,6 +87,7 @@ def _features(values: Mapping[str, Any], given: DecisionInput) -> Iterator[PathL
     flags = ("stream", "has_tools", "wants_json", "has_images")
     shown = [f"tokens_in {values['tokens_in']}", f"turns {values['turns']}"]
     shown += [f"{name} {_yes(values[name])}" for name in flags]
+    shown += [f"needs {name}" for name in sorted(given.features.further)]
     yield PathLine("features", ", ".join(shown))
     if given.room:
         yield PathLine("features", f"prompt and reply take {given.room} tokens at most")

@@ -21,6 +21,7 @@ from policies.loader import read_policy
 from policies.model import Policy
 from policies.validation import Seconds, Section, Share, Whole, number, raise_findings, share, validate
 from policies.yaml_source import Document, read_yaml
+from routing.features import Capability
 
 SUFFIXES: Final = (".test.yaml", ".test.yml")
 
@@ -74,7 +75,7 @@ class TierWorld(Section):
     """How many requests of the surface wait already."""
     backends: Annotated[Whole, Field(ge=1)] = 1
     context: Annotated[Whole, Field(ge=1)] | None = None
-    can: frozenset[Literal["tools", "vision", "json"]] = frozenset({"tools", "vision", "json"})
+    can: frozenset[Capability] = frozenset({"tools", "vision", "json"})
     watch_drafts: bool = False
 
 

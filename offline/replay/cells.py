@@ -23,7 +23,8 @@ from policies.expression import KINDS, Expression
 from policies.loader import made_policy
 from routing.decide import Decision, NoTierError, decide
 from routing.decision_basis import CLASSIFIER
-from routing.decision_record import Record, TierFacts, input_of
+from routing.decision_record import FLAGS, Record, TierFacts, input_of
+from routing.features import FURTHER
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -34,7 +35,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _STREAM: Final = 8
-_ALL: Final = frozenset({"tools", "vision", "json"})
+_ALL: Final = frozenset({"tools", "vision", "json", *FURTHER})
+_FLAG_VALUES: Final = 1 << len(FLAGS)
 _FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream"})
 _LIMIT: Final = 1 << 62
 
@@ -163,7 +165,7 @@ class CellDecider:
     def _signature(self, inputs: Inputs) -> list[tuple[Ints, int]]:
         """Return a column for everything that `decide` distinguishes, each with the number of its values."""
         names = len(inputs.names) + 1
-        columns = [(inputs.flags, 16), (inputs.holdout.astype(np.int64), 2)]
+        columns = [(inputs.flags, _FLAG_VALUES), (inputs.holdout.astype(np.int64), 2)]
         if inputs.names:
             columns.append((inputs.clamps[:, 0] * names + inputs.clamps[:, 1], names * names))
         limit = np.fmin(inputs.budget_s, inputs.limit_s)
@@ -202,7 +204,7 @@ class CellDecider:
             if "kind" in rule.names:
                 columns.append((np.where(inputs.in_domain, inputs.kind, 0), len(inputs.kinds) + 1))
             if rule.names & _FLAGS:
-                columns.append((inputs.flags, 16))
+                columns.append((inputs.flags, _FLAG_VALUES))
             if "in_domain" in rule.names:
                 columns.append((inputs.in_domain.astype(np.int64), 2))
         return columns + [_position(values[name], sorted(constants[name])) for name in values]

@@ -17,6 +17,7 @@ from offline.progress import OnProgress, silent
 from offline.replay.cells import NO_TIER, Bools, CellVerdict, Floats, Inputs, Ints, VerdictTable
 from policies.expression import KINDS
 from routing.decision_basis import BasisError, DecisionBasis
+from routing.decision_record import FLAGS
 
 if TYPE_CHECKING:
     import duckdb
@@ -389,8 +390,7 @@ _REQUEST: Final = (
 _GIVEN: Final = (
     "given.tokens_in AS given_tokens",
     "given.turns AS turns",
-    "(given.has_tools::INTEGER + 2 * given.wants_json::INTEGER + 4 * given.has_images::INTEGER "
-    "+ 8 * given.stream::INTEGER) AS flags",
+    f"({' + '.join(f'{bit} * coalesce(given.{name}::INTEGER, 0)' for name, bit in FLAGS.items())}) AS flags",
     "given.budget_s AS budget_s",
     "given.ttft_s AS limit_s",
     "given.room AS room",

@@ -38,7 +38,7 @@ def features(**changes: Any) -> Features:
 
 def health(**changes: Any) -> dict[str, TierHealth]:
     """Every tier can do everything and is well, unless `changes` says why not, or what it can."""
-    everything = frozenset({"tools", "json", "vision"})
+    everything = frozenset({"tools", "json", "vision", "audio"})
     found = {}
     contexts: dict[str, int] = changes.pop("contexts", {})
     for name in TIERS:
@@ -168,11 +168,16 @@ def test_rules_see_the_budget() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "capability"),
-    [({"has_tools": True}, "tools"), ({"wants_json": True}, "json"), ({"has_images": True}, "vision")],
+    [
+        ({"has_tools": True}, "tools"),
+        ({"wants_json": True}, "json"),
+        ({"has_images": True}, "vision"),
+        ({"further": frozenset({"audio"})}, "audio"),
+    ],
 )
 def test_a_tier_without_the_capability_is_left_out(changes: dict[str, Any], capability: str) -> None:
     """What a request needs, every tier that may answer it can do; the next stronger one starts instead."""
-    others = {"tools", "json", "vision"} - {capability}
+    others = {"tools", "json", "vision", "audio"} - {capability}
     decision = decided_by(policy(), EASY, features(**changes), health(local=others), 10.0)
     assert (decision.tiers, decision.fallbacks, decision.stand_in) == (("middle", "hosted"), (), "")
 

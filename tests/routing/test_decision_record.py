@@ -17,7 +17,7 @@ from routing.decide import Clamp, DecisionInput, NoTierError, TierHealth, decide
 from routing.decision_basis import BasisError, DecisionBasis, basis_of
 from routing.decision_record import TierFacts, named, outcome_of, record_of, unnamed
 from routing.difficulty.model import Difficulty
-from routing.features import Features
+from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
 
 CLASSIFIER = "0123456789ab"
@@ -44,6 +44,7 @@ features = st.builds(
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    further=st.frozensets(st.sampled_from(FURTHER)),
 )
 forecasts = st.none() | st.builds(
     Forecast, seconds, seconds, seconds, seconds, known=st.just(True), cold=st.booleans(), least_s=seconds
@@ -51,7 +52,7 @@ forecasts = st.none() | st.builds(
 
 
 def healths(name: str) -> st.SearchStrategy[TierHealth]:
-    capabilities = st.frozensets(st.sampled_from(("tools", "vision", "json")))
+    capabilities = st.frozensets(st.sampled_from(("tools", "vision", "json", *FURTHER)))
     context = st.none() | st.integers(100, 100_000)
     well = st.builds(TierHealth, st.just(name), capabilities, st.just(1), forecast=forecasts, context=context)
     ill = st.builds(
@@ -129,6 +130,7 @@ def test_nothing_that_decides_is_left_out() -> None:
         "stream",
         "tools",
         "parallel_tools",
+        "further",
     )  # fmt: skip  (the text, and the tools in detail, decide by the difficulty alone)
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",

@@ -146,3 +146,19 @@ def test_no_character_is_looked_at_one_by_one(text: str) -> None:
         for one in (lambda: room_needed(body(text)), lambda: sum(not one.isascii() for one in text))
     )
     assert counted < looped
+
+
+@pytest.mark.parametrize(
+    ("more", "needed"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, {"audio"}),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f-1"}}]}]}, {"files"}),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "mp3"}}, {"audio"}),
+        ({"modalities": ["text"]}, set()),
+        ({"web_search_options": {}}, {"web_search"}),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}, set()),
+    ],
+)
+def test_what_few_requests_need(more: dict[str, Any], needed: set[str]) -> None:
+    """Audio, files and web search are found in the parts of messages, or in the output that is asked for."""
+    assert features_of(body() | more).further == needed
