@@ -45,8 +45,9 @@ async def apply_file(
     `how` None is canary for other rules with a `rollout` section, else now. `share` is that of a shadow. `base` is the
     version that must be in force, if any was reviewed. `surface` is the only one that the file may be of.
     """
-    states = await registry.in_force()
-    if not states:
+    everything = await registry.states()
+    states = {name: state for name, state in everything.items() if not state.removed}
+    if not everything:
         raise RegistryError(
             "the registry in this store is empty. Start a gateway with `policies: {source: store}` first: it puts its "
             "policy files there"
@@ -74,4 +75,5 @@ async def apply_file(
         share = policy.rollout.steps[0]
     elif chosen != "shadow":
         share = 1.0
-    return Applied(version, policy, await registry.apply(version, state, mode, share), chosen)
+    base_state = everything.get(version.surface)
+    return Applied(version, policy, await registry.apply(version, base_state, mode, share), chosen)

@@ -87,6 +87,11 @@ class FileDrift:
             return f"{found} (the file is not in force)"
         surface, version = found
         state = states.get(surface)
+        if state is not None and state.removed:
+            return (
+                f"{name}: {surface} was removed from the store; delete the file, or put it back by "
+                f"`tierline policy apply {name} -m WHY`"
+            )
         if state is None:
             return f"{name}: the store has no surface {surface}; `tierline policy apply {name} -m WHY` adds it"
         if version in (state.live, state.rolling and state.rolling.version):

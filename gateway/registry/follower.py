@@ -173,11 +173,12 @@ class PolicyFollower:
             self._on_note(f"the registry in the store was empty: {message}")
 
     async def _take(self, pulse: Pulse) -> None:
-        states = await self._registry.in_force()
+        states = await self._registry.states()
         self._documents.update(await self._registry.documents(list(states.values()), self._documents))
-        if missing := [one.surface for one in states.values() if one.document not in self._documents]:
+        live = {name: state for name, state in states.items() if not state.removed}
+        if missing := [one.surface for one in live.values() if one.document not in self._documents]:
             raise StoreUnavailable("error", f"the registry has lost the text of {', '.join(missing)}")
-        loaded, good, problems = await asyncio.to_thread(self._load, states, pulse.judged)
+        loaded, good, problems = await asyncio.to_thread(self._load, live, pulse.judged)
         self._pulse, self._states, self.revision, self._from = pulse, states, pulse.revision, ""
         if problems:
             self._failed(InvalidContent(problems))
@@ -267,7 +268,8 @@ class PolicyFollower:
         surfaces = {name: policy.version for name, policy in current.by_surface.items()}
         rolling = {name: f"{one.policy.version} {one.mode} {one.share:.4g}" for name, one in current.rolling.items()}
         problem = "" if self.failure is None else str(self.failure)
-        return Replica(self._name, self.revision or 0, surfaces, rolling, problem, self.drift)
+        default = self.source.default_surface
+        return Replica(self._name, self.revision or 0, surfaces, rolling, problem, self.drift, default)
 
     def _failed(self, failure: ConfigError) -> None:
         if self.failure is None or self.failure.problems != failure.problems:

@@ -83,10 +83,18 @@ class InForce:
     since: float = 0.0
     """Unix seconds at which it came into force."""
 
+    @property
+    def removed(self) -> bool:
+        """Whether the surface was taken out: then `live` and `document` are empty, and `since` is when."""
+        return not self.live
+
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change: `action` is seed, apply, step, promote, pause, resume or rollback; `by` is a person or `tierline`."""
+    """One change, made `by` a person or `tierline`.
+
+    `action` is seed, apply, step, promote, pause, resume, rollback or remove.
+    """
 
     surface: str
     action: str
@@ -117,6 +125,8 @@ class Replica:
     """Why it cannot follow the registry; '' if it does."""
     drift: tuple[str, ...] = ()
     """Its policy files that say something else than what is in force, one sentence each."""
+    default: str = ""
+    """Its default surface."""
 
 
 def to_json(record: Version | InForce | AuditEntry | Replica) -> bytes:

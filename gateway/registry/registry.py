@@ -116,7 +116,8 @@ class RegistryConflict(RegistryError):
     """The surface has changed since it was read. `now` is its present state, None if there is none."""
 
     def __init__(self, surface: str, now: InForce | None) -> None:
-        is_now = "is gone" if now is None else f"is now {surface}@{now.live[:7]} (revision {now.revision})"
+        gone = now is None or now.removed
+        is_now = "is gone" if now is None or gone else f"is now {surface}@{now.live[:7]} (revision {now.revision})"
         super().__init__(f"{surface} was changed meanwhile: it {is_now}; look at `tierline policy status {surface}`")
         self.now = now
 
@@ -150,21 +151,28 @@ class PolicyRegistry:
         return Pulse(int(revision or 0), judged == 1)
 
     async def in_force(self) -> Mapping[str, InForce]:
-        """Return the state of every surface, sorted by name."""
+        """Return the state of every surface, sorted by name, without those that were removed."""
+        return {name: state for name, state in (await self.states()).items() if not state.removed}
+
+    async def states(self) -> Mapping[str, InForce]:
+        """Return the state of every surface, sorted by name, and of those that were removed."""
         (fields,) = await self._ask(Command((b"HGETALL", _STATE)))
         states = [_read(in_force_from, blob) for blob in _pairs(fields).values()]
         return {state.surface: state for state in sorted(states, key=lambda state: state.surface)}
 
-    async def surface(self, name: str) -> InForce:
-        """Return the state of one surface. Raises RegistryError if there is none."""
-        states = await self.in_force()
+    async def surface(self, name: str, *, removed: bool = False) -> InForce:
+        """Return the state of one surface; of one that was removed only with `removed`. Raises RegistryError."""
+        states = await self.states()
         if name not in states:
-            raise RegistryError(f"the registry has no surface {name!r}; it has {', '.join(states) or 'none'}")
+            there = ", ".join(one.surface for one in states.values() if not one.removed)
+            raise RegistryError(f"the registry has no surface {name!r}; it has {there or 'none'}")
+        if states[name].removed and not removed:
+            raise _was_removed(name)
         return states[name]
 
     async def documents(self, states: Sequence[InForce], known: Container[str] = ()) -> Mapping[str, Version]:
         """Return, by document, the versions that are in force or being tried, but for the documents `known`."""
-        wanted = [(state.surface, state.live, state.document) for state in states]
+        wanted = [(state.surface, state.live, state.document) for state in states if not state.removed]
         wanted += [(one.surface, one.rolling.version, one.rolling.document) for one in states if one.rolling]
         names = [_name(*one) for one in wanted if one[2] not in known]
         if not names:
@@ -249,7 +257,7 @@ class PolicyRegistry:
             )
         before, revision = ("", 0) if base is None else (base.live, base.revision)
         version = replace(version, parent=before)
-        if base is None or mode is None:
+        if base is None or base.removed or mode is None:
             if base is not None and base.document == version.document:
                 raise RegistryError(f"{version.label} is already in force, with this very text")
             state = InForce(surface, version.version, revision + 1, document=version.document, since=now)
@@ -325,8 +333,11 @@ class PolicyRegistry:
         now: float | None = None,
         to: Version | None = None,
     ) -> InForce:
-        """Drop the candidate; without one, or with `to`, put that version or the one before in force again."""
-        state = await self._at(surface, revision)
+        """Drop the candidate; without one, or with `to`, put that version or the one before in force again.
+
+        A surface that was removed comes back.
+        """
+        state = await self._at(surface, revision, removed=True)
         if to is None and state.rolling is not None:
             after = replace(state, revision=revision + 1, rolling=None)
             return await self._made(
@@ -338,6 +349,40 @@ class PolicyRegistry:
             raise RegistryError(f"{to.label} is in force already")
         after = InForce(surface, to.version, revision + 1, None, state.frozen, to.document)
         return await self._made(after, "rollback", to.version, state.live, by, message, now, details)
+
+    async def remove(
+        self,
+        surface: str,
+        revision: int,
+        *,
+        by: str,
+        message: str,
+        with_candidate: bool = False,
+        now: float | None = None,
+    ) -> InForce:
+        """Take a surface out of force: requests for it get a 404. Its versions and history stay; a rollback undoes it.
+
+        It must not be a worker's default surface, nor the last one. A candidate is dropped `with_candidate` alone.
+        """
+        state = await self._at(surface, revision)
+        if state.frozen:
+            raise RegistryError(f"{surface} is frozen; `tierline policy resume {surface} -m WHY` ends that")
+        if state.rolling is not None and not with_candidate:
+            raise RegistryError(
+                f"{surface}@{state.rolling.version[:7]} is being tried; promote it or roll it back first, or remove it "
+                "--with-candidate"
+            )
+        if defaults := [replica.name for replica in await self.replicas() if replica.default == surface]:
+            raise RegistryError(
+                f"{surface} is the default surface of {len(defaults)} workers, such as {defaults[0]}: what asks for "
+                "`auto` goes there. Name another as `default_surface` in their config, and start them again, first"
+            )
+        if len(await self.in_force()) == 1:
+            raise RegistryError(f"{surface} is the only surface, and a gateway needs one")
+        details = "" if state.rolling is None else f"with its candidate {surface}@{state.rolling.version[:7]}"
+        at = time.time() if now is None else now
+        after = InForce(surface, "", revision + 1, since=at)
+        return await self._made(after, "remove", state.live, state.live, by, message, at, details)
 
     async def publish(self, replica: Replica) -> None:
         """Say what this worker has in force; it is shown for REPLICA_TTL_S seconds."""
@@ -362,10 +407,12 @@ class PolicyRegistry:
         (fields,) = await self._ask(Command((b"HGETALL", REPORTS.encode())))
         return {name.decode(): _read(orjson.loads, blob) for name, blob in _pairs(fields).items()}
 
-    async def _at(self, surface: str, revision: int) -> InForce:
-        state = (await self.in_force()).get(surface)
+    async def _at(self, surface: str, revision: int, *, removed: bool = False) -> InForce:
+        state = (await self.states()).get(surface)
         if state is None or state.revision != revision:
             raise RegistryConflict(surface, state)
+        if state.removed and not removed:
+            raise _was_removed(surface)
         return state
 
     async def _rolling(self, surface: str, revision: int) -> tuple[InForce, Rolling]:
@@ -436,6 +483,13 @@ class PolicyRegistry:
 
     async def _ask(self, *commands: Command) -> list[Any]:
         return await self._store.ask(commands, _LIMIT_S)
+
+
+def _was_removed(surface: str) -> RegistryError:
+    return RegistryError(
+        f"{surface} was removed; `tierline policy rollback {surface} -m WHY` brings it back, and `tierline policy "
+        f"history {surface}` says who removed it and why"
+    )
 
 
 def _entry(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -23,9 +23,10 @@ async def status_of(registry: PolicyRegistry, surface: str | None = None) -> dic
     states = [await registry.surface(surface)] if surface is not None else list((await registry.in_force()).values())
     documents = await registry.documents(states)
     replicas, reports = await registry.replicas(), await registry.reports()
+    removed = {name for name, state in (await registry.states()).items() if state.removed}
     return {
         "surfaces": [_surface(state, documents, replicas, reports.get(state.surface)) for state in states],
-        "replicas": [_replica(replica) for replica in replicas],
+        "replicas": [_replica(replica, removed) for replica in replicas],
         "drift": sorted({drift for replica in replicas for drift in replica.drift}),
     }
 
@@ -33,13 +34,13 @@ async def status_of(registry: PolicyRegistry, surface: str | None = None) -> dic
 async def history_of(registry: PolicyRegistry, surface: str | None = None) -> list[dict[str, Any]]:
     """Return the changes of one surface or of all, newest first. Raises RegistryError for an unknown surface."""
     if surface is not None:
-        await registry.surface(surface)
+        await registry.surface(surface, removed=True)
     return [_change(entry) for entry in reversed(await registry.history(surface))]
 
 
 async def shown(registry: PolicyRegistry, surface: str, prefix: str = "") -> dict[str, Any]:
     """Return a version with its text, the one in force without a `prefix`. Raises RegistryError."""
-    state = await registry.surface(surface)
+    state = await registry.surface(surface, removed=bool(prefix))
     version = await registry.version(surface, prefix or state.live)
     candidate = state.rolling is not None and state.rolling.version == version.version
     where = "in force" if version.version == state.live else "being tried" if candidate else "not in force"
@@ -91,7 +92,8 @@ def in_force_shown(state: InForce) -> dict[str, Any]:
     return {
         "surface": state.surface,
         "version": state.live,
-        "policy": f"{state.surface}@{state.live[:7]}",
+        "policy": None if state.removed else f"{state.surface}@{state.live[:7]}",
+        "removed": state.removed,
         "revision": state.revision,
         "since": state.since,
         "frozen": state.frozen,
@@ -157,5 +159,11 @@ def _change(entry: AuditEntry) -> dict[str, Any]:
     return {name: fields[name] for name in fields if name not in ("document", "state")}
 
 
-def _replica(replica: Replica) -> dict[str, Any]:
-    return {"name": replica.name, "revision": replica.revision, "problem": replica.problem, "drift": replica.drift}
+def _replica(replica: Replica, removed: Collection[str]) -> dict[str, Any]:
+    return {
+        "name": replica.name,
+        "revision": replica.revision,
+        "problem": replica.problem,
+        "drift": replica.drift,
+        "still_has": sorted(replica.surfaces.keys() & set(removed)),
+    }

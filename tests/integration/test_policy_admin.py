@@ -94,6 +94,30 @@ def test_a_policy_is_applied_tried_promoted_and_rolled_back(gateway: Gateway, po
     assert [line["author"] for line in lines if "confidence_below" in line["text"]] == ["ada"]
 
 
+def test_a_surface_is_removed_and_comes_back(gateway: Gateway, port: int) -> None:
+    """Its requests get a 404 meanwhile; the default surface stays."""
+    text = CHAT.replace("surface: chat", "surface: voice").replace("match: {models: [chat, gpt-4o-mini]}\n", "")
+    assert admin(port, "POST", "/voice/apply", json={"text": text, "message": "a pilot"}).status_code == 200
+
+    def status() -> int:
+        body = {"model": "voice", "messages": [{"role": "user", "content": "Which city?"}]}
+        return httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20).status_code
+
+    until(lambda: status() == 200, 5, "the new surface")
+    assert admin(port, "POST", "/chat/remove", json={"message": "why"}).status_code == 409
+    gone = admin(port, "POST", "/voice/remove", json={"message": "the pilot is over", "author": "ada"}).json()
+    assert (gone["removed"], gone["policy"], gone["candidate"]) == (True, None, None)
+    until(lambda: status() == 404, 5, "the surface gone")
+    assert [one["surface"] for one in admin(port, "GET", "").json()["surfaces"]] == ["chat"]
+    assert admin(port, "POST", "/voice/pause", json={"message": "why"}).status_code == 404
+    assert admin(port, "GET", "/voice/history").json()["changes"][0]["message"] == "the pilot is over"
+    assert admin(port, "GET", "/voice").status_code == 404
+    back = admin(port, "POST", "/voice/rollback", json={"message": "it goes on"}).json()
+    assert (back["removed"], back["policy"][:6]) == (False, "voice@")
+    until(lambda: status() == 200, 5, "the surface back")
+    admin(port, "POST", "/voice/remove", json={"message": "the end"})
+
+
 def test_what_is_wrong_is_refused_and_changes_nothing(gateway: Gateway, port: int) -> None:
     before = admin(port, "GET", "/chat").json()["surfaces"]
     wrong = CHAT.replace("confidence_below: 0.5", "confidence_bellow: 0.5")

@@ -11,7 +11,8 @@
     POST  /admin/policies/SURFACE/apply          {"text", "message", "author", "how", "share", "base"}
     POST  /admin/policies/SURFACE/promote        {"message", "author", "full"}
     POST  /admin/policies/SURFACE/pause          {"message", "author"}; so are resume and
-    POST  /admin/policies/SURFACE/rollback       {"message", "author", "to"}
+    POST  /admin/policies/SURFACE/rollback       {"message", "author", "to"}; of a removed surface, too
+    POST  /admin/policies/SURFACE/remove         {"message", "author", "with_candidate"}
     POST  /admin/policies/jobs                   {"action": "replay" or "plan", "text", "since"}: starts it
     GET   /admin/policies/jobs/ID                its state, and its result once it is done
 
@@ -75,11 +76,11 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
     admitted = gatekeeper(admin)
     api = _PolicyApi(steps)
 
-    def read(handler: _Read) -> Callable[[Request], Awaitable[Response]]:
+    def read(handler: _Read, *, removed: bool = False) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             admitted(request)
             if (name := request.path_params.get("surface")) is not None:
-                api.check_known(name)
+                await api.check_known(name, removed=removed)
             return _json(await _answered(handler(request)))
 
         return answer
@@ -106,14 +107,15 @@ def policy_routes(steps: Steps, admin: Admin) -> list[Route]:
         Route("/admin/policies/jobs", change(api.start_job), methods=["POST"]),
         Route("/admin/policies/jobs/{job}", read(api.job)),
         Route(at, read(api.one)),
-        Route(f"{at}/history", read(api.history)),
+        Route(f"{at}/history", read(api.history, removed=True)),
         Route(f"{at}/blame", read(api.blame)),
-        Route(f"{at}/versions/{{version}}", read(api.version)),
+        Route(f"{at}/versions/{{version}}", read(api.version, removed=True)),
         Route(f"{at}/apply", change(api.apply), methods=["POST"]),
         Route(f"{at}/promote", change(api.promote), methods=["POST"]),
         Route(f"{at}/pause", change(api.pause), methods=["POST"]),
         Route(f"{at}/resume", change(api.resume), methods=["POST"]),
         Route(f"{at}/rollback", change(api.rollback), methods=["POST"]),
+        Route(f"{at}/remove", change(api.remove), methods=["POST"]),
     ]
 
 
@@ -126,10 +128,13 @@ class _PolicyApi:
         self._jobs = _Jobs(steps.deployment)
         self._from_store = steps.deployment.policies.source == "store"
 
-    def check_known(self, surface: str) -> None:
-        """Raise NotFound for a surface that is not in force in this worker."""
-        if surface not in self._steps.policies.current.by_surface:
-            raise NotFound(f"There is no surface {surface!r} here.", code="surface_not_found", param="surface")
+    async def check_known(self, surface: str, *, removed: bool = False) -> None:
+        """Raise NotFound for a surface that is not in force in this worker, nor, with `removed`, was in the store."""
+        if surface in self._steps.policies.current.by_surface:
+            return
+        if removed and self._from_store and surface in await _answered(self._registry.states()):
+            return
+        raise NotFound(f"There is no surface {surface!r} here.", code="surface_not_found", param="surface")
 
     async def listed(self, _: Request) -> Mapping[str, Any]:
         return {"object": "policy.list", **await self._status(None)}
@@ -222,10 +227,17 @@ class _PolicyApi:
     async def rollback(self, request: Request, body: Mapping[str, Any]) -> Mapping[str, Any]:
         _check_keys(body, {"message", "author", "to"})
         if "to" not in body:
-            return await self._make(request, body, self._registry.rollback)
+            return await self._make(request, body, self._registry.rollback, removed=True)
         self._check_store()
         to = await self._registry.version(request.path_params["surface"], _text(body, "to"))
-        return await self._make(request, body, partial(self._registry.rollback, to=to))
+        return await self._make(request, body, partial(self._registry.rollback, to=to), removed=True)
+
+    async def remove(self, request: Request, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        _check_keys(body, {"message", "author", "with_candidate"})
+        if request.path_params["surface"] == self._steps.deployment.default_surface:
+            raise Conflict("It is the default surface: name another as `default_surface` in the config first.")
+        take = partial(self._registry.remove, with_candidate=body.get("with_candidate") is True)
+        return await self._make(request, body, take)
 
     async def start_job(self, _: Request, body: Mapping[str, Any]) -> Mapping[str, Any]:
         _check_keys(body, {"action", "text", "since"})
@@ -247,13 +259,15 @@ class _PolicyApi:
         ]
         return {"source": "files", "surfaces": policies}
 
-    async def _make(self, request: Request, body: Mapping[str, Any], take: Callable[..., Any]) -> Mapping[str, Any]:
+    async def _make(
+        self, request: Request, body: Mapping[str, Any], take: Callable[..., Any], *, removed: bool = False
+    ) -> Mapping[str, Any]:
         """Make one change of the surface as it is now. Raises RegistryError if another change comes first."""
         self._check_store()
         surface = request.path_params["surface"]
-        self.check_known(surface)
+        await self.check_known(surface, removed=removed)
         message, author = _text(body, "message"), _author(body)
-        state = await self._registry.surface(surface)
+        state = await self._registry.surface(surface, removed=removed)
         return _changed(await take(surface, state.revision, by=author, message=message))
 
     def _check_store(self) -> None:

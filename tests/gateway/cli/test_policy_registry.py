@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
-from tests.gateway.registry.conftest import ROLLOUT, chat, server, store
+from tests.gateway.registry.conftest import BATCH, ROLLOUT, chat, server, store
 from tests.support.gateway import CHAT, Gateway, config, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
@@ -141,6 +141,21 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
     assert lines["escalate.when"]["author"] == "ada"
     assert lines["slo"]["author"] == "files"
     assert shell.run("show", second)[1].startswith(f"{chat(0.6)}{second}, not in force: ada")
+
+
+def test_a_surface_is_removed_from_two_gateways_and_brought_back(shell: Shell) -> None:
+    """The command says so, and the history keeps it; the default surface of the gateways stays."""
+    code, out = shell.run("remove", "chat", "-m", "why")
+    assert code == 2 and "chat is the default surface of 2 workers" in out
+    assert shell.apply(BATCH, "--now")[0] == 0
+    code, out = shell.run("remove", "batch", "-m", "nobody uses it", "--author", "ada")
+    assert code == 0 and "requests for batch get a 404" in out and "on 2 of 2 workers after" in out
+    assert "batch" not in shell.run("status")[1]
+    assert "batch was removed; `tierline policy rollback batch" in shell.run("status", "batch")[1]
+    assert " remove    ada          nobody uses it" in shell.run("history", "batch")[1]
+    code, out = shell.run("rollback", "batch", "-m", "it is used")
+    assert code == 0 and "is in force, was removed\non 2 of 2 workers" in out
+    assert "batch@" in shell.run("status")[1]
 
 
 def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,39 @@ async def test_an_edited_file_is_drift_told_once_and_never_applied(
     assert one.follower.drift == ()
 
 
+async def test_a_removed_surface_is_gone_on_all_workers_until_a_rollback(
+    start: Start, source: PolicySource, registry: PolicyRegistry
+) -> None:
+    """Nothing brings it back by itself: not its file, which is drift, and not a worker that starts."""
+    one, two = start(), start(state="other")
+    await one.start()
+    await two.start()
+    batch = await registry.surface("batch")
+    before = (one.follower.current.by_surface["batch"].version, len(await registry.history("batch")))
+    gone = await registry.remove("batch", batch.revision, by="ada", message="nobody uses it", now=9.0)
+    assert (gone.removed, gone.revision, gone.since) == (True, batch.revision + 1, 9.0)
+    for follower in (one.follower, two.follower):
+        await eventually(lambda follower=follower: "batch" not in follower.current.by_surface, 1.0)
+        assert follower.failure is None
+    assert list(await registry.in_force()) == ["chat"]
+    await eventually(lambda: any("batch was removed from the store" in drift for drift in one.follower.drift), 5.0)
+    three = start(state="third")
+    await three.start()
+    assert list(three.follower.current.by_surface) == ["chat"]
+
+    later = await registry.surface("batch", removed=True)
+    await registry.rollback("batch", later.revision, by="bo", message="it is used")
+    for each in (one, two, three):
+        await eventually(lambda each=each: "batch" in each.follower.current.by_surface, 1.0)
+    assert one.follower.current.by_surface["batch"].version == before[0]
+    entries = await registry.history("batch")
+    assert [(entry.action, entry.by, entry.message) for entry in entries[before[1] :]] == [
+        ("remove", "ada", "nobody uses it"),
+        ("rollback", "bo", "it is used"),
+    ]
+    assert entries[-2].version == before[0]
+
+
 async def test_a_candidate_rolls_beside_what_is_in_force_while_a_judge_is_at_work(
     start: Start, source: PolicySource, store: RedisStore
 ) -> None:

@@ -233,3 +233,38 @@ async def test_what_the_deployment_cannot_hold_is_not_accepted(source: PolicySou
         file.write_text(text)
         with pytest.raises(ConfigError, match=message):
             checked(file, source, others, author="ada", message="", at=1.0)
+
+
+async def test_a_surface_is_removed_only_where_nothing_needs_it(
+    registry: PolicyRegistry, source: PolicySource, tmp_path: Path
+) -> None:
+    """A default surface, one with a candidate, a frozen one and the last one stay; no refusal leaves a trace."""
+    await registry.seed(seeds(source, 1.0), "seeded")
+
+    async def refused(surface: str, says: str) -> None:
+        state = await registry.surface(surface)
+        with pytest.raises(RegistryError, match=says):
+            await registry.remove(surface, state.revision, by="ada", message="why")
+        assert await registry.surface(surface) == state
+
+    await registry.publish(Replica("a:1", 1, {}, default="chat"))
+    await refused("chat", "default surface of 1 workers, such as a:1")
+    await registry.withdraw("a:1")
+    tried = version(source, tmp_path, chat(0.6, ROLLOUT))
+    state = await registry.apply(tried, await registry.surface("chat"), "canary", 0.05)
+    await refused("chat", "is being tried; .* --with-candidate")
+    state = await registry.remove("chat", state.revision, by="ada", message="why", with_candidate=True)
+    assert (await registry.history("chat"))[-1].details == f"with its candidate chat@{tried.version[:7]}"
+    await refused("batch", "the only surface")
+    with pytest.raises(RegistryError, match="was removed"):
+        await registry.pause("chat", state.revision, by="ada", message="why")
+    with pytest.raises(RegistryConflict, match="it is gone"):
+        await registry.apply(tried, None)
+
+    # Another version takes the place of the removed one, and a rollback then goes back to what was before.
+    again = await registry.apply(version(source, tmp_path, chat(0.7)), state)
+    assert (again.revision, again.rolling) == (state.revision + 1, None)
+    back = await registry.rollback("chat", again.revision, by="ada", message="why")
+    assert back.live == (await registry.versions("chat"))[0].version
+    state = await registry.pause("chat", back.revision, by="ada", message="why")
+    await refused("chat", "is frozen")

@@ -29,6 +29,7 @@ ACTIONS: Final = {
     "pause": "hold a candidate where it is, or freeze a surface",
     "resume": "end a pause",
     "rollback": "drop a candidate, or put an earlier version in force again",
+    "remove": "take a surface out of the store; a rollback brings it back",
     "judge": "judge the candidates that are being tried, until stopped; `tierline up` does so by itself",
     "schema": "print the JSON Schema of policy files, with which editors complete and check them",
 }

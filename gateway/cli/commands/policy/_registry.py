@@ -94,12 +94,21 @@ def deployment_of(args: argparse.Namespace) -> Deployment:
     return load_deployment(args.config)
 
 
-def change(args: argparse.Namespace, make: Callable[[PolicyRegistry, InForce], Awaitable[InForce]], done: str) -> int:
-    """Make a change of `args.surface` from its present state, wait until the workers have it, and report."""
+def change(
+    args: argparse.Namespace,
+    make: Callable[[PolicyRegistry, InForce], Awaitable[InForce]],
+    done: str,
+    *,
+    removed: bool = False,
+) -> int:
+    """Make a change of `args.surface` from its present state, wait until the workers have it, and report.
+
+    `removed`: of one that was removed, too.
+    """
 
     async def work(registry: PolicyRegistry) -> tuple[InForce, InForce, dict[str, Any]]:
         await check_in_use(registry, args)
-        before = await registry.surface(args.surface)
+        before = await registry.surface(args.surface, removed=removed)
         after = await make(registry, before)
         return before, after, await spread(registry, after)
 
@@ -115,8 +124,14 @@ def report_change(
     if args.json:
         print_json({**in_force_shown(after), "before": before and before.live, "workers": workers})
         return
-    was = "" if before is None or before.live == after.live else f", was {before.surface}@{before.live[:7]}"
-    lines = [f"{done}: {after.surface}@{after.live[:7]} is in force{was}"]
+    if after.removed:
+        lines = [
+            f"{done}: requests for {after.surface} get a 404; `tierline policy rollback {after.surface}` undoes it"
+        ]
+    else:
+        new = before is None or before.live == after.live
+        was = "" if before is None or new else ", was removed" if before.removed else f", was {_label(before)}"
+        lines = [f"{done}: {_label(after)} is in force{was}"]
     if (rolling := after.rolling) is not None:
         paused = f", paused: {rolling.paused}" if rolling.paused else ""
         lines.append(f"trying {after.surface}@{rolling.version[:7]}: {rolling.mode} {percent(rolling.share)}{paused}")
@@ -140,7 +155,7 @@ async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
         lagging = {
             replica.name: replica.problem or f"it has {after.surface}@{replica.surfaces.get(after.surface, '')[:7]}"
             for replica in replicas
-            if replica.surfaces.get(after.surface) != after.live
+            if replica.surfaces.get(after.surface, "") != after.live
             or (after.rolling is None and after.surface in replica.rolling)
         }
         seconds = time.monotonic() - began
@@ -153,6 +168,10 @@ async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
                 "judged": (await registry.pulse()).judged,
             }
         await asyncio.sleep(0.05)
+
+
+def _label(state: InForce) -> str:
+    return f"{state.surface}@{state.live[:7]}"
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from gateway.registry.registry import PolicyRegistry
 
 DESCRIPTION = """Drop the candidate of a surface. Without one, put the version before in force again, on all workers
-within a second; each further rollback goes one version further back. A frozen surface can be rolled back too."""
+within a second; each further rollback goes one version further back. A frozen surface can be rolled back too, and one
+that was removed comes back."""
 EXAMPLES = """examples:
   tierline policy rollback chat -m "goodput fell"             the candidate, else the version in force
   tierline policy rollback chat --to f00d -m "goodput fell"   to a version, by the beginning of its hash"""
@@ -34,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
         to = await registry.version(args.surface, prefix) if prefix else None
         return await registry.rollback(args.surface, state.revision, by=author, message=args.message, to=to)
 
-    return change(args, back, "rolled back")
+    return change(args, back, "rolled back", removed=True)

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.flush()
         if not args.watch:
             differs = status["drift"] or any(one["replicas"]["lagging"] for one in status["surfaces"])
+            differs = differs or any(replica["still_has"] for replica in status["replicas"])
             return Exit.FINDINGS if differs else Exit.OK
         time.sleep(1)
 
@@ -66,6 +67,9 @@ def _text(status: dict[str, Any], now: float) -> str:
         lagging = [one["policy"] for one in status["surfaces"] if replica["name"] in one["replicas"]["lagging"]]
         if lagging:
             lines.append(f"worker {replica['name']} does not have {', '.join(lagging)}: {replica['problem'] or 'yet'}")
+        if replica["still_has"]:
+            gone = ", ".join(replica["still_has"])
+            lines.append(f"worker {replica['name']} still has {gone}, removed: {replica['problem'] or 'for now'}")
     return "\n".join(lines) + "\n"
 
 
