@@ -1,0 +1,80 @@
+"""`gateway.Tierline` answers as the server does, called as the OpenAI SDK is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from gateway import Tierline
+from gateway.embedded import RequestFailed
+
+TRIAL = Path(__file__).parents[2] / "deploy" / "trial"
+PARIS = [{"role": "user", "content": "What is the capital of France?"}]
+LYON = [{"role": "user", "content": "What is the weather like in Lyon?"}]
+
+
+@pytest.fixture
+async def tierline() -> AsyncIterator[Tierline]:
+    async with Tierline(TRIAL / "tierline.yaml", TRIAL / "policies") as embedded:
+        yield embedded
+
+
+async def test_an_answer_reads_like_the_sdks(tierline: Tierline) -> None:
+    """Members are attributes; the whole is what the SDK's own type takes; the headers say how it came about."""
+    answer = await tierline.chat.completions.create(model="chat", messages=PARIS)
+    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert ChatCompletion.model_validate(answer.to_dict()).usage is not None
+    assert answer.headers["x-tierline-tier"] == "local"
+    with pytest.raises(AttributeError, match=r"no member 'choise'; it has .*choices"):
+        _ = answer.choise
+
+
+async def test_a_doubtful_draft_is_escalated(tierline: Tierline) -> None:
+    """The same pipeline: the next tier takes over before the caller has seen anything, streamed or not."""
+    answer = await tierline.chat.completions.create(model="chat", messages=LYON)
+    assert (answer.choices[0].message.content, answer.headers["x-tierline-path"]) == (
+        "The large model knows.",
+        "escalated",
+    )
+    stream = await tierline.chat.completions.create(
+        model="chat", messages=LYON, stream=True, extra_headers={"x-tierline-cache": "no-cache"}
+    )
+    chunks = [chunk async for chunk in stream]
+    text = "".join(chunk.choices[0].delta.get("content") or "" for chunk in chunks)
+    assert (text, stream.headers["x-tierline-path"]) == ("The large model knows.", "escalated")
+    assert all(ChatCompletionChunk.model_validate(chunk.to_dict()) for chunk in chunks)
+
+
+async def test_an_error_has_the_members_of_the_envelope(tierline: Tierline) -> None:
+    """What the server refuses with a status, the call raises, with the same code and field."""
+    with pytest.raises(RequestFailed, match="nobody") as caught:
+        await tierline.chat.completions.create(model="nobody", messages=PARIS)
+    assert (caught.value.status_code, caught.value.code, caught.value.param) == (404, "model_not_found", "model")
+    with pytest.raises(RequestFailed) as caught:
+        await tierline.chat.completions.create(model="chat", messages=[])
+    assert (caught.value.status_code, caught.value.param) == (400, "messages")
+
+
+async def test_a_caller_that_leaves_is_a_client_that_disconnects(tierline: Tierline) -> None:
+    """A cancelled call and a stream left early both end their request, and the next one is served."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await tierline.chat.completions.create(model="chat", messages=LYON, extra_body={"seed": 7})
+    stream = await tierline.chat.completions.create(model="chat", messages=LYON, stream=True, extra_body={"seed": 8})
+    async with stream:
+        async for chunk in stream:
+            assert chunk.object == "chat.completion.chunk"
+            break
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "tierline.embedded"]
+    answer = await tierline.chat.completions.create(model="chat", messages=PARIS)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+async def test_it_is_a_context() -> None:
+    """Outside its context it says what to do."""
+    with pytest.raises(RuntimeError, match="async with"):
+        await Tierline().chat.completions.create(model="chat", messages=PARIS)
