@@ -2,9 +2,9 @@
 
 Only one judge is at work: it holds a key of the store that expires 10 seconds after it was last renewed. The key is its
 pulse too: without it no worker assigns requests to a candidate, and a judge that begins after a silence takes back each
-candidate that was served meanwhile. The judge reads the finished requests and the ratings from the store's streams,
-tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a report
-(`gateway.rollout.report`). What is only evaluated is decided here too (`gateway.rollout.evaluation`).
+candidate that was served meanwhile. The judge reads the finished requests, the ratings and a model's labels from the
+store's streams, tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a
+report (`gateway.rollout.report`). What is only evaluated is decided here too (`gateway.rollout.evaluation`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.evaluation import Evaluation
 from gateway.rollout.report import canary_report, details_of, evaluation_report
 from gateway.rollout.trial import SETTLE_S, Trial
-from gateway.telemetry import feedback
+from gateway.telemetry import feedback, label
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES, is_record
 from policies.errors import ConfigError
@@ -106,7 +106,7 @@ class CanaryJudge:
         self._settle_s = settle_s
         self._candidates: dict[str, _Candidate] = {}
         self._documents: dict[str, Version] = {}
-        self._last = {TRACES: "", feedback.STREAM: ""}
+        self._last = {TRACES: "", feedback.STREAM: "", label.LABELS: ""}
         self._judging_since: float | None = None
         self._said = ""
 
@@ -135,6 +135,7 @@ class CanaryJudge:
             return
         await self._read_requests()
         await self._read_ratings()
+        await self._read_labels()
         for surface in list(self._candidates):
             await self._judge(surface)
 
@@ -199,11 +200,13 @@ class CanaryJudge:
         labels = {CANDIDATE: version.label, CONTROL: live.label}
         if rolling.mode == "evaluate":
             return _Candidate(state, labels, None, None, Evaluation(version.content), rolling.since)
-        rollout = made_policy(version.content, Path(version.label), {}).rollout
+        candidate, control = (made_policy(one.content, Path(one.label), {}) for one in (version, live))
+        rollout = candidate.rollout
         if rollout is None:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
-        trial = Trial(rollout, rolling.share, since, self._settle_s)
+        learn = {CANDIDATE: candidate.learn, CONTROL: control.learn}
+        trial = Trial(rollout, rolling.share, since, self._settle_s, learn)
         return _Candidate(state, labels, rollout, trial, None, since)
 
     async def _version(self, state: InForce, document: str) -> Version:
@@ -257,6 +260,16 @@ class CanaryJudge:
                 if rating is not None and candidate is not None and candidate.trial is not None:
                     candidate.trial.rate(rating.tenant, rating.request_id, rating.score)
             self._last[feedback.STREAM] = page[-1][0]
+
+    async def _read_labels(self) -> None:
+        while page := await self._store.after(label.LABELS, self._last[label.LABELS], _PAGE, 0):
+            for _, blob in page:
+                said = label.decode(blob)
+                candidate = None if said is None else self._candidates.get(said["surface"])
+                if said is not None and candidate is not None and candidate.trial is not None:
+                    served = said["small"] if said["small"]["served"] else said["strong"]
+                    candidate.trial.judge(said["tenant"], said["request_id"], float(served["adequate"]))
+            self._last[label.LABELS] = page[-1][0]
 
     async def _judge(self, surface: str) -> None:
         candidate = self._candidates[surface]

@@ -52,7 +52,11 @@ def _canary_lines(rolling: Rolling, verdict: TrialVerdict) -> Iterator[str]:
     if verdict.reason and not rolling.paused:
         yield f"{verdict.move}: {verdict.reason}"
     yield _counts(verdict)
-    yield from map(_guard_line, verdict.guards)
+    for one in verdict.guards:
+        yield _guard_line(one)
+        if one.missing:
+            yield f"          {one.missing}"
+            yield "          without either, this step ends undecided"
 
 
 def _counts(verdict: TrialVerdict) -> str:
@@ -72,7 +76,7 @@ def _guard_line(one: GuardFigures) -> str:
         if one.candidate is not None and one.control is not None:
             what = f"{one.candidate * 1000:.0f} ms against {one.control * 1000:.0f} ms; late first tokens {what}"
     else:
-        what = f"{what}; allowed {_percent(one.allowed)}"
+        what = f"{what}; allowed {_percent(one.allowed)}{'; by the judge alone' if one.word == 'judge' else ''}"
     if one.state == "open" and one.decided_in_s is not None:
         return f"{one.guard:<9} open     {what}; decided in about {duration(one.decided_in_s)} at this pace"
     return f"{one.guard:<9} {one.state:<8} {what}"

@@ -6,7 +6,7 @@ the same time:
 
     goodput    requests that met all limits of the objectives in force (see `tierline ledger`); not those that the
                client broke off or that were wrong themselves
-    quality    ratings, 0 to 1
+    quality    people's ratings and a judge's labels of the answers, 0 to 1, as `gateway.rollout.arm_opinions` has it
     ttft_p95   first tokens that came later than the control's 95th percentile, for the candidate plus what is allowed:
                crossed when they are more than the control's own, within when they are fewer
     cost       US dollars per request, the calls for nothing included
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from gateway.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.sequential import (
     FEWEST_UNITS,
@@ -31,8 +32,11 @@ from gateway.rollout.sequential import (
     ratio_difference,
     split_capital,
 )
+from offline.measures.quality import common_word
 
 if TYPE_CHECKING:
+    from offline.measures.quality import Opinions, Word
+    from policies.learn import Learn
     from policies.rollout import Rollout
 
 Move = Literal["wait", "pass", "pause", "rollback"]
@@ -53,7 +57,8 @@ _FIRST_TTFTS: Final = 100
 _TTFTS: Final = 2000
 _TTFT_EVERY: Final = 200
 _FEWEST_COSTS: Final = 30
-_RATED: Final = 100_000
+_REQUESTS: Final = 100_000
+_EARLY: Final = 10_000
 _P95: Final = 0.95
 _OF_MANY: Final = ("_p50", "_p95")  # these must hold for many requests, not for each
 
@@ -81,6 +86,10 @@ class GuardFigures:
     n_control: int
     decided_in_s: float | None
     """Seconds until it is decided, if all goes on as until now; None if that cannot be said."""
+    word: str = ""
+    """For quality whose word the figures are: `people` or `judge`."""
+    missing: str = ""
+    """What there is nothing of, without which this is never decided, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,8 @@ class _Arm:
     """The running figures of one arm: sums over units by measure, and the latest times to the first token."""
 
     def __init__(self) -> None:
-        self.sums = {name: Sums() for name in (_BAD, _SLOW, _COST, _POOR)}
+        self.sums = {name: Sums() for name in (_BAD, _SLOW, _COST)}
+        self.opinions = ArmOpinions()
         self.units: dict[str, dict[str, tuple[float, float]]] = {}
         self.seen = 0
         self.requests = 0
@@ -137,8 +147,18 @@ class _Arm:
 class Trial:
     """The figures of one step since it began, and the verdict on them."""
 
-    def __init__(self, rollout: Rollout, share: float, since: float, settle_s: float = SETTLE_S) -> None:
-        """Judge a step with this share of the units, begun at `since` in Unix seconds."""
+    def __init__(
+        self,
+        rollout: Rollout,
+        share: float,
+        since: float,
+        settle_s: float = SETTLE_S,
+        learn: Mapping[str, Learn | None] | None = None,
+    ) -> None:
+        """Judge a step with this share of the units, begun at `since` in Unix seconds.
+
+        `learn` are the sections of both arms' policies, None where there is none: they say who labels answers.
+        """
         self.since = since
         self._from = since + settle_s
         self._rollout = rollout
@@ -151,7 +171,11 @@ class Trial:
         self._split = {CANDIDATE: 0, CONTROL: 0}
         self._heard = since
         self._since_heard: set[str] = set()
-        self._rated: dict[tuple[str, str], tuple[str, str]] = {}
+        self._requests: dict[Key, tuple[str, str]] = {}
+        """Arm and unit of the latest requests."""
+        self._early: dict[Key, dict[str, float]] = {}
+        """What was said of requests whose record has not come yet, or that are none of this step's."""
+        self._learn = {name: (learn or {}).get(name) for name in (CANDIDATE, CONTROL)}
         guards = [name for name in (_BAD, _POOR, _SLOW, _COST) if getattr(rollout.guard, name) is not None]
         self._guards = tuple(guards)
         self._alpha_within = 1 - rollout.sure
@@ -171,9 +195,12 @@ class Trial:
             self._since_heard.clear()
         else:
             self._since_heard.add(unit)
-        self._rated[ledger["tenant"], ledger["request_id"]] = name, unit
-        if len(self._rated) > _RATED:
-            del self._rated[next(iter(self._rated))]
+        key = ledger["tenant"], ledger["request_id"]
+        self._requests[key] = name, unit
+        if len(self._requests) > _REQUESTS:
+            del self._requests[next(iter(self._requests))]
+        if (said := self._early.pop(key, None)) is not None:
+            arm.opinions.say(key, unit, **said)
         arm.add(unit, _COST, ledger["cost_usd"])
         if ledger["slo"]:
             bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(_OF_MANY)))
@@ -183,10 +210,21 @@ class Trial:
             self._add_ttft(arm, unit, ledger["ttft_ms"] / 1000, name)
 
     def rate(self, tenant: str, request_id: str, score: float) -> None:
-        """Count a rating, 0 to 1, of a request of this step; others are left out."""
-        found = self._rated.get((tenant, request_id))
+        """Count a person's rating, 0 to 1, of a request of this step, the last of each; others are left out."""
+        self._say((tenant, request_id), people=min(max(score, 0.0), 1.0))
+
+    def judge(self, tenant: str, request_id: str, adequate: float) -> None:
+        """Count a judge's label, 0 to 1, of the answer to a request of this step; others are left out."""
+        self._say((tenant, request_id), judge=adequate)
+
+    def _say(self, key: Key, **said: float) -> None:
+        found = self._requests.get(key)
         if found is not None:
-            self._arms[found[0]].add(found[1], _POOR, 1 - min(max(score, 0.0), 1.0))
+            self._arms[found[0]].opinions.say(key, found[1], **said)
+            return
+        self._early[key] = self._early.pop(key, {}) | said
+        if len(self._early) > _EARLY:
+            del self._early[next(iter(self._early))]
 
     def verdict(self, now: float) -> TrialVerdict:
         """Return what to do at `now`, in Unix seconds, not before any request that was told."""
@@ -214,7 +252,9 @@ class Trial:
                 held = ", ".join(self._guards) or "no guards"
                 return "pass", f"within its limits: {held}; {candidate.seen} units, {candidate.requests} requests"
         if elapsed >= self._rollout.step_max:
-            undecided = [one.guard for one in guards if one.state == "open"] or ["units of the candidate"]
+            undecided = [
+                f"{one.guard} ({one.missing})" if one.missing else one.guard for one in guards if one.state == "open"
+            ] or ["units of the candidate"]
             moves: dict[str, Move] = {"pause": "pause", "promote": "pass", "rollback": "rollback"}
             return moves[self._rollout.undecided], f"undecided after {elapsed / 3600:.1f} h: {', '.join(undecided)}"
         return "wait", ""
@@ -231,14 +271,24 @@ class Trial:
                 self._slow_after = arm.p95()
 
     def _figures(self, guard: str, now: float) -> GuardFigures:
-        candidate, control = self._arms[CANDIDATE].sums[guard], self._arms[CONTROL].sums[guard]
+        word: Word | None = None
+        missing, alpha, alpha_within = "", self._alpha, self._alpha_within
+        if guard == _POOR:
+            said = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
+            word = common_word(said)
+            candidate, control = (Sums() if word is None else poor_sums(one, word) for one in said)
+            missing = self._missing(said) if word is None else ""
+            if all(self._learn.values()):  # the judge's word may come first and people's later: two tests in turn
+                alpha, alpha_within = alpha / 2, alpha_within / 2
+        else:
+            candidate, control = self._arms[CANDIDATE].sums[guard], self._arms[CONTROL].sums[guard]
         if guard == _COST:
             return self._cost(candidate, control, now)
         allowed = 0.0 if guard == _SLOW else -float(getattr(self._rollout.guard, guard))
         least = 0.0 if guard == _POOR else 1.0
         worse = float(log_capital(candidate, control, allowed, worse=True, least_effect=least))
         within = float(log_capital(candidate, control, allowed, worse=False, least_effect=least))
-        crossed_at, within_at = -math.log(self._alpha), -math.log(self._alpha_within)
+        crossed_at, within_at = -math.log(alpha), -math.log(alpha_within)
         low = high = None
         if candidate.units >= FEWEST_UNITS and control.n:
 
@@ -269,6 +319,26 @@ class Trial:
             int(candidate.n),
             int(control.n),
             self._left(progress, now),
+            word or "",
+            missing,
+        )
+
+    def _missing(self, said: Sequence[Opinions]) -> str:
+        """Return what lacks for a comparison of quality, and what to do about it."""
+        labelled = [name for name, learn in self._learn.items() if learn is not None]
+        people = ", or send feedback to POST /v1/feedback"
+        if not labelled:
+            of = "no feedback" if not any(len(one) for one in said) else "feedback on one arm's answers alone"
+            return f"{of}, and no judge labels answers: give both policies a `learn` section{people}"
+        if len(labelled) == 1:
+            other = "policy in force" if labelled == [CANDIDATE] else "candidate"
+            return f"a judge labels the {labelled[0]}'s answers alone: give the {other} a `learn` section too{people}"
+        shares = [learn.share for learn in self._learn.values() if learn is not None]
+        silent = [name for name, one in zip(self._learn, said, strict=True) if not len(one)]
+        whose = "either arm's" if len(silent) != 1 else f"the {silent[0]}'s"
+        return (
+            f"neither feedback nor a judge's label of {whose} answers yet: `learn.share` is {min(shares):.3g} of the "
+            f"fresh answers; raise it{people}. tierline_learn_comparisons_total says what became of comparisons"
         )
 
     def _cost(self, candidate: Sums, control: Sums, now: float) -> GuardFigures:

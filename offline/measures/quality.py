@@ -30,7 +30,7 @@ Word = Literal["people", "judge"]
 Ints = NDArray[np.int64]
 
 _Z: Final = 1.959963984540054
-_FEWEST_BOTH: Final = 10
+FEWEST_BOTH: Final = 10
 """Answers that judge and people rated, below which the judge's bias is unknown; and rated, below which it speaks."""
 
 
@@ -52,11 +52,15 @@ class Opinions:
         people, judge = columns.reshape(-1, 2).T
         return cls(people, judge)
 
+    def __len__(self) -> int:
+        """Return the number of answers."""
+        return len(self.people)
+
     @property
     def word(self) -> Word:
         """Whose word the estimate is: the judge's only where people said too little to correct it."""
         judged = bool((~np.isnan(self.judge)).any())
-        return "judge" if judged and np.count_nonzero(~np.isnan(self.people)) < _FEWEST_BOTH else "people"
+        return "judge" if judged and np.count_nonzero(~np.isnan(self.people)) < FEWEST_BOTH else "people"
 
     def take(self, rows: NDArray[Any]) -> Opinions:
         """Return the opinions at these indices, or under this mask."""
@@ -86,7 +90,7 @@ class Quality:
         """Whose word the figure is, in words."""
         if not self.corrected:
             return "the judge's alone" if self.judged else "people's"
-        return "people's, with the judge's help" if self.both >= _FEWEST_BOTH else "people's"
+        return "people's, with the judge's help" if self.both >= FEWEST_BOTH else "people's"
 
     def as_json(self) -> dict[str, Any]:
         """Return all fields but the variance, and whose word it is."""
@@ -159,10 +163,10 @@ def estimate(opinions: Opinions, word: Word | None = None) -> Quality:
     counts = int(judged.sum()), int(both.sum()), int((rated & ~judged).sum())
     if word == "judge":
         return _alone(opinions.judge, opinions.unit, judged, counts, corrected=False)
-    if counts[1] < _FEWEST_BOTH:
-        return _alone(opinions.people, opinions.unit, rated, counts, corrected=int(rated.sum()) >= _FEWEST_BOTH)
+    if counts[1] < FEWEST_BOTH:
+        return _alone(opinions.people, opinions.unit, rated, counts, corrected=int(rated.sum()) >= FEWEST_BOTH)
     estimates = [_powered(opinions, judged & ~both, both)]
-    if counts[2] >= _FEWEST_BOTH:
+    if counts[2] >= FEWEST_BOTH:
         estimates.append(_mean(opinions.people, opinions.unit, rated & ~both))
     precision = [1 / variance for _, variance in estimates]
     value = sum(w * one for w, (one, _) in zip(precision, estimates, strict=True)) / sum(precision)
@@ -171,15 +175,20 @@ def estimate(opinions: Opinions, word: Word | None = None) -> Quality:
     return Quality(value, max(0.0, value - half), min(1.0, value + half), variance, *counts, corrected=True)
 
 
-def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
-    """Return the quality of each part in the same word; None where neither people nor judge speak of all of them."""
+def common_word(parts: Sequence[Opinions]) -> Word | None:
+    """Return in whose word these can be compared; None where neither people nor judge speak of all of them."""
     people = all((~np.isnan(part.people)).any() for part in parts)
     judge = all((~np.isnan(part.judge)).any() for part in parts)
     if not parts or not (people or judge):
         return None
     best = all(part.word == "people" for part in parts)
-    word: Word = "people" if people and (best or not judge) else "judge"
-    return word, [estimate(part, word) for part in parts]
+    return "people" if people and (best or not judge) else "judge"
+
+
+def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
+    """Return the quality of each part in their common word; None if there is none."""
+    word = common_word(parts)
+    return None if word is None else (word, [estimate(part, word) for part in parts])
 
 
 def difference(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDifference:

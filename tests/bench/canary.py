@@ -5,6 +5,8 @@
     collapse   goodput 98% to 68%: seconds until it is taken back, and the part of the first minute's users that met it
     passing    how soon a candidate like the control is shown to be within the limits, and one at the limit, wrongly
     harmless   candidate and control alike, looked at every second of a day: how often it is taken back
+    judged     the quality guard with feedback on a few answers and a judge, who is too kind, on more: how often a
+               candidate at the limit is taken back, and how soon a worse one, with and without the judge
     border     the same where nothing at all is allowed, so that each guard stands at the border of what it tests
 
 Traffic is drawn anew for each run. That of `harmless` and `border` has conversations of 1 to 20 turns that fail, cost
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import math
 import sys
 import time
@@ -28,7 +31,9 @@ from typing import Any
 import numpy as np
 
 from gateway.rollout.sequential import Sums, log_capital, mixture_radius, ratio_difference, split_capital
-from gateway.rollout.trial import floor_chance
+from gateway.rollout.trial import Trial, floor_chance
+from policies.learn import Learn
+from policies.rollout import Rollout
 
 Array = np.ndarray
 Line = tuple[str, bool]
@@ -375,12 +380,80 @@ def _alike(name: str, runs: int, seed: int, allowed: dict[str, float], say: Call
     )
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """What a judge and people say in one run: how many answers there are, and of which share each speaks."""
+
+    worse: float
+    """By how much the candidate's answers are worse."""
+    judged: float
+    rated: float = 0.03
+    answers: int = 12_000
+    share: float = 0.25
+
+
+def back_by_quality(chance: np.random.Generator, one: Spoken, looks: int, allowed: float) -> int:
+    """Return after how many answers of both arms the quality guard takes the candidate back; 0 if it never does.
+
+    Conversations of one to six turns differ in how good their answers are; the judge takes three wrong answers in ten
+    for right.
+    """
+    rollout = Rollout.model_validate({"steps": [one.share], "guard": {"quality": f"-{100 * allowed:g}%"}})
+    learn = Learn(judge="judge") if one.judged else None
+    trial = Trial(rollout, one.share, 0.0, 0.0, {"candidate": learn, "control": learn})
+    turns = chance.integers(1, 7, one.answers)
+    unit = np.repeat(np.arange(one.answers), turns)[: one.answers]
+    mine = chance.random(one.answers) < one.share
+    good = chance.beta(6, 2, one.answers)
+    right = chance.random(one.answers) < good[unit] - one.worse * mine[unit]
+    kind = right | (chance.random(one.answers) < 0.3)
+    rated, judged = chance.random(one.answers) < one.rated, chance.random(one.answers) < one.judged
+    ends = np.linspace(0, one.answers, looks + 1).astype(int)
+    for begin, end in itertools.pairwise(ends.tolist()):
+        for at in range(begin, end):
+            arm = "candidate" if mine[unit[at]] else "control"
+            row = {"arm": arm, "unit": f"{arm} {unit[at]}", "tenant": "acme", "request_id": str(at), "status": 200}
+            more = {"error": None, "ttft_ms": None, "total_ms": 1.0, "cost_usd": 0.0, "slo": {}}
+            trial.add({**row, **more}, 0.0)
+            if rated[at]:
+                trial.rate("acme", str(at), float(right[at]))
+            if judged[at]:
+                trial.judge("acme", str(at), float(kind[at]))
+        if trial.verdict(0.0).guards[0].state == "crossed":
+            return end
+    return 0
+
+
+def judged(runs: int, seed: int) -> Iterator[Line]:
+    """Print what a judge's labels add to the quality guard."""
+    for rated, share in ((0.03, 0.0), (0.03, 0.2), (0.0, 0.2)):
+        chance = np.random.default_rng(seed)
+        who = f"feedback on {rated:.0%}, a judge on {share:.0%} of 12,000 answers"
+        alike = Spoken(0.0, share, rated)
+        wrong = sum(bool(back_by_quality(chance, alike, 40, 0.0)) for _ in range(runs))
+        low, high = interval(wrong, runs)
+        yield (
+            f"judged    {who}: a candidate like the control, where nothing is allowed, is taken back at any of 40 "
+            f"looks in {wrong / runs:.1%} ({low:.1%}-{high:.1%}; at most {1 - SURE:.0%})",
+            low <= 1 - SURE,
+        )
+        worse = Spoken(0.25, share, rated)
+        took = [back_by_quality(chance, worse, 40, 0.02) for _ in range(runs)]
+        found = np.array([one or math.inf for one in took])
+        low, high = interval(sum(map(bool, took)), runs)
+        yield (
+            f"judged    {who}, 25 points worse where 2 are allowed: taken back in {np.isfinite(found).mean():.1%} "
+            f"({low:.1%}-{high:.1%}), after median {np.median(found):.0f} answers",
+            True,
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts and print their figures with 95% intervals."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.canary", description="What a canary's judge is worth.")
     parser.add_argument("--runs", type=int, default=1000, metavar="N", help="runs of each part (default: 1000)")
     parser.add_argument("--seed", type=int, default=20_000, metavar="N", help="seed of all random numbers")
-    parts: dict[str, Any] = {one.__name__: one for one in (fall, collapse, passing, harmless, border)}
+    parts: dict[str, Any] = {one.__name__: one for one in (fall, collapse, passing, judged, harmless, border)}
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="these parts only")
     asked = parser.parse_args(arguments)
 

@@ -32,3 +32,12 @@ def test_a_harmless_candidate_is_left_alone() -> None:
     assert canary.taken_back(one, canary.SHARE, allowed, canary.ALPHA) == ""
     dearer = replace(one, cost=np.where(one.place < canary.SHARE, 2.5, 1.0) * one.cost)
     assert canary.taken_back(dearer, canary.SHARE, allowed, canary.ALPHA) == "cost"
+
+
+def test_a_judge_decides_what_a_little_feedback_leaves_open() -> None:
+    """Four looks at 4,000 answers, of which 0.1% are rated: too few to say that the candidate is worse."""
+    took = [
+        canary.back_by_quality(np.random.default_rng(4), canary.Spoken(0.4, judged, 0.001, 4000), 4, 0.02)
+        for judged in (0.2, 0.0)
+    ]
+    assert took[0] > 0 == took[1]

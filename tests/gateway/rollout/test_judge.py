@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
 import pytest
 
-from cache.store.base import Command
+from cache.store.base import Append, Command
 from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
@@ -21,6 +22,7 @@ from gateway.registry.checks import checked
 from gateway.registry.records import JUDGE, InForce, Mode
 from gateway.registry.registry import PolicyRegistry
 from gateway.rollout.judge import CanaryJudge
+from gateway.telemetry import label
 from gateway.telemetry.ledger import TRACES
 from policies.loader import PolicySource
 from policies.model import DeployedTier
@@ -145,6 +147,30 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
         assert (await rig.state()).live == candidate.rolling.version
         assert ["60%" in line or "in force for all" in line for line in rig.said[-2:]] == [True, True]
         assert [entry.action for entry in await rig.registry.history("chat")] == ["seed", "apply", "step", "promote"]
+
+
+async def test_a_judge_models_labels_take_a_worse_candidate_back(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """Read from the store's stream, each for the arm of its request; without any the report says what is missing."""
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        await rig.try_out(TO_HOSTED + "rollout: {steps: [40%], step_min: 0s, step_max: 1h, guard: {quality: -10%}}")
+        await rig.ask(120)
+        await rig.judge.look()
+        lines = (await rig.registry.reports())["chat"]["lines"]
+        assert any("give both policies a `learn` section" in line for line in lines)
+        records = [orjson.loads(blob) for _, blob in await rig.app.steps.store.after(TRACES, "0", 1000, 0)]
+        for ledger in (record["ledger"] for record in records):
+            bad = {"served": True, "adequate": float(ledger["arm"] == "control")}
+            names = {name: ledger[name] for name in ("tenant", "request_id", "surface")}
+            blob = orjson.dumps({"v": 1, **names, "small": bad, "strong": {"served": False, "adequate": 1.0}})
+            await rig.app.steps.store.apply([Append(label.LABELS, blob, 1000)])
+        await rig.judge.look()
+        assert (await rig.state()).rolling is None
+        entry = (await rig.registry.history("chat"))[-1]
+        assert entry.action == "rollback" and entry.message.startswith("quality -100.0%")
+        [quality] = (await rig.registry.reports())["chat"]["guards"]
+        assert (quality["word"], quality["candidate"], quality["control"]) == ("judge", 0.0, 1.0)
 
 
 async def test_a_candidate_that_is_evaluated_is_decided_here_and_serves_nobody(

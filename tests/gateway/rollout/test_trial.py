@@ -10,8 +10,11 @@ import numpy as np
 import orjson
 import pytest
 
+from gateway.registry.records import Rolling
 from gateway.rollout.assignment import CANDIDATE, CONTROL
-from gateway.rollout.trial import SETTLE_S, Trial, TrialVerdict, floor_chance
+from gateway.rollout.report import canary_report
+from gateway.rollout.trial import SETTLE_S, GuardFigures, Trial, TrialVerdict, floor_chance
+from policies.learn import Learn
 from policies.rollout import Rollout
 from tests.bench import canary
 
@@ -21,8 +24,8 @@ Draw = Callable[[random.Random, str], Mapping[str, Any]]
 
 
 def trial(share: float = 0.25, **more: Any) -> Trial:
-    guard = more.pop("guard", ALL)
-    return Trial(Rollout.model_validate({"steps": ["25%"], "guard": guard, **more}), share, BEGAN)
+    guard, learn = more.pop("guard", ALL), more.pop("learn", None)
+    return Trial(Rollout.model_validate({"steps": ["25%"], "guard": guard, **more}), share, BEGAN, SETTLE_S, learn)
 
 
 def ledger(number: int, arm: str, **more: Any) -> dict[str, Any]:
@@ -107,6 +110,99 @@ def test_ratings_count_for_the_arm_of_their_request() -> None:
     assert verdict.move == "rollback"
     assert (quality.candidate, quality.control) == (pytest.approx(0.65, abs=0.01), pytest.approx(0.95, abs=0.01))
     assert quality.n_candidate + quality.n_control == 2000
+
+
+LEARN = {arm: Learn(judge="judge") for arm in (CANDIDATE, CONTROL)}
+
+
+def quality_of(one: Trial, now: float) -> GuardFigures:
+    [quality] = one.verdict(now).guards
+    return quality
+
+
+def spoken(one: Trial, count: int, people: Callable[[int, str], float | None], judge: dict[str, float]) -> None:
+    """Have a judge label every answer as good as its arm's share says, and people rate some."""
+    chance, luck = random.Random(11), random.Random(12)
+    for number in range(count):
+        arm = CANDIDATE if chance.random() < 0.25 else CONTROL
+        one.judge("acme", f"req-{number}", float(luck.random() < judge[arm]))
+        if (score := people(number, arm)) is not None:
+            one.rate("acme", f"req-{number}", score)
+
+
+def test_a_judge_speaks_where_people_are_silent() -> None:
+    """Its labels decide by themselves, though they come before the records do; the figures say whose word they are."""
+    one = trial(guard={"quality": "-2%"}, learn=LEARN)
+    spoken(one, 1000, lambda _number, _arm: None, {CANDIDATE: 0.6, CONTROL: 0.95})
+    now = told(one, 2000)
+    assert (quality_of(one, now).state, quality_of(one, now).word) == ("crossed", "judge")
+    assert quality_of(one, now).candidate == pytest.approx(0.6, abs=0.06)
+    assert quality_of(one, now).n_candidate + quality_of(one, now).n_control == 1000
+
+
+def test_people_overrule_a_judge_that_is_wrong_of_one_arm() -> None:
+    """Where both have rated enough, the judge's word only helps as far as it agrees with theirs."""
+    one = trial(guard={"quality": "-2%"}, learn=LEARN)
+    now = told(one, 2000)
+    blind = {CANDIDATE: 0.6, CONTROL: 0.95}
+    spoken(one, 2000, lambda number, _arm: 0.9 if number % 4 == 0 else None, blind)
+    quality = quality_of(one, now)
+    assert (quality.word, quality.difference) == ("people", pytest.approx(0))
+    assert quality.state != "crossed" and quality.candidate == pytest.approx(0.9)
+
+
+def test_a_judge_that_agrees_with_people_is_worth_many_ratings() -> None:
+    """It is the estimate's variance that says how many."""
+    helped, alone = (trial(guard={"quality": "-2%"}, learn=LEARN) for _ in range(2))
+    for one in (helped, alone):
+        now = told(one, 2000)
+    chance, luck = random.Random(11), random.Random(12)
+    for number in range(2000):
+        good = float(luck.random() < (0.6 if chance.random() < 0.25 else 0.8))
+        helped.judge("acme", f"req-{number}", good if luck.random() < 0.95 else 1 - good)
+        if number % 10 == 0:
+            for one in (helped, alone):
+                one.rate("acme", f"req-{number}", good)
+    more, less = quality_of(helped, now), quality_of(alone, now)
+    assert more.n_candidate > 3 * less.n_candidate > 100
+    assert more.difference is not None and more.difference == pytest.approx(-0.2, abs=0.07)
+    assert more.high is not None and more.low is not None and less.high is not None and less.low is not None
+    assert more.high - more.low < 0.7 * (less.high - less.low)
+
+
+def test_a_later_rating_of_an_answer_takes_the_earlier_ones_place() -> None:
+    """As in every other figure: of several ratings of one request the last counts."""
+    one = trial(guard={"quality": "-2%"})
+    now = told(one, 400)
+    for score in (0.0, 1.0):
+        for number in range(400):
+            one.rate("acme", f"req-{number}", score)
+    quality = quality_of(one, now)
+    assert (quality.candidate, quality.control, quality.n_candidate + quality.n_control) == (1.0, 1.0, 400)
+
+
+@pytest.mark.parametrize(
+    ("learn", "said"),
+    [
+        ({}, "no feedback, and no judge labels answers: give both policies a `learn` section"),
+        ({CANDIDATE: LEARN[CANDIDATE]}, "give the policy in force a `learn` section too"),
+        ({CONTROL: LEARN[CANDIDATE]}, "give the candidate a `learn` section too"),
+        (LEARN, "of either arm's answers yet: `learn.share` is 0.01 of the fresh answers; raise it"),
+    ],
+)
+def test_a_quality_guard_without_evidence_says_what_is_missing(learn: dict[str, Learn], said: str) -> None:
+    """And what to do, in the status at once and in the reason when the step ends."""
+    one = trial(guard={"quality": "-2%"}, step_max="2h", learn=learn)
+    now = told(one, 400)
+    verdict = one.verdict(now)
+    assert said in verdict.guards[0].missing and "POST /v1/feedback" in verdict.guards[0].missing
+    rolling = Rolling("c" * 64, "canary", 0.25, 0, BEGAN, "", "d")
+    lines = canary_report(rolling, 1, verdict, now)["lines"]
+    assert any(said in line for line in lines) and any("ends undecided" in line for line in lines)
+    assert said in one.verdict(BEGAN + 7201).reason
+    for number in range(20):
+        one.rate("acme", f"req-{number}", 1.0)
+    assert not one.verdict(now).guards[0].missing
 
 
 def test_a_step_passes_when_all_guards_are_within_and_its_time_is_over() -> None:
