@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 BINS: Final = 100
 _ENOUGH_SCORES: Final = 50
 _ENOUGH_REQUESTS: Final = 100
+_ENOUGH_FOR_NEVER: Final = 1000
+"""Fewest requests after which a rule of `cache.never` that held for none is reported: most guard against the rare."""
+_NEARLY_ALL: Final = 0.95
+_FROM_GIVEN: Final[Mapping[str, str]] = {
+    "tools": "has_tools",
+    "images": "has_images",
+    "json": "wants_json",
+    "stream": "stream",
+    "turns": "turns",
+    "tokens_in": "tokens_in",
+}
+"""The values of `cache.never` that the record of a decision has, by their names there. Of others it only says which
+rule kept a request out."""
+_NEVER: Final = "never: "
+"""Beginning of the reason that the cache gives where a rule of `never` holds (cache.planning.eligibility)."""
 _MOST_DECISIONS: Final = 20_000
 """Most recorded decisions, the latest, whose start rules are evaluated again: about half a second."""
 
@@ -68,6 +84,14 @@ class FirstTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOut:
+    """Of how many requests a rule of `cache.never` kept how many out of the cache."""
+
+    requests: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class LintEvidence:
     """What was recorded of one surface."""
 
@@ -82,6 +106,8 @@ class LintEvidence:
     uncalibrated: Mapping[str, Histogram] = field(default_factory=dict)
     """Those that come from the mean token probability or the agreement of samples."""
     first_tokens: Mapping[str, FirstTokens] = field(default_factory=dict)
+    kept_out: Mapping[str, KeptOut] = field(default_factory=dict)
+    """By rule of `cache.never`, as it is written."""
 
 
 def evidence_of(database: duckdb.DuckDBPyConnection, policy: Policy, oldest: float | None = None) -> LintEvidence:
@@ -119,12 +145,58 @@ def evidence_of(database: duckdb.DuckDBPyConnection, policy: Policy, oldest: flo
         {tier: Histogram(tuple(counts)) for tier, counts in scores[True].items()},
         {tier: Histogram(tuple(counts)) for tier, counts in scores[False].items()},
         {tier: FirstTokens(count, p50, p95) for tier, count, p50, p95 in first},
+        _kept_out(database, policy, where, values) if policy.cache.never else {},
     )
+
+
+def _kept_out(
+    database: duckdb.DuckDBPyConnection, policy: Policy, where: str, values: Mapping[str, Any]
+) -> dict[str, KeptOut]:
+    """Return what each rule of `cache.never` kept out of the cache.
+
+    A rule on values that were recorded is evaluated again, wherever they were. Another counts under the policies that
+    had it, and where it was the first to hold: the record has its reason. A request that was answered from the store
+    has no values; under a policy that had the rule, it did not hold.
+    """
+    by_version = database.execute(
+        "SELECT DISTINCT basis->>'version', basis->'content'->'cache'->'never' FROM bases "
+        "WHERE basis->'content'->>'surface' = $surface",
+        {"surface": policy.surface},
+    ).fetchall()
+    had: dict[str, set[str]] = {}
+    for version, never in by_version:
+        for source in json.loads(never or "[]"):
+            had.setdefault(" ".join(str(source).split()), set()).add(f"{policy.surface}@{version[:7]}")
+    looked_up = '$[*].attributes."tierline.cache.reason"'
+    rows = database.execute(
+        f"SELECT policy, given, list_filter(json_extract_string(hops, '{looked_up}'), x -> x LIKE '{_NEVER}%')[1] "
+        f"FROM requests WHERE {where} AND (given IS NOT NULL OR path LIKE 'cache%') "
+        f"ORDER BY started_s DESC LIMIT {_MOST_DECISIONS}",
+        values,
+    ).fetchall()
+    counts: dict[str, KeptOut] = {}
+    for rule in policy.cache.never:
+        held, seen, labels = 0, 0, had.get(rule.source, set())
+        known = rule.names <= _FROM_GIVEN.keys()
+        for label, given, reason in rows:
+            if known and given is not None:
+                seen += 1
+                held += rule.holds({name: given[column] for name, column in _FROM_GIVEN.items()})
+            elif label in labels:
+                seen += 1
+                held += reason == f"{_NEVER}{rule.source}"
+        counts[rule.source] = KeptOut(seen, held)
+    return counts
 
 
 def lint_against(policy: Rules, evidence: LintEvidence) -> list[Finding]:
     """Return what does not fit the evidence; nothing where there is too little of it."""
-    return [*_thresholds(policy, evidence), *_budgets(policy, evidence), *_starts(policy, evidence)]
+    return [
+        *_thresholds(policy, evidence),
+        *_budgets(policy, evidence),
+        *_starts(policy, evidence),
+        *_never(policy, evidence),
+    ]
 
 
 def _thresholds(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
@@ -186,3 +258,26 @@ def _starts(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
         share = evidence.with_tools / evidence.requests
         message = f"{share:.0%} of {evidence.requests} requests offered tools, and none of these can use it"
         yield Finding(at, message, "T503", "leave it out", (Edit(at),))
+
+
+def _never(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
+    """Return the rules of `cache.never` that kept nothing out, or nearly everything. None is mended by a script.
+
+    A rule may guard against what has not come yet, and what it keeps out may have its reason.
+    """
+    cache = policy.cache
+    if cache.exact is None and cache.semantic is None:
+        return
+    for i, rule in enumerate(cache.never):
+        seen, at = evidence.kept_out.get(rule.source), ("cache", "never", i)
+        if seen is None or seen.requests < _ENOUGH_REQUESTS:
+            continue
+        share = seen.held / seen.requests
+        if not seen.held and seen.requests >= _ENOUGH_FOR_NEVER:
+            message = f"{rule.source!r} kept out none of the {seen.requests} requests recorded (0.0%)"
+            yield Finding(at, message, "T804", "leave it out, unless it guards against what may still come")
+        elif share >= _NEARLY_ALL:
+            message = f"{rule.source!r} kept out {seen.held} of the {seen.requests} requests recorded ({share:.1%})"
+            yield Finding(
+                at, message, "T805", "narrow it, or leave out `exact` and `semantic`: they serve hardly anybody"
+            )

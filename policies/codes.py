@@ -79,6 +79,8 @@ CODES: Final[Mapping[str, Code]] = {
     "T801": Code("threshold outside the scores seen", "warning", "Nearly all answers, or none, would be escalated."),
     "T802": Code("budget under the first tier's median", "warning", "Half of the answers of that tier come too late."),
     "T803": Code("rule that never held", "warning", "Of the requests recorded it took none."),
+    "T804": Code("cache rule that kept nothing out", "warning", "Of the requests recorded it held for none."),
+    "T805": Code("cache rule that keeps nearly all out", "warning", "The cache serves hardly anybody."),
 }  # fmt: skip
 """Every code. policies/README.md has the same table."""
 

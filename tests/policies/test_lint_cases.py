@@ -13,7 +13,7 @@ import yaml
 from gateway.cli.commands.policy.lint import Checks, fix
 from gateway.config.launch import Launch
 from gateway.config.schema import Deployment
-from offline.evidence import BINS, FirstTokens, Histogram, LintEvidence
+from offline.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence
 from policies.loader import PolicySource
 
 CASES = Path(__file__).parent / "lint_cases"
@@ -55,6 +55,7 @@ def _evidence(written: dict[str, Any]) -> LintEvidence:
         histograms("calibrated"),
         histograms("uncalibrated"),
         {tier: FirstTokens(*numbers) for tier, numbers in written.get("first_tokens", {}).items()},
+        {rule: KeptOut(*numbers) for rule, numbers in written.get("kept_out", {}).items()},
     )
 
 

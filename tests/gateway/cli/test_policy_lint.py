@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from cache.planning.eligibility import why_not_any
 from gateway.archive.folder import BASES
 from gateway.archive.query import opened
 from gateway.cli.main import main
-from offline.evidence import evidence_of
+from gateway.telemetry import names
+from offline.evidence import KeptOut, evidence_of
 from policies.codes import CODES
 from policies.loader import SHIPPED, read_policy
+from routing.features import Features
 
 CHAT = """\
 surface: chat
@@ -146,3 +149,47 @@ def test_recorded_requests_are_held_against_a_policy(folder: Path, capsys: pytes
     assert "T802" in out and "half of the first tokens of 'local' came later than 900ms, in 120 calls" in out
     assert "T803" in out and "took none of the 120 requests recorded" in out
     assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--since", "1h", "--strict"]) == 0
+
+
+def test_rules_of_the_cache_are_held_against_what_was_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the values that a record has, else by the reason that the cache gave, under policies that had the rule."""
+    never = 'never: [tools, n > 1, "turns >= 1 and not tools", "temperature > 1", stream and turns > 3]'
+    file = folder / "chat.yaml"
+    file.write_text(CHAT.replace("p_adequate >= 70 and ", "") + f"cache: {{exact: {{ttl: 1h}}, {never}}}\n")
+    policy = read_policy(file)[0]
+
+    def row(number: int, label: str, body: dict[str, Any], **changed: Any) -> str:
+        given = {**_request(number)["given"], **changed}
+        features = Features("", given["turns"], 40, given["has_tools"], stream=given["stream"])
+        reason = why_not_any(policy.cache, body, features)
+        hop = {"name": names.CACHE_EXACT, "attributes": {names.CACHE_REASON: reason} if reason else {}}
+        return json.dumps({**_request(number), "given": given, "policy": label, "path": "direct", "hops": [hop]})
+
+    ledger, label = folder / "ledger", policy.label
+    ledger.mkdir()
+    rows = [row(number, label, {}) for number in range(1, 1101)]
+    rows += [row(number, label, {"n": 2}) for number in range(1101, 1111)]
+    rows += [row(number, "chat@0000000", {}) for number in range(1111, 1161)]
+    hit = {**_request(1161), "given": None, "policy": label, "path": "cache-exact", "hops": []}
+    (ledger / "requests.jsonl").write_text("\n".join([*rows, json.dumps(hit)]) + "\n")
+    basis = {"version": policy.version, "content": policy.content}
+    (ledger / BASES).write_text(json.dumps({"id": "b", "basis": basis}) + "\n")
+    with opened(ledger) as database:
+        seen = evidence_of(database, policy).kept_out
+    assert seen["tools"] == KeptOut(1161, 0) and seen["turns >= 1 and not tools"] == KeptOut(1161, 1160)
+    assert seen["n > 1"] == KeptOut(1111, 10) and seen["temperature > 1"] == KeptOut(1111, 0)
+    assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--json"]) == 0
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["code"] in ("T804", "T805")]
+    assert [(one["code"], one["key"], one["edits"]) for one in found] == [
+        ("T804", "cache.never[0]", []),
+        ("T805", "cache.never[2]", []),
+        ("T804", "cache.never[3]", []),
+        ("T804", "cache.never[4]", []),
+    ]
+    assert "kept out 1160 of the 1161 requests recorded (99.9%)" in found[1]["message"]
+    (ledger / "requests.jsonl").write_text("\n".join(rows[:99]) + "\n")
+    assert main(["policy", "lint", str(file), "--ledger", str(ledger)]) == 0
+    out = capsys.readouterr().out
+    assert "T801" in out and "T804" not in out and "T805" not in out
