@@ -95,7 +95,7 @@ class Answer(Fields):
 class AnswerStream:
     """The chunks of a streamed chat completion, read once with `async for`; use it as a context to leave it early."""
 
-    def __init__(self, call: _Call) -> None:
+    def __init__(self, call: _EmbeddedCall) -> None:
         self._call = call
         self.headers = call.headers
         """Headers of the reply by lower-case name."""
@@ -199,7 +199,7 @@ class Completions:
         if timeout is not None:
             headers.setdefault("x-tierline-deadline-ms", f"{timeout * 1000:.0f}")
         raw = orjson.dumps({**body, **(extra_body or {})}, default=_plain)
-        call = _Call(self._steps, self._bodies, headers, raw)
+        call = _EmbeddedCall(self._steps, self._bodies, headers, raw)
         await call.begun()
         if call.status == 200 and stream:
             return AnswerStream(call)
@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
     return list(value)
 
 
-class _Call:
+class _EmbeddedCall:
     """One request, answered by a task of its own: the parts of its reply are taken as the reader takes them."""
 
     def __init__(self, steps: Steps, bodies: ChatBodies, headers: Mapping[str, str], raw: bytes) -> None:
