@@ -24,9 +24,11 @@ from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quota import Quota
+from gateway.backends.service import ServiceClient
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
+from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.classifiers import Classifiers
 from gateway.cascade.router import Router
@@ -34,7 +36,7 @@ from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TierConfig
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -125,8 +127,23 @@ def build(
         cache=cache,
         store=store,
         tiers=tiers,
+        services={
+            name: _service(config) for name, config in deployment.services.items() if config.unconfigured_reason is None
+        },
+        encoder=TextEncoder(embedder),
         telemetry=telemetry,
         metrics=metrics,
+    )
+
+
+def _service(config: ServiceConfig) -> ServiceClient:
+    return ServiceClient(
+        config.base_url,
+        None if config.key is None else config.key.get_secret_value(),
+        max_in_flight=config.max_in_flight,
+        max_reply=config.max_reply,
+        connect_timeout_s=config.connect_timeout,
+        idle_timeout_s=config.idle_timeout,
     )
 
 
@@ -205,6 +222,9 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.cache.aclose()
         await steps.store.aclose()
         steps.embedder.close()
+        steps.encoder.close()
+        for service in steps.services.values():
+            await service.aclose()
         for endpoint in endpoints:
             await endpoint.aclose()
 

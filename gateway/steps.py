@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.store.base import Store
+    from gateway.backends.service import ServiceClient
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
+    from gateway.caching.text_encoder import TextEncoder
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
@@ -48,5 +50,9 @@ class Steps:
     cache: ResponseCache
     store: Store
     tiers: Mapping[str, Tier]
+    services: Mapping[str, ServiceClient]
+    """The configured services, for what is not a chat."""
+    encoder: TextEncoder
+    """Encodes the texts of the embeddings API."""
     telemetry: Telemetry
     metrics: Metrics

@@ -62,7 +62,7 @@ CODES: Final[Mapping[str, Code]] = {
     "T507": Code("exact cache switched off by its lifetime", "warning", "A lifetime of 0 keeps nothing."),
     "T601": Code("large holdout", "warning", "These requests are answered by the strongest tier only to be compared."),
     "T701": Code("tier unknown to the config", "error", "The policy cannot be loaded in this deployment."),
-    "T702": Code("backend unknown to the config", "error", "The policy cannot be loaded in this deployment."),
+    "T702": Code("backend or service unknown", "error", "The policy cannot be loaded in this deployment."),
     "T703": Code("surface or alias taken twice", "error", "A request's `model` or header would mean two surfaces."),
     "T704": Code("cache wider than the key", "error", "A tenant without a team would share answers with nobody known."),
     "T705": Code("cross-encoder missing or unmeasured", "error", "The config's cannot do what the policy asks."),

@@ -74,6 +74,8 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("cache", "scope"): "Who shares stored answers.",
     ("output",): "How long answers may be and where they end.",
     ("load",): "Who waits, and for how long, when all backends are full.",
+    ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
+    ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
     ("holdout",): "How many requests go to the strongest tier whatever the rules say.",
     ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
 }

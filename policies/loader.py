@@ -24,6 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Edit, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.model import SURFACE_HEADER, DeployedTier, Policy, Rules
@@ -43,6 +44,8 @@ CLASSIFIER_SHEET = "difficulty.json"
 
 _RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
 """The keys of a policy file that rule anything."""
+_LATER = {"endpoints": Endpoints()}
+"""Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 
 Snapshot = Mapping[str, tuple[int, int, int]]
 """(modification time in ns, size, inode) of every policy file, by its name: different if anything was written."""
@@ -120,6 +123,8 @@ class PolicySource:
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
     backends: Mapping[str, str] = field(default_factory=dict)
     """The backends that a policy may name, each with its model."""
+    services: tuple[str, ...] = ()
+    """The services that a policy may name under `endpoints`."""
     cross_encoder: CrossEncoderKind = "none"
     """Which cross-encoder the deployment has."""
     check_classifier: CheckClassifier = _sheet_states
@@ -153,6 +158,7 @@ class PolicySource:
             self.default_surface,
             self.teamless,
             backends=self.backends,
+            services=self.services,
             cross_encoder=self.cross_encoder,
             check_classifier=self.check_classifier,
             reader=reader,
@@ -171,12 +177,12 @@ class PolicySource:
         """Return the set of these policies, which may come from elsewhere than the folder. Raises ConfigError."""
         return _joined(
             policies, [], self.directory, self.tiers, self.default_surface, self.teamless, self.backends,
-            self.cross_encoder, self.check_classifier,
+            self.services, self.cross_encoder, self.check_classifier,
         )  # fmt: skip
 
     def misfits(self, policies: Sequence[tuple[Policy, Document]]) -> list[Problem]:
         """Return what of these policies does not fit the deployment."""
-        return list(_misfits(policies, self.tiers, self.teamless, self.backends, self.cross_encoder))
+        return list(_misfits(policies, self.tiers, self.teamless, self.backends, self.services, self.cross_encoder))
 
     def snapshot(self) -> Snapshot:
         """What the files look like from outside, defaults included, unread: one listing, and one stat a file."""
@@ -292,6 +298,7 @@ def load_policies(
     teamless: Sequence[str] = (),
     *,
     backends: Mapping[str, str] = MappingProxyType({}),
+    services: Collection[str] = (),
     cross_encoder: CrossEncoderKind = "none",
     check_classifier: CheckClassifier | None = None,
     reader: Callable[[Path, Sequence[DeployedTier], Document | None], tuple[Policy, Document]] | None = None,
@@ -310,7 +317,7 @@ def load_policies(
         except ConfigError as error:
             problems += error.problems
     return _joined(
-        read, problems, directory, tiers, default_surface, teamless, backends, cross_encoder,
+        read, problems, directory, tiers, default_surface, teamless, backends, services, cross_encoder,
         check_classifier or _sheet_states,
     )  # fmt: skip
 
@@ -323,6 +330,7 @@ def _joined(
     default_surface: str,
     teamless: Sequence[str],
     backends: Mapping[str, str],
+    services: Collection[str],
     cross_encoder: CrossEncoderKind,
     check_classifier: CheckClassifier,
 ) -> PolicySet:
@@ -330,7 +338,7 @@ def _joined(
     problems = [
         *problems,
         *problems_together(read),
-        *_misfits(read, tiers, teamless, backends, cross_encoder),
+        *_misfits(read, tiers, teamless, backends, services, cross_encoder),
         *_unusable_classifiers(read, directory, check_classifier),
     ]
     problems = list(dict.fromkeys(problems))  # a mistake in the defaults is one of every policy
@@ -355,6 +363,7 @@ def _misfits(
     tiers: Sequence[DeployedTier],
     teamless: Sequence[str],
     backends: Mapping[str, str],
+    services: Collection[str],
     cross_encoder: CrossEncoderKind,
 ) -> Iterator[Problem]:
     """What of the policies does not fit the deployment."""
@@ -362,6 +371,7 @@ def _misfits(
     yield from _too_wide(read, teamless)
     yield from _out_of_reach(read, backends, cross_encoder)
     yield from _partial_judges(read, tiers, backends)
+    yield from _unknown_services(read, services)
 
 
 def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
@@ -373,7 +383,8 @@ def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
 
 def version_of(policy: Rules) -> str:
     """SHA-256, in hex, of everything the policy rules."""
-    return _hashed({name: _canonical(getattr(policy, name)) for name in _RULING})
+    ruling = {name: getattr(policy, name) for name in _RULING}
+    return _hashed({name: _canonical(value) for name, value in ruling.items() if value != _LATER.get(name)})
 
 
 def _hashed(canonical: Any) -> str:
@@ -486,6 +497,20 @@ def _partial_judges(
                     (Edit(("learn",)),),
                 )
             )
+
+
+def _unknown_services(read: Sequence[tuple[Policy, Document]], services: Collection[str]) -> Iterator[Problem]:
+    """Services of `endpoints` that the deployment does not have."""
+    for policy, document in read:
+        for at, name in policy.endpoints.services():
+            if name in services:
+                continue
+            have = did_you_mean(name, services) or (f"; it has {', '.join(services)}" if services else "")
+            near = get_close_matches(name, services, n=1)
+            message = f"the deployment has no service {name!r}{have}"
+            mend = "" if near or services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
+            edits = (Edit(at, near[0]) if near else Edit(at),)
+            yield document.locate(Finding(at, message, "T702", mend, edits))
 
 
 def _unusable_classifiers(

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from policies.caching import CachePolicy
+from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.learn import Learn
@@ -343,6 +344,7 @@ class Rules(Section):
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
     load: Load = Load()
+    endpoints: Endpoints = Endpoints()
     holdout: Share = 0.01
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None

@@ -247,8 +247,8 @@ class Planner:
         *,
         by_turns: bool = False,
     ) -> None:
-        self._secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
-        self.scopes = Scopes(self._secret, teams, generation)
+        self.secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
+        self.scopes = Scopes(self.secret, teams, generation)
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0
@@ -278,7 +278,7 @@ class Planner:
         scope = self.scopes.of(tenant, policy)
         semantic = policy.cache.semantic
         by_turns = self._by_turns if semantic is not None and semantic.verify == "default" else 0
-        keys = fingerprint(body, scope.prefix, self._secret, model, self._embedder, by_turns)
+        keys = fingerprint(body, scope.prefix, self.secret, model, self._embedder, by_turns)
         named = (*policy.cache.tags, *tags)
         return CachePlan(
             policy.cache,

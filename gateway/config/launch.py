@@ -68,6 +68,7 @@ class Launch:
             deployment.default_surface,
             deployment.teamless,
             deployment.backend_models,
+            tuple(deployment.services),
             _kind_of(deployment.cross_encoder_folder),
         )
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
 from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
@@ -16,6 +18,7 @@ from gateway.config.schema import (
     BackendConfig,
     Deployment,
     PoliciesConfig,
+    ServiceConfig,
     StoreConfig,
     TenantConfig,
     key_digest,
@@ -100,6 +103,7 @@ class _Resolver:
         local = deployment.local_model
         update = {
             "tiers": tiers,
+            "services": {name: self._service(("services", name), one) for name, one in deployment.services.items()},
             "tenants": tenants,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
@@ -132,19 +136,30 @@ class _Resolver:
             return policies
         return policies.model_copy(update={"source": source})
 
-    def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
-        reason = self._why_no_url((*path, "base_url")) if backend.lacks_url else None
+    def _service(self, path: KeyPath, service: ServiceConfig) -> ServiceConfig:
+        key, reason = self._own_key(path, service, lacks_url=not service.base_url)
+        return service.model_copy(update={"key": key, "unconfigured_reason": reason})
+
+    def _own_key(
+        self, path: KeyPath, server: BackendConfig | ServiceConfig, *, lacks_url: bool
+    ) -> tuple[SecretStr | None, str | None]:
+        """Return the key for a server, and why it cannot be called yet, None if it can."""
+        reason = self._why_no_url((*path, "base_url")) if lacks_url else None
         key = None
         try:
-            if backend.key_env:
-                key = secret_from_env(backend.key_env, self._environ)
-                reason = reason or (None if key else f"{backend.key_env} is not set")
-            elif backend.key_file:
-                key = self._keys_in_file((*path, "key_file"), backend.key_file, at_most=1)[0]
+            if server.key_env:
+                key = secret_from_env(server.key_env, self._environ)
+                reason = reason or (None if key else f"{server.key_env} is not set")
+            elif server.key_file:
+                key = self._keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
         except BadSecret as error:
-            self._refuse((*path, "key_env" if backend.key_env else "key_file"), str(error))
-        if key and urlsplit(backend.base_url).scheme == "http" and not _is_loopback(backend.base_url):
+            self._refuse((*path, "key_env" if server.key_env else "key_file"), str(error))
+        if key and urlsplit(server.base_url).scheme == "http" and not _is_loopback(server.base_url):
             self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
+        return key, reason
+
+    def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
+        key, reason = self._own_key(path, backend, lacks_url=backend.lacks_url)
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
         update = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}

@@ -212,6 +212,45 @@ class BackendConfig(Section):
         return self.unconfigured_reason is None and not self.lacks_url
 
 
+class ServiceConfig(Section):
+    """A server for what is not a chat, such as embeddings or audio. The loader sets `key` and `unconfigured_reason`."""
+
+    base_url: str = ""
+    """URL up to and including `/v1`, without a slash at the end; if empty, the service is unconfigured."""
+    key_env: OptionalText = None
+    key_file: OptionalPath = None
+    models: Mapping[str, str] = {}
+    """Models by the names under which clients ask for them in JSON; other names are passed on as they are."""
+    prices: Mapping[str, Dollars] = {}
+    """US dollars per million tokens embedded, by model. A model without a price has an unknown cost."""
+    share_files: bool = False
+    """Whether tenants may use files and batches, which all of them would share: the account at the service is one."""
+    max_in_flight: Annotated[Whole, Field(ge=1)] = 64
+    """Most concurrent calls per worker."""
+    max_request: Size = 512 << 20
+    """Largest request body that is passed on. Bodies of embeddings are limited by `limits.body`."""
+    max_reply: Size = 512 << 20
+    """Largest reply that is passed on."""
+    connect_timeout: Seconds = 2.0
+    idle_timeout: Annotated[Seconds, Field(gt=0)] = 120.0
+    """Longest silence, before the reply and within it."""
+    key: SecretStr | None = None
+    unconfigured_reason: str | None = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable_by_config(cls, value: str) -> str:
+        if value:
+            check_http_url(value)
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_key_source(self) -> ServiceConfig:
+        if self.key_env and self.key_file:
+            raise ValueError("key_env and key_file are both given; keep one")
+        return self
+
+
 class TierConfig(Section):
     """One tier: interchangeable backends."""
 
@@ -427,6 +466,8 @@ class Deployment(Section):
     default_surface: str = "chat"
     tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
     """The tiers, cheapest first."""
+    services: Mapping[Name, ServiceConfig] = {}
+    """Servers for what is not a chat, which policies name under `endpoints`."""
     store: StoreConfig = StoreConfig()
     policies: PoliciesConfig = PoliciesConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from gateway.http.messages import RequestIdMiddleware, send_error
 from gateway.http.routes import health, models
 from gateway.http.routes.admin import cache_routes
 from gateway.http.routes.chat import ChatCompletions
+from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
 from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
@@ -44,6 +45,10 @@ class App:
         self._steps = steps
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory))
         self._chat = ChatCompletions(steps)
+        self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
+            "/v1/embeddings": Embeddings(steps),
+        }
+        """The other endpoints that only take POST, by path."""
         self._rest = _api(steps, *models.ROUTES, *health.ROUTES, feedback_route())
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
@@ -60,6 +65,8 @@ class App:
                 return self._admin(scope, receive, send)
             if scope["path"] in CHAT and scope["method"] == "POST":
                 return self._chat(scope, receive, send)
+            if (endpoint := self._posts.get(scope["path"])) is not None and scope["method"] == "POST":
+                return endpoint(scope, receive, send)
             return self._others(scope, receive, send)
         if scope["type"] == "lifespan":
             return _lifespan(self._steps, scope, receive, send)
@@ -72,7 +79,7 @@ class App:
         except Forbidden as refused:
             await send_error(send, refused, [])
             return
-        if scope["path"] in CHAT:
+        if scope["path"] in CHAT or scope["path"] in self._posts:
             await send_error(send, _method_not_allowed(scope["method"], "POST"), [])
         else:
             await self._rest(scope, receive, send)

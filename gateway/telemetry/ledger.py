@@ -70,6 +70,7 @@ class Ledger:
     request_id: str
     tenant: str = ""
     surface: str = ""
+    """The surface; for what is not a chat followed by a slash and the endpoint, such as `chat/embeddings`."""
     policy: str = ""
     """The policy's label, `surface@version`."""
     requested_model: str = ""

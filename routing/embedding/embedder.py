@@ -62,7 +62,18 @@ class Embedder(Protocol):
         """
 
 
-def load_embedder(kind: EmbedderKind, state_dir: Path) -> Embedder:
+class PublicEncoder(Embedder, Protocol):
+    """An encoder whose vectors clients may have too, through the embeddings API."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to which a vector may be cut, and made a unit vector again, ascending; the last is `dimension`."""
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return the number of tokens of a text; None if `embed` does not read all of it."""
+
+
+def load_embedder(kind: EmbedderKind, state_dir: Path) -> PublicEncoder:
     """Open the encoder of that kind; files that it has to build first are cached under `state_dir`.
 
     Raises EmbedderUnavailable.
@@ -140,6 +151,8 @@ class StaticEmbedder:
 
     name = "wordllama-256"
     whole_chars = MAX_CHARS
+    lengths = (64, 128, 256)
+    """Those of its matryoshka training."""
 
     def __init__(self, tokenizer: Tokenizer, halves: NDArray[np.int16]) -> None:
         """`halves` are the bits of the float16 matrix, one row for each token; all must be finite."""
@@ -181,6 +194,10 @@ class StaticEmbedder:
                 if (length := math.sqrt(vector @ vector)) > 0:
                     np.divide(vector, length, out=vector)
         return vectors
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return the number of tokens; see `Embedder.count_tokens`."""
+        return len(self._tokens(text)) if len(text) <= MAX_CHARS else None
 
     def _tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, word by word where that gives the same as reading all of it at once."""

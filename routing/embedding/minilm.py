@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routing.embedding.embedder import EmbedderUnavailable, Vectors, bounded, package_file, read_tokenizer
+from routing.embedding.embedder import MAX_CHARS, EmbedderUnavailable, Vectors, bounded, package_file, read_tokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -34,6 +34,7 @@ class MiniLmEmbedder:
 
     name = "all-minilm-l6-v2"
     dimension = 384
+    lengths = (384,)
     whole_chars = MAX_TOKENS - 2  # a token has at least one character, and two of the tokens are [CLS] and [SEP]
 
     def __init__(self, tokenizer: Tokenizer, session: InferenceSession) -> None:
@@ -51,6 +52,13 @@ class MiniLmEmbedder:
         tokenizer.enable_truncation(MAX_TOKENS)
         tokenizer.enable_padding()
         return cls(tokenizer, session)
+
+    def count_tokens(self, text: str) -> int | None:
+        """Return the number of tokens; see `Embedder.count_tokens`."""
+        if len(text) > MAX_CHARS:
+            return None
+        encoding = self._tokenizer.encode(text)
+        return None if encoding.overflowing else sum(encoding.attention_mask)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the texts' unit vectors; see `Embedder.embed`. Only the first MAX_TOKENS of a text are read."""

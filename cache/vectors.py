@@ -1,0 +1,110 @@
+"""Store the vectors of texts for the embeddings API: one entry a text, a whole batch in one round trip each way.
+
+A key is a hash of the text (or its tokens) and of everything else that makes its vector: the model, its settings and
+the scope of tenant, surface and policy, so that nobody's entry is found by anybody else. Each entry holds its own key,
+which is checked when it is read. A scope's vectors have caps of their own, as large as those of its answers.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from cache.scopes import shelf
+from cache.scopes.scope import DIGEST_BYTES, Scopes, prefixed
+from cache.scopes.shelf import ENTRY, Caps
+from cache.store.base import Command, Store
+from policies.value_type import value_type
+
+if TYPE_CHECKING:
+    from policies.model import Policy
+
+_HEAD: Final = struct.Struct(">3sBIIdd16s")
+_MAGIC: Final = b"TLV"
+_VERSION: Final = 1
+_CHECKED_FROM: Final = 8
+"""Where the part of an entry begins that its checksum covers."""
+_READ_S: Final = 0.25
+"""Most seconds for the vectors of a whole batch, which may be megabytes."""
+
+
+@value_type
+class StoredVector:
+    """The vector of one text, little-endian float32, and its number of tokens. `created_at` is in Unix seconds."""
+
+    vector: bytes
+    tokens: int
+    created_at: float
+    expires_at: float
+
+
+class VectorCache:
+    """The stored vectors. `clock` is the wall clock in seconds since 1970. Its methods raise StoreUnavailable."""
+
+    def __init__(
+        self, store: Store, scopes: Scopes, secret: bytes, caps: Caps, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._scopes = scopes
+        self._secret = secret
+        self._caps = caps
+        self.clock = clock
+
+    def keys(self, tenant: str, policy: Policy, model: Mapping[str, Any], inputs: Sequence[Any]) -> list[str]:
+        """Return the keys of these inputs, texts or lists of tokens. `model` is what else makes a vector, as JSON."""
+        prefix = f"{self._scopes.of(tenant, policy).prefix}:e"
+        common = blake2b(prefixed(prefix.encode()), digest_size=DIGEST_BYTES, key=self._secret)
+        common.update(prefixed(orjson.dumps(model, option=orjson.OPT_SORT_KEYS)))
+        keys = []
+        for one in inputs:
+            digest = common.copy()
+            digest.update(prefixed(orjson.dumps(one)))
+            keys.append(f"{prefix}{ENTRY}{digest.hexdigest()}")
+        return keys
+
+    async def read(self, keys: Sequence[str]) -> list[StoredVector | None]:
+        """Return what is stored under each key; None where nothing is, or nothing that can be used."""
+        if not keys:
+            return []
+        (values,) = await self._store.ask([Command((b"MGET", *(key.encode() for key in keys)))], _READ_S)
+        if not isinstance(values, list) or len(values) != len(keys):
+            return [None] * len(keys)
+        return [self._decoded(key, value) for key, value in zip(keys, values, strict=True)]
+
+    async def write(self, vectors: Mapping[str, StoredVector]) -> None:
+        """Store vectors by their keys."""
+        now = self.clock()
+        await self._store.apply(
+            [
+                shelf.put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
+                for key, one in vectors.items()
+                if one.expires_at > now
+            ]
+        )
+
+    def _decoded(self, key: str, value: object) -> StoredVector | None:
+        if not isinstance(value, bytes) or len(value) < _HEAD.size:
+            return None
+        magic, version, checksum, tokens, created_at, expires_at, digest = _HEAD.unpack_from(value)
+        if magic != _MAGIC or version != _VERSION or digest != _digest_of(key) or expires_at <= self.clock():
+            return None
+        if zlib.crc32(value[_CHECKED_FROM:]) != checksum:
+            return None
+        return StoredVector(value[_HEAD.size :], tokens, created_at, expires_at)
+
+
+def _encoded(key: str, one: StoredVector) -> bytes:
+    head = _HEAD.pack(_MAGIC, _VERSION, 0, one.tokens, one.created_at, one.expires_at, _digest_of(key))
+    value = bytearray(head + one.vector)
+    struct.pack_into(">I", value, 4, zlib.crc32(value[_CHECKED_FROM:]))
+    return bytes(value)
+
+
+def _digest_of(key: str) -> bytes:
+    return bytes.fromhex(key.rpartition(":")[2])

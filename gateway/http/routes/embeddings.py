@@ -1,0 +1,421 @@
+"""`POST /v1/embeddings`: vectors from the gateway's own encoder or from a service, each text stored by itself.
+
+A request's texts are looked up in one round trip; those that are not there are embedded together and stored after the
+reply. The service is asked for numbers, whatever form the client wants: base64 (little-endian float32, which the SDKs
+ask for by themselves) is not spoken everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+
+from cache.planning.plan import NO_DEMANDS
+from cache.store.base import StoreUnavailable
+from cache.vectors import StoredVector
+from gateway.accounting import charge, settle
+from gateway.backends.base import BackendError, InvalidReply
+from gateway.cascade.client_errors import exhausted
+from gateway.chat.completions import Usage
+from gateway.config.schema import Price
+from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
+from gateway.http.build_context import deadline_s
+from gateway.http.messages import read_body
+from gateway.http.routes.services import client_of, hop_of
+from gateway.http.side_exchange import SideExchange
+from gateway.off_loop import off_loop
+from gateway.request.body import ChatBodies
+from gateway.telemetry import names
+from policies.value_type import value_type
+from routing.features import estimated_tokens
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
+    from policies.model import Policy
+
+ENDPOINT: Final = "embeddings"
+ENCODER: Final = "encoder"
+"""The tier of vectors from the gateway's own encoder."""
+_MOST_INPUTS: Final = 2048
+_MOST_MODEL_CHARS: Final = 256
+_READ: Final = frozenset({"model", "input", "encoding_format", "dimensions"})
+_NO_PART_OF_THE_VECTOR: Final = frozenset({"model", "input", "encoding_format", "user"})
+_LARGE_REPLY: Final = 64 << 10
+_MOST_WRITES: Final = 64
+"""Most batches of vectors that wait to be stored; more are not stored."""
+
+
+@value_type
+class EmbeddingsRequest:
+    """A checked body. `inputs` are texts or lists of tokens; `more` are the fields that the gateway does not know."""
+
+    model: str
+    inputs: Sequence[Any]
+    base64: bool
+    dimensions: int | None
+    body: Mapping[str, Any]
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """The fields that the gateway's own encoder does not read."""
+        return tuple(name for name, value in self.body.items() if name not in _READ and value is not None)
+
+
+class Embeddings:
+    """Answer requests for embeddings with one worker's steps."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.bodies = ChatBodies(steps.deployment.limits)
+        self._writes: set[asyncio.Task[None]] = set()
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers one request."""
+        return _Embedding(self, self._steps, scope, receive, send).run()
+
+    def keep(self, vectors: Mapping[str, StoredVector]) -> None:
+        """Store vectors after the reply. They are dropped where the store does not keep up."""
+        if vectors and len(self._writes) < _MOST_WRITES and self._steps.gate.keeps_answers:
+            task = asyncio.create_task(self._write(vectors), name="tierline.vectors")
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    async def _write(self, vectors: Mapping[str, StoredVector]) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            await self._steps.cache.vectors.write(vectors)
+
+
+class _Embedding(SideExchange):
+    def __init__(self, route: Embeddings, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
+        super().__init__(steps, ENDPOINT, scope, receive, send)
+        self._route = route
+
+    async def answer(self) -> None:
+        self.accept()
+        limits = self.steps.deployment.limits
+        raw = await read_body(self.receive, self.headers, limits.body, typed=self.steps.guard.active)
+        body, _ = await self._route.bodies.read_object(raw)
+        request = checked(body)
+        self.client.watch()
+        self.ledger.requested_model = request.model
+        policy = self.policy(request.model)
+        model = _model(self.steps, policy, request)
+        ledger, endpoint = self.ledger, policy.endpoints.embeddings
+        ledger.tier = ledger.backend = endpoint.service or ENCODER
+        ledger.model = model
+        if endpoint.service is None:
+            _check_for_encoder(self.steps, request)
+            ledger.dropped = request.more
+        cache = self.steps.cache.vectors
+        keys = cache.keys(ledger.tenant, policy, _settings(policy, model, request), request.inputs)
+        found = await self._stored(policy, keys)
+        missing = [i for i, one in enumerate(found) if one is None]
+        if missing and self.options.cache.only_if_cached:
+            raise CacheOnlyMiss("There is no stored vector for every input of this request.")
+        limit_s = deadline_s(policy, self.options)
+        made: list[StoredVector] = []
+        if missing:
+            try:
+                async with asyncio.timeout(limit_s):
+                    inputs = [request.inputs[i] for i in missing]
+                    made = await (
+                        self._encoded(inputs, missing, policy)
+                        if endpoint.service is None
+                        else self._called(endpoint.service, model, request, inputs, policy)
+                    )
+            except TimeoutError:
+                raise exhausted([], timed_out=True) from None
+        for i, one in zip(missing, made, strict=True):
+            found[i] = one
+        ledger.path = "direct" if missing else "cache-exact"
+        vectors = [one for one in found if one is not None]
+        ledger.answer_tokens_in, ledger.answer_tokens_out = sum(one.tokens for one in vectors), 0
+        write = partial(_reply, vectors, model, request.base64, _cut(self.steps, policy, request))
+        size = sum(len(one.vector) for one in vectors)
+        reply = await off_loop(write) if size > _LARGE_REPLY else write()
+        length = (b"content-length", b"%d" % len(reply))
+        await self.start(200, [(b"content-type", b"application/json"), length])
+        await self.part(reply, more=False)
+        if endpoint.ttl and self.options.cache.write:
+            self._route.keep({keys[i]: one for i, one in zip(missing, made, strict=True)})
+
+    async def _stored(self, policy: Policy, keys: Sequence[str]) -> list[StoredVector | None]:
+        """Return what is stored, as a hop of the trace; nothing where the store does not answer."""
+        nothing: list[StoredVector | None] = [None] * len(keys)
+        hop = self.trace.begin(names.CACHE_EXACT)
+        try:
+            if not policy.endpoints.embeddings.ttl or not self.options.cache.read:
+                hop.attributes |= {names.CACHE_OUTCOME: "bypass", names.CACHE_REASON: "policy"}
+                return nothing
+            found = await self.steps.cache.vectors.read(keys)
+        except StoreUnavailable as error:
+            outcome = error.reason if error.reason in ("timeout", "open") else "error"
+            hop.attributes |= {names.CACHE_OUTCOME: outcome, names.CACHE_REASON: error.reason}
+            return nothing
+        finally:
+            hop.end()
+        demands, now = self.options.cache.demands, self.steps.cache.vectors.clock()
+        if demands is not NO_DEMANDS:
+            found = [
+                one if one and not demands.unmet(now - one.created_at, one.expires_at - now, None) else None
+                for one in found
+            ]
+        hits = sum(one is not None for one in found)
+        hop.attributes[names.CACHE_OUTCOME] = "hit" if hits == len(keys) else "miss"
+        if 0 < hits < len(keys):
+            hop.attributes[names.CACHE_REASON] = f"partly: {hits} of {len(keys)} stored"
+        return found
+
+    async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
+        """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
+        encoder = self.steps.encoder
+        hop = self.trace.begin(names.EMBED, {names.GEN_AI_OPERATION: ENDPOINT})
+        hop.attributes[names.GEN_AI_REQUEST_MODEL] = encoder.encoder.name
+        try:
+            encoded = await encoder.encode(texts)
+        except BaseException:
+            hop.end("embedding_failed")
+            raise
+        hop.end()
+        made, now = [], self.steps.cache.vectors.clock()
+        for place, one in zip(places, encoded, strict=True):
+            if one.tokens is None:
+                raise InvalidRequest(
+                    f"The text is longer than the gateway's own encoder ({encoder.encoder.name}) reads. Split it, or "
+                    "name a service that reads more: endpoints.embeddings.service in the policy.",
+                    code="context_length_exceeded",
+                    param=f"input[{place}]",
+                )
+            made.append(_stored(np.asarray(one.vector, "<f4"), one.tokens, now, policy))
+        tokens = sum(one.tokens for one in made)
+        self.ledger.tokens_in += tokens
+        hop.attributes[names.GEN_AI_TOKENS_IN] = tokens
+        return made
+
+    async def _called(
+        self, service: str, model: str, request: EmbeddingsRequest, inputs: list[Any], policy: Policy
+    ) -> list[StoredVector]:
+        """Return the vectors of a service."""
+        client = client_of(self.steps, service)
+        whole = len(inputs) == len(request.inputs)
+        body = {
+            **{name: value for name, value in request.body.items() if name != "encoding_format"},
+            "model": model,
+            "input": request.body["input"] if whole else inputs,
+        }
+        price = self.steps.deployment.services[service].prices.get(model)
+        self.priced = price is not None
+        hop = hop_of(self.trace, self.ledger, service, ENDPOINT, model)
+        headers = {"Content-Type": "application/json", "traceparent": self.trace.traceparent(hop)}
+        try:
+            reply = await client.send("POST", "/embeddings", headers, orjson.dumps(body))
+            try:
+                raw = await reply.read()
+            finally:
+                reply.close()
+            parse = partial(_vectors_of, raw, len(inputs))
+            vectors, tokens = await off_loop(parse) if len(raw) > _LARGE_REPLY else parse()
+        except BackendError as error:
+            hop.attributes[names.OUTCOME] = error.error_type
+            hop.end(error.error_type)
+            raise exhausted([error], timed_out=False) from None
+        except BaseException:
+            hop.attributes[names.OUTCOME] = "cancelled"
+            hop.end("cancelled")
+            raise
+        shares = _shares(inputs, tokens)
+        used = Usage(sum(shares), 0, estimated=tokens is None)
+        settle(self.ledger, 1)
+        charge(self.ledger, hop, Price(input=price or 0.0), used)
+        hop.attributes[names.OUTCOME] = "answered"
+        hop.end()
+        now = self.steps.cache.vectors.clock()
+        return [_stored(vector, share, now, policy) for vector, share in zip(vectors, shares, strict=True)]
+
+
+def checked(body: Mapping[str, Any]) -> EmbeddingsRequest:
+    """Return the request in a body. Raises InvalidRequest."""
+    model = body.get("model")
+    if model is None:
+        raise _missing("model")
+    if not isinstance(model, str) or not 0 < len(model) <= _MOST_MODEL_CHARS:
+        raise _wrong("model", f"a string of 1 to {_MOST_MODEL_CHARS} characters")
+    encoding = body.get("encoding_format")
+    if encoding not in (None, "float", "base64"):
+        raise _unsupported("encoding_format", "encoding_format is float or base64.")
+    dimensions = body.get("dimensions")
+    if dimensions is not None and (isinstance(dimensions, bool) or not isinstance(dimensions, int)):
+        raise _wrong("dimensions", "an integer")
+    if dimensions is not None and dimensions < 1:
+        raise _unsupported("dimensions", "dimensions is at least 1.")
+    user = body.get("user")
+    if user is not None and not isinstance(user, str):
+        raise _wrong("user", "a string")
+    return EmbeddingsRequest(model, _inputs(body.get("input")), encoding == "base64", dimensions, body)
+
+
+def _inputs(given: Any) -> Sequence[Any]:
+    """Return the inputs one by one, each a text or a list of tokens. Raises InvalidRequest."""
+    if given is None:
+        raise _missing("input")
+    if isinstance(given, str):
+        return [_text(given, "input")]
+    if not isinstance(given, list):
+        raise _wrong("input", "a string, a list of strings, a list of tokens or a list of lists of tokens")
+    if not given:
+        raise _unsupported("input", "input is an empty list.")
+    if _is_token(given[0]):
+        return [_tokens(given, "input")]
+    if len(given) > _MOST_INPUTS:
+        raise _unsupported("input", f"input has {len(given)} items; send at most {_MOST_INPUTS}.")
+    if isinstance(given[0], str):
+        return [_text(one, f"input[{i}]") for i, one in enumerate(given)]
+    return [_tokens(one, f"input[{i}]") for i, one in enumerate(given)]
+
+
+def _text(value: Any, at: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(at, "a string, as the first input is")
+    if not value:
+        raise _unsupported(at, f"{at} is an empty text.")
+    return value
+
+
+def _tokens(value: Any, at: str) -> list[int]:
+    if not isinstance(value, list) or not all(map(_is_token, value)):
+        raise _wrong(at, "a string or a list of tokens")
+    if not value:
+        raise _unsupported(at, f"{at} is an empty list.")
+    return value
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _check_for_encoder(steps: Steps, request: EmbeddingsRequest) -> None:
+    """Raise InvalidRequest for what the gateway's own encoder cannot do."""
+    encoder = steps.encoder.encoder
+    if not isinstance(request.inputs[0], str):
+        at = "input" if _is_token(request.body["input"][0]) else "input[0]"
+        message = f"The gateway's own encoder ({encoder.name}) reads texts; tokens are another model's. Send the text."
+        raise _unsupported(at, message)
+    if request.dimensions is not None and request.dimensions not in encoder.lengths:
+        lengths = ", ".join(map(str, encoder.lengths))
+        raise _unsupported("dimensions", f"The vectors of {encoder.name} have these lengths: {lengths}.")
+
+
+def _model(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> str:
+    """Return the model that embeds: the surface's, or the one that the request names. Raises ApiError."""
+    endpoint, encoder = policy.endpoints.embeddings, steps.encoder.encoder
+    is_surface = steps.policies.current.resolve(request.model) is not None
+    own = encoder.name if endpoint.service is None else endpoint.model
+    if not is_surface and endpoint.service is not None:
+        return steps.deployment.services[endpoint.service].models.get(request.model, request.model)
+    if not is_surface and request.model != own:
+        raise NotFound(
+            f"There is no surface {request.model!r} here, and {policy.surface!r} embeds with {own}. Send a surface, "
+            "or name the service that has the model: endpoints.embeddings.service in the policy.",
+            code="model_not_found",
+            param="model",
+        )
+    if own is None:
+        raise InvalidRequest(
+            f"Surface {policy.surface!r} sends embeddings to {endpoint.service!r} and names no model for it: set "
+            "endpoints.embeddings.model in its policy, or send the service's own model.",
+            code="unsupported_value",
+            param="model",
+        )
+    return own
+
+
+def _settings(policy: Policy, model: str, request: EmbeddingsRequest) -> dict[str, Any]:
+    """Return what makes a vector, beside its text. The own encoder's vectors are stored whole, and cut when sent."""
+    service = policy.endpoints.embeddings.service
+    more = {name: value for name, value in request.body.items() if name not in _NO_PART_OF_THE_VECTOR}
+    return {"service": service, "model": model, "more": {} if service is None else more}
+
+
+def _cut(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> int | None:
+    """Return the length to which vectors are cut here; None where they stay as they are."""
+    own = policy.endpoints.embeddings.service is None
+    return request.dimensions if own and request.dimensions != steps.encoder.encoder.dimension else None
+
+
+def _stored(vector: np.ndarray[Any, Any], tokens: int, now: float, policy: Policy) -> StoredVector:
+    return StoredVector(vector.tobytes(), tokens, now, now + policy.endpoints.embeddings.ttl)
+
+
+def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int | None]:
+    """Return the vectors in a service's reply, in order, and the tokens that it counted. Raises InvalidReply."""
+    try:
+        value = orjson.loads(raw)
+        data = sorted(value["data"], key=lambda one: one["index"])
+        vectors = [_vector_of(one["embedding"]) for one in data]
+    except (orjson.JSONDecodeError, binascii.Error, LookupError, TypeError, ValueError):
+        raise InvalidReply("a reply without embeddings") from None
+    if [one["index"] for one in data] != list(range(count)) or any(not one.size or one.ndim != 1 for one in vectors):
+        raise InvalidReply("a reply with other embeddings than were asked for")
+    usage = value.get("usage")
+    tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    return vectors, tokens if _is_token(tokens) else None
+
+
+def _vector_of(embedding: Any) -> np.ndarray[Any, Any]:
+    if isinstance(embedding, str):
+        return np.frombuffer(base64.b64decode(embedding, validate=True), "<f4")
+    vector = np.array(embedding, "<f4")
+    if not np.isfinite(vector).all():
+        raise ValueError("not a number")
+    return vector
+
+
+def _shares(inputs: Sequence[Any], tokens: int | None) -> list[int]:
+    """Return the tokens of each input: of one the reported number, of several in proportion to our own estimates."""
+    estimates = [max(1, round(estimated_tokens(one))) if isinstance(one, str) else len(one) for one in inputs]
+    if tokens is None:
+        return estimates
+    total, given, before = sum(estimates), 0, 0
+    shares = []
+    for estimate in estimates:
+        before += estimate
+        share = round(tokens * before / total) - given
+        given += share
+        shares.append(share)
+    return shares
+
+
+def _reply(vectors: Sequence[StoredVector], model: str, encoded: bool, cut: int | None) -> bytes:
+    data = []
+    for index, one in enumerate(vectors):
+        vector = np.frombuffer(one.vector, "<f4")
+        if cut is not None:
+            vector = vector[:cut]
+            length = float(np.linalg.norm(vector))
+            vector = vector / np.float32(length) if length else vector
+        embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode() if encoded else vector
+        data.append({"object": "embedding", "index": index, "embedding": embedding})
+    tokens = sum(one.tokens for one in vectors)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    value = {"object": "list", "data": data, "model": model, "usage": usage}
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: {param!r}.", code="missing_required_parameter", param=param)
+
+
+def _wrong(param: str, expected: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid type for {param!r}: expected {expected}.", code="invalid_type", param=param)
+
+
+def _unsupported(param: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, code="unsupported_value", param=param)

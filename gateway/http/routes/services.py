@@ -1,0 +1,44 @@
+"""Find the service of a request for what is not a chat, and begin the hop of its call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import UpstreamFailed
+from gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from gateway.backends.service import ServiceClient
+    from gateway.steps import Steps
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Hop, Trace
+
+_NO_RETRY: Final = ((b"x-should-retry", b"false"),)
+
+
+def client_of(steps: Steps, service: str) -> ServiceClient:
+    """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
+    client = steps.services.get(service)
+    if client is None:
+        reason = steps.deployment.services[service].unconfigured_reason
+        raise UpstreamFailed(
+            f"The service {service!r} is not configured: {reason}.", code="upstream_unreachable", headers=_NO_RETRY
+        )
+    return client
+
+
+def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: str) -> Hop:
+    """Begin the hop of a call, and count the call."""
+    ledger.attempts += 1
+    ledger.tier = ledger.backend = service
+    ledger.model = model
+    return trace.begin(
+        names.ATTEMPT,
+        {
+            names.ATTEMPT_NUMBER: ledger.attempts,
+            names.TIER: service,
+            names.BACKEND: service,
+            names.GEN_AI_OPERATION: operation,
+            names.GEN_AI_REQUEST_MODEL: model,
+        },
+    )
