@@ -21,35 +21,41 @@ from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:
     from gateway.config.policy_reload import Policies
-    from gateway.config.schema import Price
+    from gateway.config.prices import Price
     from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
     from policies.model import Policy, Slo
 
-_PER = 1e-6
 _STORED_USAGE: Final = re.compile(rb'"(prompt|completion)_tokens":(\d{1,15})')
 _USAGE_BYTES: Final = 1024
 
 
-def cost(price: Price, usage: Usage) -> float:
-    """Return the cost of one call in US dollars."""
-    return (usage.tokens_in * price.input + usage.tokens_out * price.output) * _PER
+def cost(price: Price | None, usage: Usage) -> float | None:
+    """Return the cost of one call in US dollars; None if its price is unknown."""
+    return None if price is None else price.of(usage)
 
 
-def charge(ledger: Ledger, hop: Hop, price: Price, usage: Usage) -> float:
-    """Record one call in the ledger and on its hop; return its cost in US dollars.
+def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage) -> float:
+    """Record one call in the ledger and on its hop; return its cost in US dollars, 0 if its price is unknown.
 
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
     """
-    dollars = cost(price, usage)
+    dollars = 0.0
+    if price is None:
+        ledger.cost_unknown = True
+    else:
+        dollars = price.of(usage)
     ledger.cost_usd += dollars
     ledger.tokens_in += usage.tokens_in
     ledger.tokens_out += usage.tokens_out
     attributes = hop.attributes
     attributes[names.GEN_AI_TOKENS_IN] = usage.tokens_in
     attributes[names.GEN_AI_TOKENS_OUT] = usage.tokens_out
-    attributes[names.COST] = dollars
+    if price is None:
+        attributes[names.COST_UNKNOWN] = True
+    else:
+        attributes[names.COST] = dollars
     if usage.estimated:
         ledger.usage_estimated = True
         attributes[names.USAGE_ESTIMATED] = True
@@ -125,7 +131,7 @@ class HedgeBudgets:
         price = self._tiers[calls[0].tier].price
         served = [call for call in calls if not call.wasted]
         spent = sum(call.cost_usd for call in served)
-        same = sum(cost(price, Usage(call.tokens_in, call.tokens_out)) for call in served)
+        same = sum(cost(price, Usage(call.tokens_in, call.tokens_out)) or 0.0 for call in served)
         return max(0.0, spent - same)
 
 

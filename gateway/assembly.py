@@ -23,6 +23,7 @@ from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.backends.base import Backend, Transport
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
 from gateway.backends.service import ServiceClient
 from gateway.caching.audit_judge import AuditJudge
@@ -299,7 +300,10 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    return OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota)
+    backend = OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota)
+    if not (config.rename or config.omit):
+        return backend
+    return AdaptedBackend(backend, config.rename, frozenset(config.omit))
 
 
 def _transport(config: BackendConfig) -> Transport:

@@ -45,6 +45,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "tokens_out": "BIGINT",
     "usage_estimated": "BOOLEAN",
     "cost_usd": "DOUBLE",
+    "cost_unknown": "BOOLEAN",
     "wasted_usd": "DOUBLE",
     "difficulty": "DOUBLE",
     "kind": "VARCHAR",

@@ -46,7 +46,7 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     if not request.features.stream:
         return Reply(body=entry.body, extra=extra)
     # A live stream's cost is known only at its end; a replay's is known now.
-    extra += ((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd),)
+    extra += ((b"x-tierline-cost-usd", ledger.cost_shown.encode()),)
     include_usage = wants_usage(request.body)
     request.client.watch()
     paced = request.policy.cache.replay == "paced"

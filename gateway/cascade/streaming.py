@@ -200,7 +200,7 @@ class LiveStream:
     def _ending(self) -> bytes:
         """Return the last write. Cost and attempts, not known when the headers went out, go in a comment."""
         ledger = self._request.ledger
-        comment = f": x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}"
+        comment = f": x-tierline-cost-usd={ledger.cost_shown} x-tierline-attempts={ledger.attempts}"
         if self._continued_by:
             comment += f" x-tierline-continued-by={self._continued_by}"
         return comment.encode() + b"\n" + DONE_EVENT

@@ -27,11 +27,18 @@ _NAMES = frozenset({"id", "role", "type"})  # fields that every part repeats who
 
 @value_type
 class Usage:
-    """Token counts of one backend call. `estimated`: counted by the gateway, because the backend reported none."""
+    """Token counts of one backend call. `estimated`: counted by the gateway, because the backend reported none.
+
+    Of `tokens_in`, `tokens_cached` were read from the provider's prompt cache, and `tokens_cache_write` written to it.
+    `service_tier` is the provider's, such as `flex`; '' if it names none.
+    """
 
     tokens_in: int
     tokens_out: int
     estimated: bool = False
+    tokens_cached: int = 0
+    tokens_cache_write: int = 0
+    service_tier: str = ""
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage | None:
@@ -42,7 +49,18 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(tokens_in) is not int or type(tokens_out) is not int or tokens_in < 0 or tokens_out < 0:
         return None
-    return Usage(tokens_in, tokens_out)
+    details, tier = usage.get("prompt_tokens_details"), value.get("service_tier")
+    if not details and not tier:
+        return Usage(tokens_in, tokens_out)
+    cached, written = (_part(details, name, tokens_in) for name in ("cached_tokens", "cache_write_tokens"))
+    tier = tier if isinstance(tier, str) else ""
+    return Usage(tokens_in, tokens_out, False, cached, min(written, tokens_in - cached), tier)
+
+
+def _part(details: object, name: str, most: int) -> int:
+    """Return a count of details, at most `most`; 0 if it is missing or invalid."""
+    count = details.get(name) if isinstance(details, dict) else None
+    return min(count, most) if type(count) is int and count > 0 else 0
 
 
 def wants_usage(body: Mapping[str, Any]) -> bool:

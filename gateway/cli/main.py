@@ -56,6 +56,7 @@ COMMANDS = {
     "trace": _Command("gateway.cli.commands.trace", "show the steps of recorded requests, with times and reasons"),
     "cache": _Command("gateway.cli.commands.cache", "show and purge cached answers"),
     "ledger": _Command("gateway.cli.commands.ledger", "summarise cost, latency and quality of recorded requests"),
+    "prices": _Command("gateway.cli.commands.prices", "say what each backend costs, and who says so"),
     "collect": _Command("gateway.cli.commands.collect", "record and grade a model's answers to prompts"),
     "train": _Command(
         "gateway.cli.commands.train",

@@ -30,7 +30,7 @@ from gateway.chat.completions import Usage, evidence_of, usage_of
 from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import READ_CHARS, REPLY_TOKENS, judge_body, judge_pair, shown_answer
-from gateway.comparing.room import is_quiet, price_unknown
+from gateway.comparing.room import is_quiet
 from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, read
@@ -205,7 +205,7 @@ class Comparer:
         other = await self._quiet(tier.endpoints)
         if other is None or await self._quiet((judge,)) is None:
             return "busy", 0.0, 0.0
-        if price_unknown(other.config) or price_unknown(judge.config):
+        if other.config.price is None or judge.config.price is None:
             return "no_price", 0.0, 0.0
         most = _most_of(body, other) + 2 * _most_of_judging(judge, drawn, shown_answer(served), body)
         reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day)
@@ -248,7 +248,7 @@ class Comparer:
             config.model,
             not tier,
             0.0,
-            0.0 if used is None else cost(config.price, used),
+            0.0 if used is None else cost(config.price, used) or 0.0,
             None if used is None else used.tokens_out,
             None if tier else drawn.confidence,
             packed_evidence(evidence),
@@ -317,7 +317,7 @@ def _body_for_other(drawn: DrawnAnswer) -> dict[str, Any]:
 def _most_of(body: Mapping[str, Any], endpoint: Endpoint) -> float:
     """Return the most that a call may cost in US dollars, by the length of its prompt and the limit of its answer."""
     limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
-    return cost(endpoint.config.price, Usage(room_needed(body) - limit, limit))
+    return cost(endpoint.config.price, Usage(room_needed(body) - limit, limit)) or 0.0
 
 
 def _most_of_judging(judge: Endpoint, drawn: DrawnAnswer, served: str, body: Mapping[str, Any]) -> float:
@@ -325,4 +325,4 @@ def _most_of_judging(judge: Endpoint, drawn: DrawnAnswer, served: str, body: Map
     question = judge_body(judge, drawn.body["messages"], served, "")
     limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
     unknown = min(limit * _ESCAPED, READ_CHARS)
-    return cost(judge.config.price, Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS))
+    return cost(judge.config.price, Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS)) or 0.0

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
-
-from gateway.config.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from gateway.config.schema import BackendConfig
     from gateway.tiers import Endpoint
 
 _BUSY: Final = 0.75
@@ -20,10 +16,3 @@ def is_quiet(endpoint: Endpoint) -> bool:
     if not endpoint.config.configured or endpoint.unavailable() or not endpoint.unhindered:
         return False
     return endpoint.in_flight + 1 <= max(1, int(endpoint.capacity * _BUSY))
-
-
-def price_unknown(config: BackendConfig) -> bool:
-    """Return whether nothing says what a backend costs: it states no price, and is not on this machine."""
-    if "price" in config.model_fields_set or config.kind == "scripted":
-        return False
-    return not is_loopback(urlsplit(config.base_url).hostname or "")

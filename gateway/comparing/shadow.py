@@ -20,7 +20,7 @@ from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.completions import Usage
 from gateway.comparing.daily_budget import DailyBudget
-from gateway.comparing.room import is_quiet, price_unknown
+from gateway.comparing.room import is_quiet
 from gateway.errors import ApiError
 from gateway.request.context import Client, RequestContext
 from gateway.rollout.assignment import CANDIDATE, assign
@@ -124,10 +124,10 @@ class ShadowRunner:
             endpoint = next((one for one in self._tiers[name].endpoints if is_quiet(one)), None)
             if endpoint is None:
                 return "busy", 0.0
-            if price_unknown(endpoint.config):
+            if endpoint.config.price is None:
                 return "no_price", 0.0
             limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0) or _NO_LIMIT
-            most = max(most, cost(endpoint.config.price, Usage(room_needed(body), limit)))
+            most = max(most, cost(endpoint.config.price, Usage(room_needed(body), limit)) or 0.0)
         rules = (policy.rollout and policy.rollout.shadow) or ShadowRules()
         reserved = await self._budget.reserve(
             f"shadow:{policy.surface}", most * policy.escalate.max_attempts, rules.max_usd_per_day

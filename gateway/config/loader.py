@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from cache.semantic.cross_encoder import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
 from gateway.config.environment import BadSecret, Environ, interpolate, secret_from_env, secrets_from_file, variables_in
+from gateway.config.model_facts import KnownModels, read_facts
 from gateway.config.schema import (
     Admin,
     BackendConfig,
@@ -42,6 +43,8 @@ LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
 _SECRET_KEYS = frozenset({"key", "keys", "api_key", "apikey", "token", "secret", "password", "authorization"})
 _RESOLVED_KEYS = frozenset({"unconfigured_reason", "head", "key_digests", "warnings", "cross_encoder_folder"})
+_FACTS: Final = ("price", "logprobs", "rename", "omit")
+"""Keys of a backend that are known for some models, and hold unless its config says otherwise."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@")
 
 
@@ -84,10 +87,17 @@ class _Resolver:
         self._written = written
         self._environ = environ
         self._folder = written.file.parent
+        self._known = KnownModels()
+        self._refuses_unknown = False
         self._problems: list[Problem] = []
         self._warnings: list[Problem] = []
 
     def resolve(self, deployment: Deployment) -> Deployment:
+        prices = deployment.prices
+        self._refuses_unknown = prices.unknown == "refuse"
+        own = self._existing(("prices", "file"), prices.file)
+        if own is not None and own.is_file():
+            self._known = KnownModels(read_facts(own))
         tiers = tuple(
             tier.model_copy(
                 update={
@@ -107,6 +117,7 @@ class _Resolver:
             "tenants": tenants,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
+            "prices": prices.model_copy(update={"file": own}),
             "classifier": self._existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "admin": self._admin(deployment.admin, tenants),
@@ -163,6 +174,15 @@ class _Resolver:
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
         update = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
+        known = self._known.find(backend.base_url, backend.model)
+        if known is not None:
+            facts, given = known[0], backend.model_fields_set
+            update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
+            update["context"] = context if context is not None else facts.context
+        price = update.get("price", backend.price)
+        if price is None and reason is None and self._refuses_unknown:
+            message = "nobody states what it costs, and prices.unknown says refuse; write input and output here"
+            self._refuse((*path, "price"), message)
         return backend.model_copy(update=update)
 
     def _local_context(self, backend: BackendConfig) -> int | None:

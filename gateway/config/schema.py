@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
-from gateway.config.addresses import check_http_url, check_store_url
+from gateway.config.addresses import check_http_url, check_store_url, is_loopback
+from gateway.config.prices import Dollars, Price
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
@@ -53,14 +55,6 @@ Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
 OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Price(Section):
-    """US dollars per million prompt tokens (`input`) and completion tokens (`output`)."""
-
-    input: Dollars = 0.0
-    output: Dollars = 0.0
 
 
 class Http(Section):
@@ -125,7 +119,8 @@ class BackendConfig(Section):
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
     key_env: OptionalText = None
     key_file: OptionalPath = None
-    price: Price = Price()
+    price: Price | None = None
+    """None if nobody states it: then what its calls cost is unknown. What runs on this machine is free."""
     max_in_flight: Annotated[Whole, Field(ge=1)] = 64
     """Most concurrent calls, of all workers together."""
     adaptive: bool = True
@@ -146,6 +141,10 @@ class BackendConfig(Section):
     """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"
     """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
+    rename: Mapping[str, str] = {}
+    """Request fields that the backend takes under another name, such as `{max_tokens: max_completion_tokens}`."""
+    omit: tuple[str, ...] = ()
+    """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Http = Http()
@@ -171,8 +170,15 @@ class BackendConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _scripted_is_a_name(cls, data: Any) -> Any:
-        return {"model": "scripted", **data} if isinstance(data, Mapping) and data.get("kind") == "scripted" else data
+    def _known_of_its_kind(cls, data: Any) -> Any:
+        """Return the data with a scripted backend's name, and with a price of 0 for what runs on this machine."""
+        if not isinstance(data, Mapping):
+            return data
+        scripted, url = data.get("kind") == "scripted", data.get("base_url")
+        known: dict[str, Any] = {"model": "scripted"} if scripted else {}
+        if scripted or (isinstance(url, str) and is_loopback(urlsplit(url).hostname or "")):
+            known["price"] = {}
+        return {**known, **data}
 
     @model_validator(mode="after")
     def _one_key_source(self) -> BackendConfig:
@@ -330,6 +336,15 @@ class LocalModel(Section):
     """CPU threads; None for llama.cpp's default."""
 
 
+class PricesConfig(Section):
+    """What models cost, beside what each backend's `price` says."""
+
+    file: OptionalPath = None
+    """A file of facts about models that comes before the one that ships with Tierline."""
+    unknown: Literal["warn", "refuse"] = "warn"
+    """Whether the gateway starts with a backend whose price nobody states."""
+
+
 class TelemetryConfig(Section):
     """Recording of requests: whether with their prompts, and how many of the latest to keep."""
 
@@ -479,6 +494,7 @@ class Deployment(Section):
     cross_encoder_folder: Path | None = None
     """The folder that `cross_encoder` names, None for none; set by the loader."""
     local_model: LocalModel = LocalModel()
+    prices: PricesConfig = PricesConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()

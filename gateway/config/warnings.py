@@ -198,14 +198,14 @@ def _doubts(policy: Rules, backend: BackendConfig) -> Iterator[Finding]:
 
 
 def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
-    """Warn about backends that need a key, so mostly cost money, and have no price."""
+    """Warn about backends whose price nobody states."""
     for i, name in enumerate(policy.tiers):
         for backend in (backend for tier in deployment.tiers if tier.name == name for backend in tier.backends):
-            if (backend.key_env or backend.key_file) and "price" not in backend.model_fields_set:
+            if backend.price is None and backend.base_url:
                 yield Finding(
                     ("tiers", i),
-                    f"backend {backend.name!r} has no price in the config, so its calls count as free: limits on "
-                    "spending hold nothing back, and reported costs are too low",
+                    f"the price of backend {backend.name!r} ({backend.model}) is unknown: limits on spending do not "
+                    "count its calls, and reported costs are too low",
                     "T713",
                     "write there price: {input: ..., output: ...} in US dollars per million tokens, 0 if it is free",
                 )

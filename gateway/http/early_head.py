@@ -100,7 +100,7 @@ class EarlyHead:
     async def fail(self, error_event: bytes) -> None:
         """Send the error's event as the last, after a comment with the late headers, and end the response."""
         ledger = self._request.ledger
-        costs = f" x-tierline-cost-usd={ledger.cost_usd:.8f} x-tierline-attempts={ledger.attempts}\n"
+        costs = f" x-tierline-cost-usd={ledger.cost_shown} x-tierline-attempts={ledger.attempts}\n"
         data = self._late_comment() + costs.encode() + error_event
         await self._send({"type": "http.response.body", "body": data})
 

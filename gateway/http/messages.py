@@ -68,7 +68,7 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
     add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
     if not ledger.stream:
-        add((b"x-tierline-cost-usd", b"%.8f" % ledger.cost_usd))
+        add((b"x-tierline-cost-usd", ledger.cost_shown.encode()))
     if len(trace.hops) > 1:
         add((b"server-timing", _server_timing(trace)))
     return headers

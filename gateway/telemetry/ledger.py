@@ -87,6 +87,8 @@ class Ledger:
     tokens_out: int = 0
     usage_estimated: bool = False
     cost_usd: float = 0.0
+    cost_unknown: bool = False
+    """Whether a backend was called whose price nobody states, so that `cost_usd` is too low by an unknown amount."""
     wasted_usd: float = 0.0
     difficulty: float | None = None
     kind: str = ""
@@ -136,6 +138,11 @@ class Ledger:
     """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
+
+    @property
+    def cost_shown(self) -> str:
+        """The cost in US dollars for a header; `unknown` if a call of unknown price was made."""
+        return "unknown" if self.cost_unknown else f"{self.cost_usd:.8f}"
 
 
 SHADOW: Final = "shadow"

@@ -93,6 +93,7 @@ CONFIDENCE_HEAD: Final = "tierline.confidence.head"  # the version of the head t
 TOKENS_JUDGED: Final = "tierline.tokens_judged"
 SCHEMA_UNCHECKED: Final = "tierline.schema.unchecked"  # why the answer was not checked against the request's schema
 TIMEOUT: Final = "tierline.timeout_ms"
+COST_UNKNOWN: Final = "tierline.cost.unknown"  # nobody states the price of the backend
 DROPPED: Final = "tierline.dropped"  # paths of the client's fields that the backend was not sent
 UPSTREAM_STATUS: Final = "tierline.upstream.status_code"
 USAGE_ESTIMATED: Final = "tierline.usage.estimated"

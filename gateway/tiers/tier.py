@@ -57,7 +57,7 @@ class Tier:
         self.configured = bool(self._configured)
         """Whether at least one of its backends is configured."""
         self._context = min((c.context for c in configs if c.context is not None), default=None)
-        self.free = all(config.price.input == 0 == config.price.output for config in configs)
+        self.free = all(config.price is not None and config.price.is_free for config in configs)
         """Whether all its backends have a price of 0."""
         self.price = configs[0].price
         """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""

@@ -31,6 +31,7 @@ NOT_DONE = {
     "cache, without a store": ["cache", "stats", "--store", NO_STORE],
     "cache, with nothing to purge named": ["cache", "purge", "--store", NO_STORE],
     "ledger, without a store": ["ledger", "--store", NO_STORE],
+    "prices import, of a file that is not there": ["prices", "import", "{folder}/none", "--write", "{folder}/out"],
     "collect, of a file that is not there": ["collect", "--prompts", "{folder}/none", "--out", "{folder}/out"],
     "collect, with half an endpoint": ["collect", "--prompts", ROWS, "--out", "{folder}/out", "--model", "m"],
     "train, of a file that is not there": ["train", "--data", "{folder}/none", "--out", "{folder}/out"],

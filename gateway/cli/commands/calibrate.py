@@ -191,7 +191,17 @@ def _surface(name: str, folder: Path, deployment: Deployment) -> tuple[LabelledS
         if tier not in backends:
             raise CommandError(f"{file}: the deployment has no tier {tier!r}; it has {', '.join(backends)}")
     small, large = (backends[tier] for tier in policy.tiers[:2])
-    models = [TierModel(one.model, one.price.input, one.price.output) for one in (small, large)]
+    prices = [backend.price for backend in (small, large)]
+    if prices[0] is None or prices[1] is None:
+        unknown = small if prices[0] is None else large
+        raise CommandError(
+            f"the price of backend {unknown.name!r} is unknown; write price: {{input: ..., output: ...}}"
+        )
+    models = [
+        TierModel(one.model, price.input, price.output)
+        for one, price in zip((small, large), prices, strict=True)
+        if price is not None
+    ]
     return LabelledSurface(file, policy, StartRules.of(policy), models[0], models[1]), small, large
 
 

@@ -25,7 +25,7 @@ from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, InvalidReply
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.completions import Usage
-from gateway.config.schema import Price
+from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
 from gateway.http.messages import read_body
@@ -234,7 +234,7 @@ class _Embedding(SideExchange):
         shares = _shares(inputs, tokens)
         used = Usage(sum(shares), 0, estimated=tokens is None)
         settle(self.ledger, 1)
-        charge(self.ledger, hop, Price(input=price or 0.0), used)
+        charge(self.ledger, hop, None if price is None else Price(input=price), used)
         hop.attributes[names.OUTCOME] = "answered"
         hop.end()
         now = self.steps.cache.vectors.clock()

@@ -28,7 +28,10 @@ def bound_to(deployment: Deployment, base: str) -> BoundTo:
     prices = {}
     for tier in deployment.tiers:
         for backend in tier.backends:
-            prices[f"{tier.name}/{backend.name}"] = [backend.model, backend.price.input, backend.price.output]
+            prices[f"{tier.name}/{backend.name}"] = [
+                backend.model,
+                None if backend.price is None else backend.price.model_dump(),
+            ]
             if backend.head is not None:
                 artefacts[f"confidence head of {backend.name}"] = backend.head.version
     hashed = hashlib.sha256(orjson.dumps(sorted(prices.items()))).hexdigest()[:12]

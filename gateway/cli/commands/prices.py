@@ -1,0 +1,147 @@
+"""Run `tierline prices`: say what each backend costs and who says so, and read a newer map of prices."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from gateway.cli.commands import CommandError
+from gateway.cli.commands._flags import add_command, add_json_flag, whole
+from gateway.config.loader import load_deployment
+from gateway.config.model_facts import KnownModels, facts_from_price_map, read_facts, shipped_facts
+from gateway.config.prices import Price
+from gateway.config.schema import BackendConfig, Deployment
+from gateway.exit_codes import Exit
+
+_OLD_DAYS: Final = 90
+_EXAMPLES = """examples:
+  tierline prices check                 what each backend of the shipped config costs
+  tierline prices import map.json --write prices.json
+                                        make a newer file of prices"""
+_CHECK_EXAMPLES = """examples:
+  tierline prices check                                  of the config shipped with Tierline
+  tierline prices check --config my.yaml --max-age 30    and tell if the file of prices is older than 30 days
+  tierline prices check --json                           for a script
+
+A finding is a configured backend whose price is unknown, or comes from a file that is too old."""
+_IMPORT_EXAMPLES = """examples:
+  tierline prices import model_prices_and_context_window.json --write prices.json
+                                                         then say prices: {file: prices.json} in the config
+
+The file is LiteLLM's map of prices, which its repository keeps up to date under that name."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `prices` to the command line."""
+    parser = add_command(
+        subparsers,
+        "prices",
+        "say what each backend costs, and who says so",
+        "Say what each backend costs, and who says so; a price that nobody states is unknown, never 0.",
+        _EXAMPLES,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "check that the price of every backend is known and not old"
+    check = add_command(actions, "check", summary, examples=_CHECK_EXAMPLES)
+    check.add_argument("--config", type=Path, metavar="FILE", help="the config file (default: the one shipped)")
+    check.add_argument(
+        "--max-age", type=whole(1), default=_OLD_DAYS, metavar="DAYS", help=f"age of a file to tell of ({_OLD_DAYS})"
+    )
+    add_json_flag(check, "lines")
+    summary = "make a file of facts about models from a map of prices"
+    import_ = add_command(actions, "import", summary, examples=_IMPORT_EXAMPLES)
+    import_.add_argument("map", type=Path, metavar="FILE", help="LiteLLM's model_prices_and_context_window.json")
+    import_.add_argument("--write", type=Path, required=True, metavar="FILE", help="file to write, as JSON")
+    import_.add_argument("--dated", type=date.fromisoformat, metavar="DAY", help="day of the map (today)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the prices or import a map of them; return the exit code. Raises CommandError and ConfigError."""
+    return _check(args) if args.action == "check" else _import(args)
+
+
+def _check(args: argparse.Namespace) -> int:
+    deployment = load_deployment(args.config, os.environ)
+    known = KnownModels() if deployment.prices.file is None else KnownModels(read_facts(deployment.prices.file))
+    rows = list(_rows(deployment, known, datetime.now(tz=UTC).date(), args.max_age))
+    found = any(row["finding"] for row in rows)
+    if args.json:
+        sys.stdout.buffer.write(orjson.dumps({"backends": rows}, option=orjson.OPT_INDENT_2) + b"\n")
+        return Exit.FINDINGS if found else Exit.OK
+    width = max([len(row["backend"]) for row in rows], default=0)
+    for row in rows:
+        sys.stdout.write(f"{row['backend']:{width}}  {row['model']}  {_shown(row['price'])}  {row['source']}\n")
+        if row["finding"]:
+            sys.stdout.write(f"{'':{width}}  {row['finding']}\n")
+    return Exit.FINDINGS if found else Exit.OK
+
+
+def _rows(deployment: Deployment, known: KnownModels, today: date, most_days: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each backend: its price, who states it, and what is wrong with that, '' if nothing is."""
+    for tier in deployment.tiers:
+        for backend in tier.backends:
+            row: dict[str, Any] = {"tier": tier.name, "backend": backend.name, "model": backend.model, "finding": ""}
+            row["price"] = None if backend.price is None else backend.price.model_dump(exclude_none=True)
+            facts = known.find(backend.base_url, backend.model)
+            if backend.price is None:
+                row["source"] = "unknown"
+                if backend.configured:
+                    row["finding"] = (
+                        f"nobody states what {backend.model} at this address costs; write price: {{input: ..., "
+                        "output: ...} in the config, or add the model to the file that prices.file names"
+                    )
+            elif facts is not None and facts[0].price == backend.price:
+                age = (today - facts[1].dated).days
+                row["source"] = f"file of {facts[1].dated} ({facts[1].source or 'your own'})"
+                if age > most_days:
+                    row["finding"] = f"the file is {age} days old; make a newer one with tierline prices import"
+            else:
+                row["source"] = "on this machine" if _is_free_here(backend) else "config"
+            yield row
+
+
+def _is_free_here(backend: BackendConfig) -> bool:
+    return backend.price == Price() and (backend.kind == "scripted" or not backend.key_env)
+
+
+def _shown(price: dict[str, Any] | None) -> str:
+    """Return a price as text: US dollars per million tokens."""
+    if price is None:
+        return "unknown"
+    if not price["input"] and not price["output"]:
+        return "free"
+    cached = f", {price['cached_input']:g} cached" if price.get("cached_input") is not None else ""
+    long = f", {price['long']['input']:g} over {price['long']['over']} tokens" if price.get("long") else ""
+    tiers = f", also {' and '.join(price['service_tiers'])}" if price.get("service_tiers") else ""
+    return f"${price['input']:g}{cached}{long} in, ${price['output']:g} out per million{tiers}"
+
+
+def _import(args: argparse.Namespace) -> int:
+    try:
+        price_map = orjson.loads(args.map.read_bytes())
+        if not isinstance(price_map, dict):
+            raise ValueError("it holds no object")
+        dated = args.dated or datetime.now(tz=UTC).date()
+        facts = facts_from_price_map(price_map, shipped_facts().hosts, dated, f"LiteLLM's map, {args.map.name}")
+    except (OSError, ValueError) as error:
+        raise CommandError(f"cannot read {args.map}: {error}") from None
+    value = facts.model_dump(mode="json", exclude_defaults=True)
+    models = value["models"]
+    lines = [
+        f"  {orjson.dumps(provider).decode()}: {{\n"
+        + ",\n".join(f"   {orjson.dumps(n).decode()}: {orjson.dumps(f).decode()}" for n, f in sorted(by_name.items()))
+        + "\n  }"
+        for provider, by_name in models.items()
+    ]
+    head = orjson.dumps({name: value[name] for name in ("dated", "source", "hosts")}).decode()
+    args.write.write_text(f'{head[:-1]},\n "models": {{\n' + ",\n".join(lines) + "\n }\n}\n")
+    count = sum(len(by_name) for by_name in models.values())
+    sys.stdout.write(f"{args.write}: {count} models of {len(models)} providers\n")
+    return Exit.OK

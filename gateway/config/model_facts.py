@@ -1,0 +1,166 @@
+"""Read the dated file of what is known about hosted models: prices, context lengths, and how their APIs differ.
+
+    {"dated": "2026-11-22", "source": "...", "hosts": {"api.openai.com": "openai"},
+     "models": {"openai": {"gpt-5.4": {"context": 1050000, "price": {"input": 2.5, "output": 15, ...},
+                                       "rename": {"max_tokens": "max_completion_tokens"}}}}}
+
+A model is looked up under the provider of its backend's host, so that a price is never applied to a server of one's own
+that serves a model of the same name. What a config states for a backend comes first, then the user's own file, then the
+one that ships. A model that neither file has is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+from pydantic import Field
+
+from gateway.config.prices import Price
+from policies.validation import Section, Whole, validate
+from policies.yaml_source import read_yaml
+
+SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
+
+
+class ModelFacts(Section):
+    """What is known about one model of one provider. None and empty mean that nothing is known, or nothing special."""
+
+    price: Price | None = None
+    context: Annotated[Whole, Field(ge=1)] | None = None
+    """Context length in tokens, prompt and reply together."""
+    logprobs: bool = True
+    """Whether it returns token log-probabilities."""
+    rename: Mapping[str, str] = {}
+    """Request fields that it takes under another name."""
+    omit: tuple[str, ...] = ()
+    """Request fields that it refuses or ignores."""
+
+
+class FactsFile(Section):
+    """One file of facts: its date, its source, the provider of each host, and the models by provider and name."""
+
+    dated: date
+    source: str = ""
+    hosts: Mapping[str, str] = {}
+    models: Mapping[str, Mapping[str, ModelFacts]] = {}
+
+    def provider(self, base_url: str) -> str | None:
+        """Return the provider at a URL, by its host or a domain above it; None if it is none of the known."""
+        host = urlsplit(base_url).hostname or ""
+        while host:
+            if host in self.hosts:
+                return self.hosts[host]
+            host = host.partition(".")[2]
+        return None
+
+    def find(self, base_url: str, model: str) -> ModelFacts | None:
+        """Return what is known about a model at a URL, None if nothing is."""
+        return self.models.get(self.provider(base_url) or "", {}).get(model)
+
+
+@cache
+def shipped_facts() -> FactsFile:
+    """Return the facts that ship with Tierline."""
+    return FactsFile.model_validate(orjson.loads(SHIPPED_FACTS.read_bytes()))
+
+
+def read_facts(file: Path) -> FactsFile:
+    """Return the facts in a user's own file, JSON or YAML. Raises ConfigError."""
+    return validate(FactsFile, read_yaml(file))
+
+
+class KnownModels:
+    """The facts of a deployment: the user's own file, if any, over the shipped one."""
+
+    def __init__(self, own: FactsFile | None = None) -> None:
+        self.files = (shipped_facts(),) if own is None else (own, shipped_facts())
+
+    def find(self, base_url: str, model: str) -> tuple[ModelFacts, FactsFile] | None:
+        """Return what is known about a model, and in which file that is; None if nothing is known."""
+        hosts = {host: provider for file in reversed(self.files) for host, provider in file.hosts.items()}
+        for file in self.files:
+            facts = file.model_copy(update={"hosts": hosts}).find(base_url, model)
+            if facts is not None:
+                return facts, file
+        return None
+
+
+_ABOVE: Final = re.compile(r"_above_(\d+)k_tokens")
+_OPENAIS: Final = frozenset({"openai", "azure"})
+_SAMPLING: Final = (
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs",
+)  # fmt: skip
+_OF_REASONING: Final = {"rename": {"max_tokens": "max_completion_tokens"}}
+_OF_REASONING_ALWAYS: Final = {**_OF_REASONING, "omit": _SAMPLING, "logprobs": False}
+_TIERS: Final = ("flex", "priority")
+_KINDS: Final = frozenset({"chat", "responses", "completion", "embedding"})
+
+
+def facts_from_price_map(price_map: Mapping[str, Any], hosts: Mapping[str, str], dated: date, source: str) -> FactsFile:
+    """Return the facts in LiteLLM's `model_prices_and_context_window.json`, of the providers in `hosts`.
+
+    What OpenAI's reasoning models take otherwise follows from its flags: `max_completion_tokens` in place of
+    `max_tokens`, and no sampling parameters or log-probabilities where reasoning cannot be turned off. Raises
+    ValueError for another format.
+    """
+    providers = set(hosts.values())
+    models: dict[str, dict[str, Any]] = {name: {} for name in sorted(providers)}
+    for name, entry in price_map.items():
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{name!r} is no object, so this is not LiteLLM's map of prices")
+        provider = entry.get("litellm_provider")
+        if provider not in providers or entry.get("mode") not in _KINDS:
+            continue
+        price = _price(entry)
+        facts: dict[str, Any] = {} if price is None else {"price": price}
+        if (context := entry.get("max_input_tokens")) and entry.get("mode") != "embedding":
+            facts["context"] = context
+        if provider in _OPENAIS and entry.get("supports_reasoning"):
+            facts |= _OF_REASONING if entry.get("supports_none_reasoning_effort") else _OF_REASONING_ALWAYS
+        if facts:
+            models[provider][name.removeprefix(f"{provider}/")] = facts
+    if not any(models.values()):
+        raise ValueError("it has no model of a known provider, so this is not LiteLLM's map of prices")
+    return FactsFile.model_validate(
+        {"dated": dated, "source": source, "hosts": dict(hosts), "models": {k: v for k, v in models.items() if v}}
+    )
+
+
+def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    rates = _rates(entry, "")
+    if rates is None or not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
+        return None
+    over = sorted({int(match[1]) for key in entry if (match := _ABOVE.search(key))})
+    if over:
+        rates |= _long(entry, over[0], "")
+    tiers = {}
+    for tier in _TIERS:
+        if (own := _rates(entry, f"_{tier}")) is not None:
+            tiers[tier] = own | (_long(entry, over[0], f"_{tier}") if over else {})
+    return rates | ({"service_tiers": tiers} if tiers else {})
+
+
+def _long(entry: Mapping[str, Any], thousands: int, suffix: str) -> dict[str, Any]:
+    rates = _rates(entry, f"_above_{thousands}k_tokens{suffix}")
+    return {} if rates is None else {"long": {"over": thousands * 1000, **rates}}
+
+
+def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any] | None:
+    """Return the rates with this suffix in US dollars per million tokens; None unless a prompt's rate is there."""
+    keys = {
+        "input": "input_cost_per_token",
+        "output": "output_cost_per_token",
+        "cached_input": "cache_read_input_token_cost",
+        "cache_write": "cache_creation_input_token_cost",
+    }
+    found = {name: entry.get(f"{key}{suffix}") for name, key in keys.items()}
+    if found["input"] is None:
+        return None
+    return {name: round(value * 1e6, 6) for name, value in found.items() if value is not None}

@@ -1,0 +1,48 @@
+"""What one model's API wants otherwise is adapted on the way out, and what it does not take is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.backends.base import BackendRequest, Completion, EventStream
+from gateway.backends.quirks import AdaptedBackend
+
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+class RecordingBackend:
+    """Keeps the body that it was sent."""
+
+    def __init__(self) -> None:
+        self.body: Any = None
+
+    async def complete(self, request: BackendRequest) -> Completion:
+        self.body = request.body
+        return Completion(b"", {}, dropped=("stop",))
+
+    async def stream(self, request: BackendRequest) -> EventStream:
+        raise NotImplementedError
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "dropped"),
+    [
+        ({"max_tokens": 5}, {"max_completion_tokens": 5}, ("stop",)),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, {"max_completion_tokens": 7}, ("stop",)),
+        ({"temperature": 0.5, "seed": 1}, {"seed": 1}, ("temperature", "stop")),
+        ({"temperature": None}, {}, ("stop",)),
+        ({"seed": 1}, {"seed": 1}, ("stop",)),
+    ],
+)
+async def test_fields_are_renamed_or_left_out(
+    given: dict[str, Any], sent: dict[str, Any], dropped: tuple[str, ...]
+) -> None:
+    """Renamed fields keep their value; what is left out is reported, with what the backend itself did not take."""
+    inner = RecordingBackend()
+    adapted = AdaptedBackend(inner, {"max_tokens": "max_completion_tokens"}, frozenset({"temperature"}))
+    completion = await adapted.complete(BackendRequest(MESSAGES | given, ask_logprobs=False))
+    assert (inner.body, completion.dropped) == (MESSAGES | sent, dropped)

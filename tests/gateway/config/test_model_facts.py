@@ -1,0 +1,138 @@
+"""What a model costs and how its API differs is known from the config, the user's own file, or the shipped one."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.cli.main import main
+from gateway.config.loader import load_deployment
+from gateway.config.model_facts import facts_from_price_map, shipped_facts
+from gateway.config.prices import Price
+from gateway.config.schema import BackendConfig
+from policies.errors import ConfigError
+
+HOSTED = "https://api.openai.com/v1"
+MAP = {
+    "gpt-9": {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 2e-06,
+        "output_cost_per_token": 8e-06,
+        "cache_read_input_token_cost": 2e-07,
+        "input_cost_per_token_above_200k_tokens": 4e-06,
+        "output_cost_per_token_above_200k_tokens": 1.6e-05,
+        "input_cost_per_token_flex": 1e-06,
+        "output_cost_per_token_flex": 4e-06,
+        "max_input_tokens": 400_000,
+        "supports_reasoning": True,
+    },
+    "trial": {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 0, "output_cost_per_token": 0},
+    "elsewhere/gpt-9": {"litellm_provider": "nobody", "mode": "chat", "input_cost_per_token": 1},
+}
+
+
+def backend(folder: Path, keys: str, top: str = "") -> BackendConfig:
+    """The only backend of a config with these keys."""
+    file = folder / "tierline.yaml"
+    file.write_text(f"tiers: [{{name: one, backends: [{{{keys}}}]}}]\ncross_encoder: none\n{top}")
+    return load_deployment(file, {"KEY": "k"}).tiers[0].backends[0]
+
+
+def test_a_known_model_has_its_price(tmp_path: Path) -> None:
+    """The shipped file knows it by the host and the model; what the config says comes first."""
+    known = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY")
+    assert known.price is not None and known.price.input == 2.5 and known.context == 1_050_000
+    assert known.rename == {"max_tokens": "max_completion_tokens"}
+    stated = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY, price: {{input: 9}}, rename: {{}}")
+    assert stated.price == Price(input=9) and stated.rename == {}
+    always = backend(tmp_path, f"base_url: '{HOSTED}', model: o3, key_env: KEY")
+    assert not always.logprobs and "temperature" in always.omit
+
+
+@pytest.mark.parametrize("url", ["https://models.example.com/v1", "https://api.openai.com.example.com/v1"])
+def test_the_same_name_elsewhere_is_unknown(tmp_path: Path, url: str) -> None:
+    """A server of one's own that serves a model of that name costs what nobody has stated."""
+    assert backend(tmp_path, f"base_url: '{url}', model: gpt-5.4, key_env: KEY").price is None
+
+
+def test_this_machine_is_free(tmp_path: Path) -> None:
+    """What runs here costs nothing per token, unless the config says otherwise."""
+    assert backend(tmp_path, "base_url: 'http://127.0.0.1:9/v1', model: small").price == Price()
+
+
+def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
+    """With `prices: {unknown: refuse}` the gateway does not start, and names the backend's line."""
+    keys = "base_url: 'https://models.example.com/v1', model: mine, key_env: KEY"
+    with pytest.raises(ConfigError, match=r"nobody states what it costs"):
+        backend(tmp_path, keys, "prices: {unknown: refuse}\n")
+    assert backend(tmp_path, f"{keys}, price: {{}}", "prices: {unknown: refuse}\n").price == Price()
+
+
+def test_an_own_file_comes_first(tmp_path: Path) -> None:
+    """A file of one's own adds hosts and models, and replaces what the shipped one says."""
+    own = {
+        "dated": "2026-11-01",
+        "hosts": {"models.example.com": "mine"},
+        "models": {"mine": {"m": {"price": {"input": 1, "output": 2}}}, "openai": {"gpt-5.4": {"price": {"input": 7}}}},
+    }
+    (tmp_path / "prices.json").write_bytes(orjson.dumps(own))
+    top = "prices: {file: prices.json}\n"
+    assert backend(tmp_path, "base_url: 'https://models.example.com/v1', model: m", top).price == Price(
+        input=1, output=2
+    )
+    assert backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4", top).price == Price(input=7)
+
+
+def test_a_map_of_prices_is_read() -> None:
+    """Rates are per million tokens; long prompts and service tiers have their own; a price of 0 is no price."""
+    facts = facts_from_price_map(MAP, {"api.openai.com": "openai"}, date(2026, 11, 22), "a map")
+    assert list(facts.models["openai"]) == ["gpt-9"]
+    known = facts.models["openai"]["gpt-9"]
+    assert known.price is not None
+    assert (known.price.input, known.price.output, known.price.cached_input) == (2, 8, 0.2)
+    assert known.price.long is not None and (known.price.long.over, known.price.long.input) == (200_000, 4)
+    assert known.price.service_tiers["flex"].output == 4
+    with pytest.raises(ValueError, match="no model of a known provider"):
+        facts_from_price_map({}, {"api.openai.com": "openai"}, date(2026, 11, 22), "")
+
+
+def test_the_shipped_file_is_dated() -> None:
+    """Its date and source are told with its prices."""
+    assert shipped_facts().dated >= date(2026, 11, 22) and "LiteLLM" in shipped_facts().source
+
+
+def test_check_tells_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each backend has a line with its price and who states it; an unknown one makes the exit code 1."""
+    file = tmp_path / "tierline.yaml"
+    file.write_text(
+        "tiers:\n"
+        "  - {name: local, backends: [{base_url: 'http://127.0.0.1:9/v1', model: small}]}\n"
+        f"  - {{name: hosted, backends: [{{base_url: '{HOSTED}', model: gpt-5.4}}]}}\n"
+        "  - {name: other, backends: [{base_url: 'https://models.example.com/v1', model: mine}]}\n"
+        "cross_encoder: none\n"
+    )
+    assert main(["prices", "check", "--config", str(file), "--max-age", "100000"]) == 1
+    shown = capsys.readouterr().out
+    assert "small  free  on this machine" in shown
+    assert "$2.5, 0.25 cached, 5 over 272000 tokens in, $15 out per million" in shown and "file of 2026" in shown
+    assert "mine  unknown" in shown and "write price: {input: ..., output: ...}" in shown
+    assert main(["prices", "check", "--config", str(file), "--json"]) == 1
+    rows = orjson.loads(capsys.readouterr().out)["backends"]
+    assert [row["price"] is None for row in rows] == [False, False, True]
+
+
+def test_import_writes_a_file_that_a_config_can_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file that `prices import` writes holds the map's prices for the known providers."""
+    (tmp_path / "map.json").write_bytes(orjson.dumps(MAP))
+    written = tmp_path / "prices.json"
+    assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(written)]) == 0
+    assert "1 models of 1 providers" in capsys.readouterr().out
+    top = "prices: {file: prices.json}\n"
+    price = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-9", top).price
+    assert price is not None and price.input == 2
+    (tmp_path / "map.json").write_text("[]")
+    assert main(["prices", "import", str(tmp_path / "map.json"), "--write", str(written)]) == 2
