@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from policies.errors import KeyPath
 from policies.value_type import value_type
@@ -24,6 +24,7 @@ from routing.decide import Decision, DecisionInput, NoTierError, decide, rule_va
 
 if TYPE_CHECKING:
     from policies.model import Policy
+    from routing.decide import TierHealth
 
 Fault = Literal["", "error", "too_long", "rejected"]
 """Why a call gives no answer: it fails, its context is too short, or it rejects the request as invalid."""
@@ -187,18 +188,70 @@ _NOWHERE: Final = Surroundings()
 
 def walk(policy: Policy, given: DecisionInput, around: Surroundings = _NOWHERE) -> Walk:
     """Return what the client gets for a request with this input."""
-    try:
-        decision = decide(policy, given)
-    except NoTierError as error:
-        return Walk(refused="no_tier" if error.capable else "unable", reason=str(error))
-    return _Course(policy, given, around, decision).run()
+    return Walks().walk(policy, given, around)
+
+
+class Walks:
+    """Walks of many requests, in which all that follows on a decision is worked out once for equal inputs.
+
+    Each request is decided by itself. Policies, health and surroundings count as equal if they are the same objects.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._courses: dict[tuple[Any, ...], tuple[Walk, tuple[Policy, Mapping[str, TierHealth], Surroundings]]] = {}
+
+    def walk(self, policy: Policy, given: DecisionInput, around: Surroundings = _NOWHERE) -> Walk:
+        """Return what the client gets for a request with this input."""
+        try:
+            decision = decide(policy, given)
+        except NoTierError as error:
+            return Walk(refused="no_tier" if error.capable else "unable", reason=str(error))
+        features, health = given.features, given.health
+        # All that `_Course` reads: of a decision its tiers and whether one stands in, but not its texts.
+        key = (
+            id(policy), id(health), id(around), features.stream, features.wants_json, given.budget_s, given.ttft_s,
+            given.clamp is None, decision.tiers, decision.fallbacks, decision.missing, decision.weaker,
+            not decision.stand_in, policy.escalate.speculate.both is not None and _is_speculated(policy, given),
+        )  # fmt: skip
+        known = self._courses.get(key)
+        if known is None:
+            # The objects are kept, so that no other one gets their identity.
+            known = self._courses[key] = _Course(policy, given, around, decision).run(), (policy, health, around)
+        course = known[0]
+        wanted = rule_of(policy, decision)
+        return Walk(
+            course.path,
+            course.tier,
+            course.called,
+            course.refused,
+            course.reason or decision.reason,
+            decision,
+            policy.route.start[wanted].source if wanted else "",
+            course.seen_of_draft,
+            course.held,
+            course.first_token_s,
+            course.total_s,
+            course.judged,
+            course.may_store,
+            course.draft,
+            course.steps,
+        )
+
+
+def _is_speculated(policy: Policy, given: DecisionInput) -> bool:
+    """Return whether the rule for asking two tiers at once holds."""
+    rule = policy.escalate.speculate.both
+    return rule is not None and rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
 
 
 def rule_of(policy: Policy, decision: Decision) -> str:
     """Return the tier whose start rule a decision follows; '' if no rule was asked."""
-    return next(
-        (tier for tier, rule in policy.route.start.items() if decision.reason.startswith(f"{tier}: {rule.source}")), ""
-    )
+    reason = decision.reason
+    for tier, rule in policy.route.start.items():
+        if reason.startswith(f"{tier}: {rule.source}"):
+            return tier
+    return ""
 
 
 class _Call:
@@ -238,7 +291,11 @@ class _Call:
 
 
 class _Course:
-    """The walk of one request behind its decision."""
+    """The walk of one request behind its decision. It reads nothing that is not in the key of `Walks`.
+
+    (The classifier's priors are handed to heads that leave them unread.) The decision, its rule and its reason are left
+    out of the result.
+    """
 
     def __init__(self, policy: Policy, given: DecisionInput, around: Surroundings, decision: Decision) -> None:
         self.policy, self.given, self.around, self.decision = policy, given, around, decision
@@ -483,9 +540,9 @@ class _Course:
             attempt.tier,
             self._called(),
             "",
-            self.decision.reason,
-            self.decision,
-            self._rule(),
+            "",
+            None,
+            "",
             call.draft.tokens if number == 1 else 0,
             self.held,
             self.now,
@@ -502,9 +559,7 @@ class _Course:
         return Walk(
             called=self._called(),
             refused=refused,
-            reason=reason or self.decision.reason,
-            decision=self.decision,
-            rule=self._rule(),
+            reason=reason,
             held=self.held,
             total_s=self.now,
             judged=self.judged,
@@ -528,10 +583,6 @@ class _Course:
 
     def _called(self) -> tuple[str, ...]:
         return tuple([call.attempt.tier for call in self.made.values() if not call.saturated])
-
-    def _rule(self) -> str:
-        wanted = rule_of(self.policy, self.decision)
-        return self.policy.route.start[wanted].source if wanted else ""
 
     def _outcome_told(self, *, accepted: bool) -> None:
         """Note whether hedges, the number of attempts and the time left had a say in what is served."""
@@ -590,10 +641,7 @@ class _Course:
         return {name: difficulty.p_right_of(position, len(tiers)) for position, name in enumerate(tiers)}
 
     def _racing(self) -> Racing:
-        given, rule, hedge = self.given, self.policy.escalate.speculate.both, self.policy.escalate.hedge
-        both = False
-        if rule is not None:
-            both = rule.holds(rule_values(self.policy, given.difficulty, given.features, given.budget_s))
+        hedge, both = self.policy.escalate.hedge, _is_speculated(self.policy, self.given)
         if hedge is None:
             return Racing(both)
         after_s, after = self.around.hedge_after_s, hedge.after

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from offline.policy_tests.cached import CacheResult, consulted, why_not_stored
 from offline.policy_tests.format import Case, DraftRules, Tested, TierWorld
-from offline.walk import GOOD, STATUS, Draft, Step, Surroundings, TierQueue, Walk, walk
+from offline.walk import GOOD, STATUS, Draft, Step, Surroundings, TierQueue, Walk, Walks
 from policies.errors import InvalidContent, Problem
 from policies.expression import Expression
 from policies.model import DeployedTier
@@ -21,6 +22,8 @@ from routing.load.latency import Forecast
 from routing.output_limits import effective_body
 
 if TYPE_CHECKING:
+    from offline.policy_tests.format import StoredAnswerRules
+    from policies.errors import KeyPath
     from policies.model import Policy
 
 _ROOM_FOR_A_REPLY: Final = 256
@@ -28,6 +31,7 @@ _STABLE_TEXT: Final = "How do I change the chain of a bicycle?"
 _VOLATILE_TEXT: Final = "What is the weather in Lisbon today?"
 """Texts that stand for a question where the test gives none."""
 _UNKNOWN: Final = TierWorld()
+_NOT_STATED: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,13 @@ class CaseOutcome:
     cache: CacheResult
     body: Mapping[str, Any]
     given: DecisionInput
-    steps: Sequence[Step] = ()
+    told: Sequence[Sequence[Step]] = ()
+    """What the rules did, in order, in parts that equal requests share."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """What the rules did, in order."""
+        return [step for part in self.told for step in part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +100,51 @@ class WorldView:
     watching: frozenset[str]
 
 
+_BODY_KEYS: Final = ("temperature", "top_p", "n", "seed", "logprobs")
+"""Values that are handed on in the request's body as they are given. The cache reads all of them."""
+_COUNTS: Final[Mapping[str, Callable[[Features], int | bool]]] = {
+    "turns": attrgetter("turns"),
+    "tokens_in": attrgetter("approx_tokens"),
+    "stream": attrgetter("stream"),
+}
+"""Values that the cache reads only where a rule of `cache.never` asks for them."""
+
+
 class PolicyUnderTest:
-    """One policy, with all that its cases share."""
+    """One policy, with all that its cases share.
+
+    Each request is decided by itself. What follows is worked out once for requests that are equal in all that it
+    depends on: what the cache does, what happens behind the decision (`Walks`), and what is told of the rules.
+    """
 
     def __init__(self, tested: Tested) -> None:
         """Prepare the policy's rules: their comparisons are evaluated one by one for the coverage."""
         self.tested = tested
         self.policy = tested.policy
         route, cache = self.policy.route, self.policy.cache
-        self.start = [(tier, rule, conditions(rule)) for tier, rule in route.start.items()]
+        self.start = [
+            (
+                position,
+                rule.source,
+                _either(("route", "start", tier), rule.source),
+                _parts(("route", "start", tier), rule),
+            )
+            for (tier, rule), position in ((one, self.policy.tiers.index(one[0])) for one in route.start.items())
+        ]
         self.never = [(rule, conditions(rule)) for rule in cache.never]
         both = self.policy.escalate.speculate.both
-        self.both = None if both is None else (both, conditions(both))
+        at = ("escalate", "speculate", "both")
+        self.both = None if both is None else (both, _either(at, both.source), _parts(at, both))
         self.asks_for = frozenset().union(*(rule.names for rule in route.start.values()), both.names if both else ())
         self._variants: dict[frozenset[str], Policy] = {frozenset(): self.policy}
         self._worlds: dict[int, WorldView] = {}
-        self._drafts: dict[int, tuple[Mapping[str, Any], dict[str, tuple[Draft, ...]]]] = {}
+        self._around: dict[tuple[Any, ...], tuple[Surroundings, Mapping[str, Any]]] = {}
+        self._walks = Walks()
+        self._cached: dict[tuple[Any, ...], tuple[CacheResult, StoredAnswerRules | None]] = {}
+        cache_asks = frozenset[str]().union(*(rule.names for rule in cache.never))
+        self._counts_for_cache = [get for name, get in _COUNTS.items() if name in cache_asks]
+        self._rules_seen: dict[tuple[int, ...], Sequence[Step]] = {}
+        self._asks_for_difficulty = bool(self.asks_for & {"p_adequate", "difficulty"})
 
     def run(
         self,
@@ -124,30 +163,53 @@ class PolicyUnderTest:
         policy = view.policy
         features, values = asked.features, asked.given
         body, own_limit = effective_body(dict(asked.body), policy.output)
-        clamp = None
+        clamp, ladder = None, policy.ladder
         if "min_tier" in values or "max_tier" in values:
             clamp = Clamp(values.get("min_tier"), values.get("max_tier"))
-        ladder = policy.ladder if clamp is None else clamp.of(policy)
-        found = consulted(policy.cache, body, features, case.stored, self.never, None if clamp is None else ladder)
+            ladder = clamp.of(policy)
+        allowed = None if clamp is None else ladder
+        if request is None:
+            found = self._consulted(asked, case.stored, allowed)
+        else:
+            found = consulted(policy.cache, body, features, case.stored, self.never, allowed)
         given = self._given(asked, view, clamp, ladder)
         if found.hit and case.stored is not None:
             tier = case.stored.tier or ""
             path = "cache-exact" if found.hit == "exact" else "cache-semantic"
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
-            return CaseOutcome(served, found, body, given, found.steps)
-        got = walk(policy, given, self._around(case, values, view, features, own_limit))
+            return CaseOutcome(served, found, body, given, (found.steps,))
+        got = self._walks.walk(policy, given, self._surroundings(case, values, view, features.stream, own_limit))
         if not told:
             return CaseOutcome(got, found, body, given)
-        steps = [*found.steps, *self._rules_told(given, got), *got.steps, *self._limits_told(asked, body, own_limit)]
+        capped = () if policy.output.max_tokens is None else _CAPPED[own_limit]
+        in_time: Sequence[Step] = ()
+        if got.refused in ("deadline", "timeout"):
+            in_time = (Step(("slo", "deadline"), True, got.reason),)
         if got.refused or policy.slo.deadline <= given.budget_s:
-            late = got.refused in ("deadline", "timeout")
-            steps.append(Step(("slo", "deadline"), late, got.reason if late else "the deadline was kept"))
-        return CaseOutcome(got, found, body, given, steps)
+            in_time = in_time or _IN_TIME
+        return CaseOutcome(
+            got, found, body, given, (found.steps, self._rules_told(given, got), got.steps, capped, in_time)
+        )
+
+    def _consulted(
+        self, asked: Request, stored: StoredAnswerRules | None, allowed: tuple[str, ...] | None
+    ) -> CacheResult:
+        """Return what the cache does, worked out once for requests that are equal in all that it reads."""
+        features, body = asked.features, asked.body
+        key = (
+            features.text, features.has_tools, features.has_images, features.wants_json, id(stored), allowed,
+            *map(body.get, _BODY_KEYS), *[get(features) for get in self._counts_for_cache],
+        )  # fmt: skip
+        known = self._cached.get(key)
+        if known is None:
+            found = consulted(self.policy.cache, body, features, stored, self.never, allowed)
+            known = self._cached[key] = found, stored
+        return known[0]
 
     def _request(self, case: Case, values: Mapping[str, Any]) -> Request:
         wants = values.get
         text = wants("text") or (_VOLATILE_TEXT if wants("volatile") else _STABLE_TEXT)
-        body = {key: values[key] for key in ("temperature", "top_p", "n", "seed", "logprobs") if key in values}
+        body = {key: values[key] for key in _BODY_KEYS if key in values}
         if "max_tokens" in values:
             body["max_completion_tokens"] = values["max_tokens"]
         if wants("stop"):
@@ -168,11 +230,12 @@ class PolicyUnderTest:
     def _difficulty(self, case: Case, values: Mapping[str, Any]) -> Difficulty | None:
         """Return what the test says in place of the classifier. Raises InvalidContent where a rule needs more."""
         tiers = self.policy.tiers
-        stated = [name for name in ("p_adequate", "difficulty", "kind", "quantile") if values.get(name) is not None]
-        if not values.get("in_domain", bool(stated)):
-            return StatedDifficulty((0.0, 1.0), False, "stated", adequate=(0.0,) * len(tiers))
         p_adequate, difficulty = values.get("p_adequate"), values.get("difficulty")
-        if p_adequate is None and difficulty is None and self.asks_for & {"p_adequate", "difficulty"}:
+        kind, quantile = values.get("kind"), values.get("quantile")
+        stated = not (p_adequate is None and difficulty is None and kind is None and quantile is None)
+        if not values.get("in_domain", stated):
+            return StatedDifficulty((0.0, 1.0), False, "stated", adequate=(0.0,) * len(tiers))
+        if p_adequate is None and difficulty is None and self._asks_for_difficulty:
             key = "difficulty" if "p_adequate" not in self.asks_for else "p_adequate"
             file = self.tested.document.file.name
             message = f"{case.name}: a rule of {file} asks for {key}, which the classifier gives for all in its domain"
@@ -182,10 +245,9 @@ class PolicyUnderTest:
         if isinstance(p_adequate, Mapping):
             adequate = tuple(p_adequate.get(name, 1.0) for name in tiers)
         else:
-            adequate = (*(p_adequate for _ in tiers[:-1]), 1.0 if len(tiers) > 1 else p_adequate)
-        kind = values.get("kind") or ""
+            adequate = (*[p_adequate] * (len(tiers) - 1), 1.0 if len(tiers) > 1 else p_adequate)
         return StatedDifficulty(
-            (adequate[0], adequate[-1]), True, "stated", kind, values.get("quantile"), 1.0, adequate, difficulty
+            (adequate[0], adequate[-1]), True, "stated", kind or "", quantile, 1.0, adequate, difficulty
         )
 
     def _given(
@@ -244,65 +306,82 @@ class PolicyUnderTest:
         known = self._worlds[id(world)] = WorldView(world, policy, health, queues, watching)
         return known
 
-    def _around(
-        self, case: Case, values: Mapping[str, Any], view: WorldView, features: Features, own_limit: bool
+    def _surroundings(
+        self, case: Case, values: Mapping[str, Any], view: WorldView, stream: bool, own_limit: bool
     ) -> Surroundings:
-        hedge, world = view.policy.escalate.hedge, case.world
+        """Return what holds around a request: one object for all that are equal in it."""
+        stated = values.get("confidence") if "confidence" in values else _NOT_STATED
+        may_hedge = values.get("may_hedge", True)
+        key = id(view), id(case.drafts), stated, stream, may_hedge, own_limit
+        known = self._around.get(key)
+        if known is not None:
+            return known[0]
+        hedge, world = view.policy.escalate.hedge, view.world
         after = None
         if hedge is not None and isinstance(hedge.after, str):
-            name = f"{'ttft' if features.stream else 'total'}_{hedge.after}"
+            name = f"{'ttft' if stream else 'total'}_{hedge.after}"
 
             def after(tier: str) -> float | None:
                 quantile: float | None = getattr(world.get(tier, _UNKNOWN), name)
                 return quantile
 
-        known = self._drafts.get(id(case.drafts))
-        if known is None:
-            made = {tier: tuple(map(draft_of, drafts)) for tier, drafts in case.drafts.items()}
-            known = self._drafts[id(case.drafts)] = (case.drafts, made)
-        drafts = known[1]
+        drafts = {tier: tuple(map(draft_of, drafts)) for tier, drafts in case.drafts.items()}
         if "confidence" in values:
-            drafts = {tier: tuple(_with(one, values["confidence"]) for one in some) for tier, some in drafts.items()}
-        return Surroundings(drafts, after, values.get("may_hedge", True), view.queues, view.watching, own_limit)
+            confidence = values["confidence"]
+            drafts = {tier: tuple(_with(one, confidence) for one in some) for tier, some in drafts.items()}
+        around = Surroundings(drafts, after, may_hedge, view.queues, view.watching, own_limit)
+        # The drafts are kept, so that no other ones get their identity.
+        self._around[key] = around, case.drafts
+        return around
 
     # --- what the rules did -------------------------------------------------------------------------------------------
 
-    def _rules_told(self, given: DecisionInput, got: Walk) -> list[Step]:
+    def _rules_told(self, given: DecisionInput, got: Walk) -> Sequence[Step]:
         """Return which start rules held, and which of their comparisons: up to the first rule that does."""
         steps: list[Step] = []
         if given.holdout:
-            steps.append(Step(("holdout",), True, "held out"))
+            steps.append(_HELD_OUT[True])
         elif self.policy.holdout:
-            steps.append(Step(("holdout",), False, "not held out"))
-        if not got.rule and self.both is None:
-            return steps
-        values = rule_values(self.policy, given.difficulty, given.features, given.budget_s)
-        if got.rule:
-            tiers, judged = self.policy.tiers, given.difficulty is not None and given.difficulty.in_domain
-            for tier, rule, comparisons in self.start:
-                held = rule.source == got.rule
-                steps.append(Step(("route", "start", tier), held, rule.source))
-                if comparisons:
-                    if judged and given.difficulty is not None:
-                        values["p_adequate"] = given.difficulty.p_adequate_of(tiers.index(tier), len(tiers))
-                    at = ("route", "start", tier)
-                    steps += [Step((*at, i), one.holds(values), one.source) for i, one in enumerate(comparisons)]
-                if held:
-                    break
-        if self.both is not None:
-            rule, comparisons = self.both
-            at = ("escalate", "speculate", "both")
-            steps.append(Step(at, rule.holds(values), rule.source))
-            steps += [Step((*at, i), one.holds(values), one.source) for i, one in enumerate(comparisons)]
-        return steps
+            steps.append(_HELD_OUT[False])
+        if got.rule or self.both is not None:
+            difficulty, tiers = given.difficulty, len(self.policy.tiers)
+            values = rule_values(self.policy, difficulty, given.features, given.budget_s)
+            cheapest = values["p_adequate"]
+            if got.rule:
+                judged = difficulty is not None and difficulty.in_domain
+                for position, source, whole, parts in self.start:
+                    steps.append(whole[source == got.rule])
+                    if parts:
+                        if judged and difficulty is not None:
+                            values["p_adequate"] = difficulty.p_adequate_of(position, tiers)
+                        steps += [either[one.holds(values)] for one, either in parts]
+                    if source == got.rule:
+                        break
+            if self.both is not None:
+                rule, whole, parts = self.both
+                values["p_adequate"] = cheapest
+                steps.append(whole[rule.holds(values)])
+                steps += [either[one.holds(values)] for one, either in parts]
+        return self._rules_seen.setdefault(tuple([id(step) for step in steps]), steps)
 
-    def _limits_told(self, asked: Request, body: Mapping[str, Any], own_limit: bool) -> list[Step]:
-        cap = self.policy.output.max_tokens
-        if cap is None:
-            return []
-        return [
-            Step(("output", "max_tokens"), not own_limit, f"{'the policy' if not own_limit else 'the client'} limits")
-        ]
+
+def _either(at: KeyPath, text: str) -> tuple[Step, Step]:
+    """Return what is told of a rule that does not hold, and of one that does."""
+    return Step(at, False, text), Step(at, True, text)
+
+
+def _parts(at: KeyPath, rule: Expression) -> Sequence[tuple[Expression, tuple[Step, Step]]]:
+    """Return a rule's comparisons, each with what is told of it."""
+    return [(one, _either((*at, i), one.source)) for i, one in enumerate(conditions(rule))]
+
+
+_HELD_OUT: Final = (Step(("holdout",), False, "not held out"), Step(("holdout",), True, "held out"))
+_IN_TIME: Final = (Step(("slo", "deadline"), False, "the deadline was kept"),)
+_CAPPED: Final = (
+    (Step(("output", "max_tokens"), True, "the policy limits"),),
+    (Step(("output", "max_tokens"), False, "the client limits"),),
+)
+"""What is told of the token limit, by whether the client's own is the lower one."""
 
 
 def draft_of(rules: DraftRules) -> Draft:

@@ -7,7 +7,7 @@ they are no clauses, and have no mutants.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,16 +73,18 @@ class Coverage:
     """Which outcomes of each clause were seen."""
 
     seen: dict[KeyPath, set[bool]] = field(default_factory=dict)
+    _taken_in: dict[int, Sequence[Step]] = field(default_factory=dict)
+    """The parts that were taken in, by identity; kept, so that no other one gets the same."""
 
-    def add(self, steps: Iterable[Step]) -> None:
-        """Take in what the rules did for one request."""
-        seen = self.seen
-        for at, held, _ in steps:
-            outcomes = seen.get(at)
-            if outcomes is None:
-                seen[at] = {held}
-            else:
-                outcomes.add(held)
+    def add(self, told: Sequence[Sequence[Step]]) -> None:
+        """Take in what the rules did for one request, in parts: one that requests share is read once."""
+        taken_in = self._taken_in
+        for part in told:
+            if id(part) in taken_in:
+                continue
+            taken_in[id(part)] = part
+            for at, held, _ in part:
+                self.seen.setdefault(at, set()).add(held)
 
     def missing(self, clauses: Iterable[Clause]) -> Iterator[tuple[Clause, bool]]:
         """Yield each clause with an outcome that it never had."""

@@ -365,10 +365,11 @@ def read_tests(file: Path) -> TestFile:
     policies = _policies(rules, document)
     problems = list(_unknown_tiers(rules, document, policies))
     tests: list[Case | RequestsTest | Property] = []
+    shared = _Shared()
     for i, test in enumerate(rules.tests):
         at = ("tests", i)
         line = document.problem((*at, "name"), "").line
-        case = _case(test.name, line, rules, test, None)
+        case = _case(test.name, line, rules, test, None, shared)
         if test.requests:
             bodies = _bodies(test, document, at, problems)
             together = _set(test.expect, {"same", "different", "not_cached_together", "cached_together"})
@@ -378,7 +379,7 @@ def read_tests(file: Path) -> TestFile:
         elif test.each:
             for j, row in enumerate(test.each):
                 place = document.problem((*at, "each", j), "").line
-                tests.append(_case(f"{test.name} [{j + 1}]", place, rules, test, row))
+                tests.append(_case(f"{test.name} [{j + 1}]", place, rules, test, row, shared))
         else:
             tests.append(case)
     if problems:
@@ -444,7 +445,28 @@ def _unknown_tiers(rules: TestFileRules, document: Document, policies: Sequence[
 _OF_MANY: Final = frozenset(Expected.model_fields) - frozenset(Expect.model_fields)
 
 
-def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: CaseRow | None) -> Case:
+class _Shared:
+    """The worlds, drafts and stored answers of a file: cases that say the same share one object.
+
+    A run knows them again by it (`PolicyUnderTest`).
+    """
+
+    def __init__(self) -> None:
+        self._worlds: dict[Any, Mapping[str, TierWorld]] = {}
+        self._drafts: dict[Any, Mapping[str, tuple[DraftRules, ...]]] = {}
+        self._stored: dict[StoredAnswerRules | None, StoredAnswerRules | None] = {}
+
+    def world(self, world: Mapping[str, TierWorld]) -> Mapping[str, TierWorld]:
+        return self._worlds.setdefault(frozenset(world.items()), world)
+
+    def drafts(self, drafts: Mapping[str, tuple[DraftRules, ...]]) -> Mapping[str, tuple[DraftRules, ...]]:
+        return self._drafts.setdefault(tuple(drafts.items()), drafts)
+
+    def stored(self, stored: StoredAnswerRules | None) -> StoredAnswerRules | None:
+        return self._stored.setdefault(stored, stored)
+
+
+def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: CaseRow | None, shared: _Shared) -> Case:
     """Return a case: the file's world, then what the test says, then its row."""
     given = _set(test.given)
     world: Mapping[str, TierWorld] = rules.world
@@ -467,10 +489,9 @@ def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: Case
     for draft in drafts:
         by_tier[draft.tier] = (*by_tier.get(draft.tier, ()), draft)
     refuted = {} if test.expect.not_ is None else _set(test.expect.not_)
-    return Case(name, line, given, world, by_tier or _NO_DRAFTS, stored, expect, refuted, test.surface)
-
-
-_NO_DRAFTS: Final[Mapping[str, tuple[DraftRules, ...]]] = {}
+    if world is not rules.world:
+        world = shared.world(world)
+    return Case(name, line, given, world, shared.drafts(by_tier), shared.stored(stored), expect, refuted, test.surface)
 
 
 def _changed(world: Mapping[str, TierWorld], change: Mapping[str, TierWorld]) -> Mapping[str, TierWorld]:

@@ -141,7 +141,7 @@ def run_test(
     note, outcome = "", None
     if isinstance(test, Case):
         outcome = under.run(test)
-        coverage.add(outcome.steps)
+        coverage.add(outcome.told)
         mismatches = mismatches_of(under, test, outcome)
     elif isinstance(test, RequestsTest):
         mismatches = _requests_together(under, test, requests, coverage)
@@ -265,7 +265,7 @@ def _requests_together(
         request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)
         outcome = under.run(test.case, request)
         outcomes.append(outcome)
-        coverage.add(outcome.steps)
+        coverage.add(outcome.told)
         found += mismatches_of(under, test.case, outcome, f"{name}: ")
     for key in ("same", "different"):
         if (aspect := test.together.get(key)) is not None:

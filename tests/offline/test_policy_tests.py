@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
+from offline.policy_tests.clauses import Coverage
 from offline.policy_tests.forall import search
-from offline.policy_tests.format import Property, read_tests
+from offline.policy_tests.format import Case, Property, read_tests
 from offline.policy_tests.mutants import mutants_of
 from offline.policy_tests.run import PolicyUnderTest, RunResult, run_files
 from policies.errors import ConfigError
@@ -240,6 +242,95 @@ def test_large_searches_are_samples_and_say_so(tmp_path: Path) -> None:
     assert isinstance(wanted, Property)
     found = search(PolicyUnderTest(read.policies[0]), wanted, most=10)
     assert (found.tried, found.of > 10, found.after) == (10, True, None)
+
+
+SHARING = """\
+surface: chat
+slo: {ttft: {p99: 900ms}, total: {p95: 3s}, deadline: 20s, on_miss: serve_best}
+tiers: [local, hosted]
+route:
+  start: {local: p_adequate >= 0.7 and tokens_in < 3000 or budget_ms < 900, hosted: otherwise}
+escalate:
+  when: {confidence_below: 0.62, refusal: true, finish: [length], invalid: [json]}
+  stream: {hold_tokens: 24, hold_max: 250ms}
+  hedge: {after: p95, max_extra_spend: 3%}
+  speculate: {both: 0.4 < quantile < 0.6}
+cache:
+  exact: {ttl: 24h}
+  semantic: {ttl: 6h}
+  never: [tools, "temperature > 1", turns > 3 and stream, tokens_in > 4000, json]
+output: {max_tokens: 1024}
+load: {priority: interactive, max_wait: 1s}
+holdout: 1%
+"""
+SHARED_VALUES: dict[str, list[str]] = {
+    "p_adequate": ["0.5", "0.9"],
+    "tokens_in": ["40", "3500", "5000"],
+    "turns": ["1", "5"],
+    "quantile": ["0.1", "0.5"],
+    "stream": ["true", "false"],
+    "wants_json": ["true"],
+    "has_tools": ["true"],
+    "has_images": ["true"],
+    "budget_ms": ["800", "2500", "9000"],
+    "ttft_ms": ["200"],
+    "max_tier": ["local"],
+    "holdout": ["true"],
+    "may_hedge": ["false"],
+    "temperature": ["0.2", "0.9", "1.5"],
+    "n": ["2"],
+    "seed": ["7"],
+    "max_tokens": ["50", "5000"],
+    "text": ["What is the weather in Lisbon today?"],
+}
+SHARED_WORLDS = [
+    "{}",
+    "{hosted: {ttft_p50: 9s}}",
+    "{local: {queue: 600ms, waiting: 2}, hosted: {watch_drafts: true}}",
+    "{local: {ttft_p50: 400ms, ttft_p95: 500ms, total_p95: 900ms, backends: 2, watch_drafts: true}}",
+    "{local: {ttft_p95: 200ms, total_p95: 1500ms}, hosted: {ttft_p50: 100ms, total_p50: 400ms}}",
+    "{local: {configured: false}}",
+    "{hosted: {up: false, failing: true}}",
+]
+SHARED_DRAFTS = [
+    "{tier: local, confidence: 0.4}",
+    "{tier: local, confidence: 0.4, tokens: 300, total: 2s}",
+    "{tier: local, fails: error}",
+    "{tier: local, fails: too_long}",
+    "{tier: local, ttft: 3s, total: 4s}",
+    "{tier: local, invalid: json, tokens: 200}",
+    "{tier: local, finish: length}",
+    "{tier: hosted, fails: rejected}",
+]
+SHARED_STORED = ["{}", "{age: 25h}", "{age: 5h, similarity: 0.95, score: 0.99}", "{tier: hosted}"]
+
+
+def test_what_cases_share_is_what_each_would_get_alone(tmp_path: Path) -> None:
+    """Of cases that differ in one value each, all get what they get from a policy of their own."""
+    draw = random.Random(1)
+    tests = []
+    for i, world in enumerate(SHARED_WORLDS * 2):
+        draft, stored = draw.choice(SHARED_DRAFTS), SHARED_STORED[i // 3] if i % 3 == 2 else ""
+        said = f"world: {world}, draft: {draft}, {f'stored: {stored}, ' if stored else ''}expect: {{refused: false}}"
+        base = {"p_adequate": "0.9", "stream": str(i % 2 == 0).lower()}
+        for name, values in {**SHARED_VALUES, "": [""]}.items():
+            for value in values:
+                given = ", ".join(f"{key}: {one}" for key, one in {**base, name: value}.items() if key)
+                tests.append(f"  - {{name: case {len(tests)}, given: {{{given}}}, {said}}}\n")
+    (tmp_path / "chat.yaml").write_text(SHARING, "utf-8")
+    (tmp_path / "chat.test.yaml").write_text(WORLD + "".join(tests), "utf-8")
+    read = read_tests(tmp_path / "chat.test.yaml")
+    together, covered, covered_alone = PolicyUnderTest(read.policies[0]), Coverage(), Coverage()
+    paths = set()
+    for case in read.tests:
+        assert isinstance(case, Case)
+        shared, alone = together.run(case), PolicyUnderTest(read.policies[0]).run(case)
+        assert (shared, shared.steps) == (alone, alone.steps), case.name
+        covered.add(shared.told)
+        covered_alone.add(alone.told)
+        paths.add(shared.walk.path)
+    assert covered.seen == covered_alone.seen
+    assert paths == {"", "direct", "escalated", "degraded", "fallback", "hedged", "cache-exact", "cache-semantic"}
 
 
 def test_coverage_lists_what_was_never_seen(tmp_path: Path) -> None:
