@@ -1,0 +1,316 @@
+"""Call a model endpoint over HTTP: what the backends of all dialects share, from the request's bytes to its events.
+
+A backend serialises the request in its dialect and returns, with the bytes, a `ReplyReader` that turns what comes back
+into chat completions and their chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from functools import partial
+from time import monotonic, time
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.backends.base import (
+    BYTE_ORDER_MARK,
+    BackendError,
+    BackendRequest,
+    BadStatus,
+    Completion,
+    ContextExceeded,
+    Event,
+    EventStream,
+    InvalidReply,
+    Response,
+    Transport,
+    Truncated,
+    Unreachable,
+)
+from gateway.backends.context_limit import says_too_long
+from gateway.backends.quota import Quota, number_in
+from gateway.backends.sse import DONE, EventParser
+from gateway.chat.completions import chunks_of, fill_in
+from gateway.chat.stream_state import StreamState
+from gateway.off_loop import off_loop
+
+_ERROR_BODY_LIMIT = 64 << 10
+_ERROR_BODY_S = 1.0
+_PIECE_CHARS = 256 << 10
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
+_WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class SseReply(ABC):
+    """Read a reply of server-sent events as chunks of chat completions."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+        self._parser = EventParser()
+        self._invalid: BackendError | None = None
+        self.dropped: tuple[str, ...] = ()
+        self.done_seen = False
+
+    @abstractmethod
+    def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
+        """Append to `events` what one server-sent event means; set `done_seen` if it is the last one.
+
+        `value` is the object in its `data`. Raises BackendError; what was appended before is read first.
+        """
+
+    async def read(self) -> list[Event]:
+        """See `EventStream.read`."""
+        while not self.done_seen:
+            if self._invalid is not None:
+                raise self._invalid
+            try:
+                chunk = await self._response.chunk()
+            except Unreachable as error:
+                raise Truncated(str(error)) from error
+            if not chunk:
+                return []
+            events: list[Event] = []
+            try:
+                for data in self._parser.feed(chunk):
+                    if data == DONE:
+                        self.done_seen = True
+                        break
+                    try:
+                        value = orjson.loads(data)
+                    except orjson.JSONDecodeError:
+                        raise InvalidReply("an event that is not JSON") from None
+                    if not isinstance(value, dict):
+                        raise InvalidReply("an event that is not an object")
+                    self._take(value, data, events)
+            except BackendError as error:
+                self._invalid = error  # process the events before the error first
+            if events:
+                return events
+        return []
+
+    def close(self) -> None:
+        """See `EventStream.close`."""
+        self._response.close(end_is_due=self.done_seen)
+
+
+class ReplyReader(Protocol):
+    """Read the reply to one request, in the dialect of its backend."""
+
+    def completion(self, raw: bytes) -> Completion:
+        """Return the completion in a JSON reply. Raises BackendError."""
+
+    def stream(self, response: Response) -> SseReply:
+        """Return the stream in a reply of server-sent events."""
+
+
+class HttpBackend(ABC):
+    """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key`, which is one of
+    them, to this endpoint only.
+
+    `quota` is updated from the rate-limit headers of every reply.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        model: str,
+        headers: Mapping[str, str],
+        key: str | None,
+        quota: Quota | None = None,
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._quota = quota
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "tierline",
+            **headers,
+        }
+        self._key = (key or "").encode()
+
+    @abstractmethod
+    def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]:
+        """Return the body to send, the reader of its reply, and the paths of the client's fields that are not sent.
+
+        Called in a thread if the request is large. Raises BackendError if the request cannot be sent.
+        """
+
+    async def complete(self, request: BackendRequest) -> Completion:
+        """See `Backend.complete`. A stream is joined to a whole answer."""
+        response, reader, dropped = await self._send(request, stream=False)
+        if is_type(response, "text/event-stream"):
+            completion = await _assembled(reader.stream(response), self._model)
+        else:
+            completion = reader.completion(await _json_body(response))
+        return replace(completion, dropped=dropped) if dropped else completion
+
+    async def stream(self, request: BackendRequest) -> EventStream:
+        """See `Backend.stream`. A plain JSON answer is converted to a stream."""
+        response, reader, dropped = await self._send(request, stream=True)
+        stream: EventStream
+        if is_type(response, "text/event-stream"):
+            stream = reader.stream(response)
+        else:
+            stream = _ReplayedStream(reader.completion(await _json_body(response)))
+        stream.dropped = dropped
+        return stream
+
+    async def aclose(self) -> None:
+        """Close the transport."""
+        await self._transport.aclose()
+
+    async def _send(self, request: BackendRequest, *, stream: bool) -> tuple[Response, ReplyReader, tuple[str, ...]]:
+        """Send the request; return the reply, of status 200, its reader, and what was not sent. Raises BackendError."""
+        if request.large:
+            body, reader, dropped = await off_loop(partial(self._prepare, request, stream=stream))
+        else:
+            body, reader, dropped = self._prepare(request, stream=stream)
+        response = await self._transport.send(self._headers, body, request.traceparent)
+        if self._quota is not None:
+            hear = self._quota.heard if response.status == 200 else self._quota.refused
+            hear(response.header, monotonic())
+        if response.status == 200:
+            if response.header("Content-Encoding") not in (None, "identity"):
+                response.close()
+                raise InvalidReply("a content encoding that was not asked for")
+            return response, reader, dropped
+        try:
+            error = await _error_body(response)
+        finally:
+            response.close()
+        if self._key:
+            # Some endpoints quote the refused key.
+            error = error.replace(self._key, b"***")
+        if says_too_long(response.status, error):
+            raise ContextExceeded(response.status, error)
+        raise BadStatus(response.status, error, _retry_after(response))
+
+
+class _ReplayedStream:
+    """Present a whole answer as a stream, for an endpoint that sent JSON instead of a stream."""
+
+    def __init__(self, completion: Completion) -> None:
+        self._events = [Event(orjson.dumps(chunk), chunk) for chunk in chunks_of(completion.value)]
+        self.dropped: tuple[str, ...] = ()
+        self.done_seen = False
+
+    async def read(self) -> list[Event]:
+        """Return all chunks, once."""
+        events, self._events, self.done_seen = self._events, [], True
+        return events
+
+    def close(self) -> None:
+        """Do nothing: the body has been read already."""
+
+
+async def _assembled(stream: SseReply, model: str) -> Completion:
+    """Return the whole answer from a stream that an endpoint sent instead of JSON."""
+    state = StreamState()
+    state.collect()
+    try:
+        while events := await stream.read():
+            for event in events:
+                state.add(event.value)
+                state.assemble(event.value)
+    finally:
+        stream.close()
+    if not state.finished:
+        raise Truncated("the stream ended before its answer")
+    value = state.completion()
+    fill_in(value, model)
+    return Completion(orjson.dumps(value), value, sound=not state.miscounted)
+
+
+async def _json_body(response: Response) -> bytes:
+    """Return the body of a reply that says it is JSON, and close it. Raises InvalidReply."""
+    try:
+        if not is_type(response, "application/json"):
+            raise _wrong_type(response)
+        return await response.read()
+    finally:
+        response.close()
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """Return the object that a JSON reply consists of. Raises InvalidReply for anything else."""
+    try:
+        value = orjson.loads(raw.removeprefix(BYTE_ORDER_MARK))
+    except orjson.JSONDecodeError:
+        raise InvalidReply("a reply that is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidReply("a reply that is not an object")
+    return value
+
+
+def in_pieces(value: Any) -> Any:
+    """Return the value with its long texts serialised already, one slice after another.
+
+    In a single call, a text with two million line breaks would hold Python's lock for 20 ms.
+    """
+    if isinstance(value, dict):
+        return {name: in_pieces(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [in_pieces(item) for item in value]
+    if not isinstance(value, str) or len(value) <= _PIECE_CHARS:
+        return value
+    starts = range(0, len(value), _PIECE_CHARS)
+    pieces = (orjson.dumps(value[start : start + _PIECE_CHARS])[1:-1] for start in starts)
+    return orjson.Fragment(b'"%b"' % b"".join(pieces))
+
+
+def error_in_200(error: object, raw: bytes) -> BackendError:
+    """Return the error in a reply of status 200, by its code or type. Its message may quote the prompt, so it is left
+    out.
+
+    A context-length error becomes ContextExceeded, as if sent with status 400.
+    """
+    if says_too_long(400, raw):
+        return ContextExceeded(400, raw[:_ERROR_BODY_LIMIT])
+    named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
+    word = f": {named}" if isinstance(named, str) and _WORD.fullmatch(named) else ""
+    return InvalidReply(f"an error in a 200{word}")
+
+
+def is_type(response: Response, expected: str) -> bool:
+    """Return whether a reply is of this media type."""
+    content_type = response.header("Content-Type")
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == expected
+
+
+def _wrong_type(response: Response) -> InvalidReply:
+    named = (response.header("Content-Type") or "none").partition(";")[0]
+    return InvalidReply(f"content type {named}" if _MEDIA_TYPE.fullmatch(named) else "no content type")
+
+
+async def _error_body(response: Response) -> bytes:
+    """Return the start of an error body, or less if it does not arrive: the status matters more."""
+    body = b""
+    with contextlib.suppress(BackendError, TimeoutError):
+        async with asyncio.timeout(_ERROR_BODY_S):
+            while len(body) < _ERROR_BODY_LIMIT and (part := await response.chunk()):
+                body += part
+    return body
+
+
+def _retry_after(response: Response) -> float | None:
+    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
+    milliseconds = number_in(response.header("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = response.header("Retry-After")
+    seconds = number_in(value)
+    if value is None or seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
