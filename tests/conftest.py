@@ -56,6 +56,7 @@ TOGETHER = {
         "test_readme.py",
         "test_sdk_node.py",
         "test_sdk_python.py",
+        "test_text_completions.py",
     ),
 }
 """Files, by their names, whose tests run in one process, one after the other. Those of `fits` import scikit-learn,

@@ -18,6 +18,7 @@ from gateway.http.messages import RequestIdMiddleware, send_error
 from gateway.http.routes import health, models
 from gateway.http.routes.admin import cache_routes
 from gateway.http.routes.chat import ChatCompletions
+from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
 from gateway.http.routes.policies import policy_routes
@@ -46,6 +47,7 @@ class App:
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory))
         self._chat = ChatCompletions(steps)
         self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
+            "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
         }
         """The other endpoints that only take POST, by path."""
