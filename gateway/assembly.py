@@ -38,6 +38,7 @@ from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TierConfig
+from gateway.dialects.reasoning import maker_of
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -300,7 +301,8 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    backend = OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota)
+    maker = maker_of(f"{config.base_url}\0{config.model}", key)
+    backend = OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota, maker=maker)
     if not (config.rename or config.omit):
         return backend
     return AdaptedBackend(backend, config.rename, frozenset(config.omit))

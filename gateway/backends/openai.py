@@ -12,7 +12,9 @@ from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, i
 from gateway.backends.quota import Quota
 from gateway.backends.tool_calls import ToolCallDeltas
 from gateway.chat.completions import fill_in, usage_of
+from gateway.dialects.chat_reasoning import MAY_HOLD_REASONING, own_reasoning, seal_reasoning
 from gateway.dialects.native import NATIVE, lost_fields
+from gateway.dialects.reasoning import NOBODY, Maker
 
 _INDEX = (int, NoneType)
 _NO_CHOICES = "an event whose choices are no choices"
@@ -21,13 +23,22 @@ _NO_CHOICES = "an event whose choices are no choices"
 class OpenAIBackend(HttpBackend):
     """One endpoint. `model` replaces the client's; unknown fields are passed on; the key is sent to this endpoint only.
 
-    `quota` is updated from the rate-limit headers of every reply.
+    `quota` is updated from the rate-limit headers of every reply. `maker` seals the reasoning that it signs.
     """
 
-    def __init__(self, transport: Transport, *, model: str, key: str | None, quota: Quota | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        model: str,
+        key: str | None,
+        quota: Quota | None = None,
+        maker: Maker = NOBODY,
+    ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
-        self._reader = _ChatReader(model)
+        self._maker = maker
+        self._reader = _ChatReader(model, maker)
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _ChatReader, tuple[str, ...]]:
         payload = {**request.body, "model": self._model}
@@ -40,14 +51,19 @@ class OpenAIBackend(HttpBackend):
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
         dropped = lost_fields(request.body, "chat")
+        own = own_reasoning(payload["messages"], self._maker)
+        if own is not None:
+            payload["messages"] = own[0]
+            dropped = (*dropped, "reasoning") if own[1] else dropped
         return orjson.dumps(in_pieces(payload) if request.large else payload), self._reader, dropped
 
 
 class _ChatReader:
     """Read replies of one model in the dialect of chat completions."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, maker: Maker) -> None:
         self._model = model
+        self._maker = maker
 
     def completion(self, raw: bytes) -> Completion:
         """Return the completion with missing members filled in; its bytes stay unchanged if none is missing."""
@@ -61,6 +77,8 @@ class _ChatReader:
         if not all(isinstance(finish := choice.get("finish_reason"), str) and finish for choice in choices):
             raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
         changed, sound = fill_in(value, self._model), True
+        for choice in choices:
+            changed = seal_reasoning(choice["message"], self._maker) or changed
         if value.get("usage") is not None and usage_of(value) is None:
             # Drop impossible token counts, because clients add them up.
             value["usage"] = None
@@ -69,12 +87,13 @@ class _ChatReader:
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        return _ChatStream(response)
+        return _ChatStream(response, self._maker)
 
 
 class _ChatStream(SseReply):
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, maker: Maker) -> None:
         super().__init__(response)
+        self._maker = maker
         self._tool_calls: ToolCallDeltas | None = None
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
@@ -89,6 +108,8 @@ class _ChatStream(SseReply):
             return
         if not isinstance(choices, list):
             raise InvalidReply(_NO_CHOICES)
+        # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
+        changed = b"\n" in data
         calls_tools = False
         for choice in choices:
             if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:
@@ -96,10 +117,10 @@ class _ChatStream(SseReply):
             delta = choice.get("delta")
             if type(delta) is dict:
                 calls_tools = calls_tools or "tool_calls" in delta
+                if not MAY_HOLD_REASONING.isdisjoint(delta):
+                    changed = seal_reasoning(delta, self._maker) or changed
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)
-        # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
-        changed = b"\n" in data
         if calls_tools:
             if self._tool_calls is None:
                 self._tool_calls = ToolCallDeltas()

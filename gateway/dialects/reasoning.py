@@ -50,6 +50,10 @@ class Maker:
         return hmac.new(self.secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_TAG_CHARS]
 
 
+NOBODY: Final = Maker("", b"")
+"""The maker of a backend that is built without one."""
+
+
 def maker_of(scope: str, key: str | None) -> Maker:
     """Return the maker for a scope (what must be equal to read reasoning: endpoint and model, or a configured name)."""
     secret = hashlib.sha256(f"tierline reasoning\0{scope}\0{key or ''}".encode()).digest()
