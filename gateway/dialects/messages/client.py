@@ -1,0 +1,409 @@
+"""Translate for clients of Anthropic's Messages API: their requests into chat completions, and the replies back.
+
+Each field of a request is expressed in chat completions, refused by name, or listed as lost (see
+`gateway.dialects.native`). The request itself travels along under NATIVE for a backend of the same dialect:
+
+    body      without the fields that the translated body has too, and whose values make no other answer
+    lost      the fields that only such a backend can honour: their values by their paths
+    needs     capabilities without which a tier could not answer
+    messages  how many messages the translated body has, to tell those that the gateway adds
+    headers   the client's anthropic-version and anthropic-beta
+    thinking  its settings of thinking, since different ones can have the same translation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from gateway.dialects.messages.backend import BUDGETS
+from gateway.dialects.messages.writer import MessageEvents, error_body, message_of
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import DETAILS
+from gateway.errors import ApiError, InvalidRequest
+
+_PROTOCOL: Final = ("anthropic-version", "anthropic-beta")
+_AS_IN_CHAT: Final = ("model", "temperature", "top_p", "top_k")
+"""Fields that have the same name and meaning in chat completions."""
+_READ: Final = frozenset(
+    {
+        *_AS_IN_CHAT, "messages", "max_tokens", "system", "stop_sequences", "stream", "tools", "tool_choice",
+        "thinking", "output_config", "output_format", "metadata", "service_tier",
+    }
+)  # fmt: skip
+_NOT_NATIVE: Final = frozenset({"model", "stream", "metadata", "service_tier"})
+"""Fields that the native body lacks: the gateway sets them from the translated body."""
+_LONGEST_USER: Final = 64
+"""Longest `user` that OpenAI's API takes."""
+_TOOL_MEMBERS: Final = frozenset({"type", "name", "description", "input_schema", "strict"})
+_THINKING: Final = frozenset({"enabled", "adaptive", "between_tools"})
+_EFFORTS: Final = {"max": "xhigh"}
+_CACHE: Final = "cache_control"
+
+
+class MessagesClient:
+    """Translate for one request; see `ClientDialect`. `headers` are the request's, by lower-case name."""
+
+    def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
+        self._headers = headers
+        self._request_id = request_id
+        self._thinking = False
+
+    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+        """See `ClientDialect.read`."""
+        thinking = body.get("thinking")
+        self._thinking = isinstance(thinking, dict) and thinking.get("type") in _THINKING
+        protocol = {
+            name: value.decode("latin-1")
+            for name in _PROTOCOL
+            if (value := self._headers.get(name.encode())) is not None
+        }
+        return chat_body(body, protocol)
+
+    def whole(self, completion: Mapping[str, Any]) -> bytes:
+        """See `ClientDialect.whole`."""
+        return orjson.dumps(message_of(completion, thinking=self._thinking))
+
+    def stream(self) -> MessageEvents:
+        """See `ClientDialect.stream`."""
+        return MessageEvents(self._request_id, thinking=self._thinking)
+
+    def error(self, error: ApiError) -> bytes:
+        """See `ClientDialect.error`."""
+        told = {"message": error.message, "param": error.param, "code": error.code}
+        return orjson.dumps(error_body(told, error.status, self._request_id))
+
+    def finish(self) -> None:
+        """Do nothing: no reply is stored."""
+
+
+def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting: bool = False) -> dict[str, Any]:
+    """Return the chat-completions body for a request. Raises InvalidRequest, by the field's own path.
+
+    `protocol` holds the client's headers that a backend of the dialect is sent. `counting`: the request is to count
+    tokens, so that it has no limit of its own.
+    """
+    lost: dict[str, Any] = {}
+    chat: dict[str, Any] = {}
+    for name in ("model", "messages") if counting else ("model", "max_tokens", "messages"):
+        if body.get(name) is None:
+            raise InvalidRequest(f"{name}: Field required", code="missing_required_parameter", param=name)
+    chat.update({name: body[name] for name in _AS_IN_CHAT if body.get(name) is not None})
+    if not counting:
+        chat["max_tokens"] = _typed(body["max_tokens"], int, "max_tokens")
+    chat["messages"] = _messages(body, lost)
+    if body.get("stop_sequences"):
+        chat["stop"] = _typed(body["stop_sequences"], list, "stop_sequences")
+    if body.get("stream") is not None:
+        chat["stream"] = _typed(body["stream"], bool, "stream")
+        if chat["stream"]:
+            chat["stream_options"] = {"include_usage": True}
+    _add_tools(body, chat, lost)
+    _add_thinking(body, chat, lost)
+    _add_user(body, chat, lost)
+    lost.update({name: value for name, value in body.items() if name not in _READ and value is not None})
+    if protocol.get("anthropic-beta"):
+        lost["anthropic-beta"] = protocol["anthropic-beta"]
+    native: dict[str, Any] = {
+        "dialect": "messages",
+        "needs": sorted(_needs(body)),
+        "body": {name: value for name, value in body.items() if name not in _NOT_NATIVE or name in lost},
+        "lost": lost,
+        "messages": len(chat["messages"]),
+        "headers": dict(protocol),
+        "thinking": [body.get("thinking"), body.get("output_config")],
+    }
+    chat[NATIVE] = native
+    return chat
+
+
+def _typed(value: Any, kind: type, path: str) -> Any:
+    if type(value) is not kind:
+        named = {
+            int: "a valid integer",
+            bool: "a valid boolean",
+            list: "a valid array",
+            dict: "an object",
+            str: "a string",
+        }
+        raise InvalidRequest(f"{path}: Input should be {named[kind]}", code="invalid_type", param=path)
+    return value
+
+
+def _needs(body: Mapping[str, Any]) -> set[str]:
+    """Return the capabilities that the provider's own tools need."""
+    kinds = {kind for tool in body.get("tools") or () if (kind := tool.get("type")) not in (None, "custom")}
+    needed = {"web_search" if str(kind).startswith("web_search") else "hosted_tools" for kind in kinds}
+    if body.get("mcp_servers") or body.get("container"):
+        needed.add("hosted_tools")
+    return needed
+
+
+def _given(body: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a field's value, an empty one if it is absent. Raises InvalidRequest if it is of another type."""
+    value = body.get(name)
+    return kind() if value is None else _typed(value, kind, name)
+
+
+# --- the conversation -------------------------------------------------------------------------------------------------
+
+
+def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    if body.get("system"):
+        messages.append({"role": "system", "content": _system(body["system"], "system", lost)})
+    given = _typed(body["messages"], list, "messages")
+    if not given:
+        message = "messages: at least one message is required"
+        raise InvalidRequest(message, code="unsupported_value", param="messages")
+    for i, message in enumerate(given):
+        path = f"messages[{i}]"
+        role = _typed(message, dict, path).get("role")
+        content = message.get("content")
+        if role == "system":
+            messages.append({"role": "system", "content": _system(content, f"{path}.content", lost)})
+        elif role not in ("user", "assistant"):
+            wrong = f"{path}.role: Input should be 'user', 'assistant' or 'system'"
+            raise InvalidRequest(wrong, code="unsupported_value", param=f"{path}.role")
+        elif isinstance(content, str):
+            messages.append({"role": role, "content": content})
+        else:
+            _typed(content, list, f"{path}.content")
+            for j, block in enumerate(content):
+                where = f"{path}.content[{j}]"
+                _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
+            read = _assistant if role == "assistant" else _user
+            messages += read(content, path, lost)
+        lost.update({f"{path}.{name}": message[name] for name in message if name not in ("role", "content")})
+    return messages
+
+
+def _system(system: Any, path: str, lost: dict[str, Any]) -> str:
+    if isinstance(system, str):
+        return system
+    texts = []
+    for i, block in enumerate(_typed(system, list, path)):
+        where = f"{path}[{i}]"
+        texts.append(_typed(_typed(block, dict, where).get("text"), str, f"{where}.text"))
+        _note_cache(block, lost)
+    return "\n\n".join(texts)
+
+
+def _note_cache(block: Mapping[str, Any], lost: dict[str, Any]) -> None:
+    """List the markers of the prompt cache, once: they change what a request costs, not what it means."""
+    if block.get(_CACHE) is not None:
+        lost[_CACHE] = True
+
+
+def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    details: list[dict[str, Any]] = []
+    for j, block in enumerate(content):
+        kind, where = block["type"], f"{path}.content[{j}]"
+        _note_cache(block, lost)
+        if kind == "text":
+            texts.append(_typed(block.get("text"), str, f"{where}.text"))
+        elif kind == "tool_use":
+            arguments = orjson.dumps(block.get("input") or {}).decode()
+            function = {"name": _typed(block.get("name"), str, f"{where}.name"), "arguments": arguments}
+            ident = _typed(block.get("id"), str, f"{where}.id")
+            calls.append({"id": ident, "type": "function", "function": function})
+        elif kind == "thinking":
+            detail = {"type": "reasoning.text", "text": block.get("thinking") or "", "index": len(details)}
+            if block.get("signature"):
+                detail["signature"] = _typed(block["signature"], str, f"{where}.signature")
+            details.append(detail)
+        elif kind == "redacted_thinking":
+            data = _typed(block.get("data"), str, f"{where}.data")
+            details.append({"type": "reasoning.encrypted", "data": data, "index": len(details)})
+        else:
+            lost[where] = block
+    if texts:
+        message["content"] = "".join(texts)
+    if calls:
+        message["tool_calls"] = calls
+    if details:
+        message[DETAILS] = details
+    return [message] if texts or calls or details else []
+
+
+def _user(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a user's turn: one for each tool's result, then one with the rest.
+
+    Images in a tool's result are part of that last message, since the results of chat completions are texts.
+    """
+    results: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for j, block in enumerate(content):
+        where = f"{path}.content[{j}]"
+        _note_cache(block, lost)
+        if block["type"] == "tool_result":
+            text, shown = _result(block, where, lost)
+            ident = _typed(block.get("tool_use_id"), str, f"{where}.tool_use_id")
+            results.append({"role": "tool", "tool_call_id": ident, "content": text})
+            parts += shown
+        else:
+            parts += _parts(block, where, lost)
+    if not parts:
+        return results
+    alone = len(parts) == 1 and parts[0]["type"] == "text"
+    return [*results, {"role": "user", "content": parts[0]["text"] if alone else parts}]
+
+
+def _result(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a tool's result and its parts that are no text."""
+    if block.get("is_error"):
+        lost[f"{path}.is_error"] = True
+    content = block.get("content")
+    if content is None or isinstance(content, str):
+        return content or "", []
+    parts: list[dict[str, Any]] = []
+    for k, inner in enumerate(_typed(content, list, f"{path}.content")):
+        where = f"{path}.content[{k}]"
+        _typed(_typed(inner, dict, where).get("type"), str, f"{where}.type")
+        parts += _parts(inner, where, lost)
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "\n".join(texts), [part for part in parts if part["type"] != "text"]
+
+
+def _parts(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a block of a user's content as parts of a chat message."""
+    kind = block["type"]
+    if kind == "text":
+        return [{"type": "text", "text": _typed(block.get("text"), str, f"{path}.text")}]
+    source = block.get("source")
+    if kind == "image" and isinstance(source, dict):
+        url = _image_url(source)
+        if url is not None:
+            return [{"type": "image_url", "image_url": {"url": url}}]
+    elif kind == "document" and isinstance(source, dict):
+        return _document(block, source, path, lost)
+    elif kind == "search_result":
+        texts = [one.get("text") or "" for one in block.get("content") or () if isinstance(one, dict)]
+        head = [str(block[name]) for name in ("title", "source") if block.get(name)]
+        return [{"type": "text", "text": "\n".join([*head, *texts])}]
+    lost[path] = block
+    return []
+
+
+def _image_url(source: Mapping[str, Any]) -> str | None:
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    url = source.get("url")
+    return url if source.get("type") == "url" and isinstance(url, str) else None
+
+
+def _document(
+    block: Mapping[str, Any], source: Mapping[str, Any], path: str, lost: dict[str, Any]
+) -> list[dict[str, Any]]:
+    kind, title = source.get("type"), block.get("title")
+    if block.get("citations"):
+        lost[f"{path}.citations"] = block["citations"]
+    head = [text for text in (title, block.get("context")) if isinstance(text, str) and text]
+    if kind == "base64":
+        data = f"data:{source.get('media_type')};base64,{source.get('data')}"
+        named = {"filename": title if isinstance(title, str) else "document.pdf", "file_data": data}
+        context = [{"type": "text", "text": block["context"]}] if block.get("context") else []
+        return [*context, {"type": "file", "file": named}]
+    if kind == "text":
+        return [{"type": "text", "text": "\n".join([*head, str(source.get("data") or "")])}]
+    if kind == "content":
+        inner = source.get("content")
+        if isinstance(inner, str):
+            return [{"type": "text", "text": "\n".join([*head, inner])}]
+        parts = [{"type": "text", "text": text} for text in head]
+        for one in inner or ():
+            parts += _parts(one, path, lost)
+        return parts
+    lost[path] = block
+    return []
+
+
+# --- tools, thinking, the rest ----------------------------------------------------------------------------------------
+
+
+def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, Any]) -> None:
+    tools: list[dict[str, Any]] = []
+    for i, tool in enumerate(_given(body, "tools", list)):
+        path = f"tools[{i}]"
+        if _typed(tool, dict, path).get("type") not in (None, "custom"):
+            lost[path] = tool
+            continue
+        function = {"name": _typed(tool.get("name"), str, f"{path}.name")}
+        for name, of_chat in (("description", "description"), ("input_schema", "parameters"), ("strict", "strict")):
+            if tool.get(name) is not None:
+                function[of_chat] = tool[name]
+        tools.append({"type": "function", "function": function})
+        _note_cache(tool, lost)
+        lost.update({f"{path}.{name}": tool[name] for name in tool if name not in _TOOL_MEMBERS and name != _CACHE})
+    if tools:
+        chat["tools"] = tools
+    choice = _given(body, "tool_choice", dict)
+    kind = choice.get("type") if choice else "auto"
+    if kind not in ("auto", "any", "tool", "none"):
+        message = "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'"
+        raise InvalidRequest(message, code="unsupported_value", param="tool_choice.type")
+    chosen: Any = {"auto": "auto", "any": "required", "none": "none"}.get(kind)
+    if kind == "tool":
+        name = _typed(choice.get("name"), str, "tool_choice.name")
+        if any(tool["function"]["name"] == name for tool in tools):
+            chosen = {"type": "function", "function": {"name": name}}
+    if chosen is None or (kind == "any" and not tools):
+        lost["tool_choice"] = choice  # it asks for a tool that chat completions cannot express
+    elif tools and body.get("tool_choice") is not None:
+        chat["tool_choice"] = chosen
+    if tools and choice.get("disable_parallel_tool_use"):
+        chat["parallel_tool_calls"] = False
+
+
+def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, Any]) -> None:
+    config = _given(body, "output_config", dict)
+    wanted = config.get("format") or body.get("output_format")
+    if wanted is not None:
+        schema = _typed(wanted, dict, "output_config.format").get("schema")
+        named = {"name": "output", "schema": schema, "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": named}
+    effort = config.get("effort")
+    lost.update({f"output_config.{name}": config[name] for name in config if name not in ("effort", "format")})
+    thinking = _given(body, "thinking", dict)
+    kind = thinking.get("type")
+    if kind not in (None, "adaptive", "enabled", "between_tools", "disabled"):
+        message = "thinking.type: Input should be 'adaptive', 'enabled', 'between_tools' or 'disabled'"
+        raise InvalidRequest(message, code="unsupported_value", param="thinking.type")
+    if kind in ("disabled", "between_tools"):
+        lost["thinking"] = thinking
+    elif kind == "enabled":
+        lost["thinking.budget_tokens"] = thinking.get("budget_tokens")
+        effort = effort or _effort_of(thinking.get("budget_tokens"))
+    if thinking.get("display") is not None:
+        lost["thinking.display"] = thinking["display"]
+    if effort is not None and kind != "disabled":
+        chat["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    elif effort is not None:
+        lost["output_config.effort"] = effort
+
+
+def _effort_of(budget: Any) -> str:
+    if not isinstance(budget, int):
+        return "medium"
+    return "low" if budget <= BUDGETS["low"] else "medium" if budget <= BUDGETS["medium"] else "high"
+
+
+def _add_user(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, Any]) -> None:
+    metadata = body.get("metadata")
+    if metadata is not None:
+        user = _typed(metadata, dict, "metadata").get("user_id")
+        fits = isinstance(user, str) and len(user) <= _LONGEST_USER and metadata.keys() == {"user_id"}
+        if fits:
+            chat["user"] = user
+        elif user is not None or len(metadata) > 1:
+            lost["metadata"] = metadata
+    tier = body.get("service_tier")
+    if tier in ("auto", "standard_only"):
+        chat["service_tier"] = "auto" if tier == "auto" else "default"
+    elif tier is not None:
+        lost["service_tier"] = tier

@@ -1,0 +1,503 @@
+"""Write replies for clients of Anthropic's Messages API, from chat completions and their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from gateway.chat.completions import Assembler
+from gateway.dialects.messages.backend import joined_details
+from gateway.dialects.messages.replies import TEXT_CHARS
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import DETAILS
+
+_STOP: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+_ERROR_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_TYPE_OF_CODE: Final = {
+    "upstream_timeout": "timeout_error",
+    "deadline_exceeded": "timeout_error",
+    "server_is_overloaded": "overloaded_error",
+    "draining": "overloaded_error",
+    "rate_limit_exceeded": "rate_limit_error",
+    "context_length_exceeded": "invalid_request_error",
+}
+_MESSAGE_ID: Final = "msg_"
+_OF_CHAT: Final = "chatcmpl-"
+
+
+def error_body(error: Mapping[str, Any], status: int | None, request_id: str) -> dict[str, Any]:
+    """Return an error in the API's envelope, from the error object of OpenAI's.
+
+    Its type follows from the HTTP status, or from the code for an error within a stream, which has no status. `param`
+    and `code` are kept beside the message, for they name the field at fault.
+    """
+    code = error.get("code")
+    if status is None:
+        kind = _TYPE_OF_CODE.get(code or "", "api_error")
+    else:
+        kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    told: dict[str, Any] = {"type": kind, "message": error.get("message") or "No further details are known."}
+    told.update({name: error[name] for name in ("param", "code") if error.get(name) is not None})
+    return {"type": "error", "error": told, "request_id": request_id}
+
+
+def messages_usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the usage as the API reports it: input tokens without those of the prompt cache; zeros if not known."""
+    usage = usage or {}
+    details = usage.get("prompt_tokens_details") or {}
+    read, written = details.get("cached_tokens") or 0, details.get("cache_write_tokens") or 0
+    made: dict[str, Any] = {
+        "input_tokens": max(0, (usage.get("prompt_tokens") or 0) - read - written),
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": usage.get("completion_tokens") or 0,
+    }
+    thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    if thought is not None:
+        made["output_tokens_details"] = {"thinking_tokens": thought}
+    return made
+
+
+def message_id(ident: Any) -> str:
+    """Return the id of a completion as the id of a message."""
+    text = ident if isinstance(ident, str) else ""
+    return text if text.startswith(_MESSAGE_ID) else _MESSAGE_ID + text.removeprefix(_OF_CHAT)
+
+
+def message_of(completion: Mapping[str, Any], *, thinking: bool) -> dict[str, Any]:
+    """Return the message for a whole completion. `thinking`: whether the client asked for thinking.
+
+    The reply of a backend of the same dialect keeps its own form; thinking in it is always kept.
+    """
+    choice = completion["choices"][0]
+    chat = choice["message"]
+    native = chat.get(NATIVE)
+    made = _native_message(native, chat) if native else None
+    if made is None:
+        stopped, sequence = _stop(choice, bool(chat.get("tool_calls")))
+        made = {
+            "content": _content(chat, thinking=thinking),
+            "stop_reason": stopped,
+            "stop_sequence": sequence,
+            "usage": messages_usage(completion.get("usage")),
+        }
+        if stopped == "refusal":
+            made["stop_details"] = {"type": "refusal", "category": None, "explanation": chat.get("refusal")}
+    elif not made.get("usage"):
+        made["usage"] = messages_usage(completion.get("usage"))
+    made.update(id=message_id(completion.get("id")), type="message", role="assistant", model=completion.get("model"))
+    return made
+
+
+def _stop(choice: Mapping[str, Any], calls_tools: bool) -> tuple[str, str | None]:
+    """Return the stop reason, and the stop sequence if the backend names it (vLLM does, as `stop_reason`)."""
+    finish = choice.get("finish_reason")
+    sequence = choice.get("stop_reason")
+    if finish == "stop" and calls_tools:
+        return "tool_use", None
+    if finish == "stop" and isinstance(sequence, str):
+        return "stop_sequence", sequence
+    return _STOP.get(finish or "", "end_turn"), None
+
+
+def _content(chat: Mapping[str, Any], *, thinking: bool) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if thinking:
+        blocks += thinking_blocks(chat)
+    for text in (_text_of(chat.get("content")), chat.get("refusal")):
+        if text:
+            blocks.append({"type": "text", "text": text})
+    for call in chat.get("tool_calls") or ():
+        function = call.get("function") or {}
+        blocks.append(
+            {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": _input(function)}
+        )
+    return blocks
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content or () if isinstance(part, dict))
+
+
+def _input(function: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        given = orjson.loads(function.get("arguments") or "{}")
+    except orjson.JSONDecodeError:
+        given = None
+    return given if isinstance(given, dict) else {"arguments": function.get("arguments")}
+
+
+def thinking_blocks(chat: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the reasoning of a chat message as blocks; readable reasoning without a signature has an empty one."""
+    details = chat.get(DETAILS)
+    if isinstance(details, list) and details:
+        return [block for detail in joined_details(details) if (block := _thinking_block(detail)) is not None]
+    thought = chat.get("reasoning_content") or chat.get("reasoning")
+    return [{"type": "thinking", "thinking": thought, "signature": ""}] if isinstance(thought, str) and thought else []
+
+
+def _thinking_block(detail: Mapping[str, Any]) -> dict[str, Any] | None:
+    if detail.get("type") == "reasoning.encrypted":
+        return {"type": "redacted_thinking", "data": detail.get("data") or ""}
+    text = detail.get("text") or detail.get("summary") or ""
+    signature = detail.get("signature") or ""
+    return {"type": "thinking", "thinking": text, "signature": signature} if text or signature else None
+
+
+def _is_complete(events: list[Any]) -> bool:
+    """Return whether a stream's own events are all there at once, as in a stored answer."""
+    return len(events) > 1 and events[0].get("type") == "message_start" and events[-1].get("type") == "message_delta"
+
+
+def _native_message(events: list[Any], chat: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the message in its own form; None if the events do not fit the rest, as after a continued stream."""
+    if events[0].get("type") == "message":
+        return dict(events[0]["message"])
+    made: dict[str, Any] | None = None
+    ended = False
+    blocks = _Blocks(chat)
+    for event in events:
+        kind = event.get("type")
+        if kind == "message_start":
+            made = dict(event["message"])
+        elif kind == "message_delta" and made is not None:
+            ended = True
+            made.update(event["delta"])
+            made["usage"] = event.get("usage")
+        else:
+            blocks.add(event)
+    if made is None or not ended or not blocks.whole:
+        return None
+    made["content"] = blocks.listed()
+    return made
+
+
+class _Blocks:
+    """Put the blocks of a message together, from its events and what the assembled chat message holds of them."""
+
+    def __init__(self, chat: Mapping[str, Any]) -> None:
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._pieces: dict[int, list[str]] = {}
+        self._text, self._at = _text_of(chat.get("content")), 0
+        self._calls = {call.get("id"): call for call in chat.get("tool_calls") or ()}
+        self._thoughts = [block for block in thinking_blocks(chat) if block["type"] == "thinking"]
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Add the next event."""
+        kind, index = event.get("type"), event.get("index", 0)
+        if kind == "content_block_start":
+            self._blocks[index] = dict(event["content_block"])
+        elif kind == "content_block_delta":
+            _join(self._blocks.get(index), event["delta"], self._pieces.setdefault(index, []))
+        elif kind == "content_block_stop" and index in self._blocks:
+            self._fill(index, self._blocks[index], event.get(TEXT_CHARS, 0))
+
+    def _fill(self, index: int, block: dict[str, Any], chars: int) -> None:
+        if block["type"] == "text":
+            block["text"] = self._text[self._at : self._at + chars]
+            self._at += chars
+        elif block["type"] == "tool_use" and block.get("id") in self._calls:
+            block["input"] = _input(self._calls[block["id"]].get("function") or {})
+        elif block["type"] == "thinking" and self._thoughts:
+            block.update(self._thoughts.pop(0))
+        elif self._pieces.get(index):
+            block["input"] = _input({"arguments": "".join(self._pieces[index])})
+
+    @property
+    def whole(self) -> bool:
+        """Whether the blocks hold all of the chat message's text."""
+        return self._at == len(self._text)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the blocks in their order."""
+        return [self._blocks[index] for index in sorted(self._blocks)]
+
+
+def _join(block: dict[str, Any] | None, delta: Mapping[str, Any], pieces: list[str]) -> None:
+    """Add a delta that chunks cannot express to its block."""
+    if block is None:
+        return
+    if delta.get("type") == "citations_delta":
+        block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+    elif delta.get("type") == "input_json_delta":
+        pieces.append(delta.get("partial_json") or "")
+    else:
+        # A delta of a later version: its members continue or replace the block's.
+        for name, value in delta.items():
+            if name != "type":
+                have = block.get(name)
+                block[name] = have + value if isinstance(have, str) and isinstance(value, str) else value
+
+
+def encoded(event: Mapping[str, Any]) -> bytes:
+    """Return one server-sent event, named by its type."""
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
+
+
+class MessageEvents:
+    """Write one stream's events in the API's order; see `StreamWriter`."""
+
+    __slots__ = (
+        "_calls",
+        "_delta",
+        "_detailed",
+        "_ended",
+        "_native_open",
+        "_next",
+        "_open",
+        "_refused",
+        "_request_id",
+        "_started",
+        "_stop",
+        "_stored",
+        "_thinking",
+        "_unnamed",
+        "_usage",
+    )
+
+    def __init__(self, request_id: str, *, thinking: bool) -> None:
+        """Prepare the writer. `thinking`: whether the client asked for thinking."""
+        self._request_id = request_id
+        self._thinking = thinking
+        self._started = False
+        self._open: tuple[str, int] | None = None
+        """Type and index of the open block."""
+        self._native_open = False
+        """Whether the open block was begun by the backend's own event, whose end will come too."""
+        self._next = 0
+        self._calls: dict[int, int] = {}
+        """Indexes of the blocks of tool calls, by the calls' own."""
+        self._unnamed: dict[int, dict[str, Any]] = {}
+        """Beginnings of tool calls whose names have not come yet."""
+        self._stored: Assembler | None = None
+        """The chunks of a stored answer whose own form came at once, before what its chunks hold of it."""
+        self._detailed = False
+        """Whether reasoning came as details, so that the plain text of it says the same."""
+        self._delta: dict[str, Any] | None = None
+        """The backend's own `message_delta`."""
+        self._stop: tuple[str, str | None] | None = None
+        self._refused: str | None = None
+        self._usage: Mapping[str, Any] | None = None
+        self._ended = False
+        """Whether a whole message was written at once."""
+
+    def chunk(self, value: Mapping[str, Any]) -> bytes:
+        """See `StreamWriter.chunk`."""
+        out: list[bytes] = []
+        if value.get("usage") is not None:
+            self._usage = value["usage"]
+        for choice in value["choices"]:
+            if choice.get("index"):
+                continue  # the API has one answer only
+            delta = choice.get("delta") or {}
+            native = delta.get(NATIVE)
+            if native and self._stored is None and _is_complete(native):
+                self._stored = Assembler()
+            if self._stored is not None:
+                self._stored.add({**value, "choices": [choice]})
+                continue
+            for event in native or ():
+                self._add_native(event, value, out)
+            if not self._started:
+                self._begin(value, None, out)
+            if not self._ended:
+                self._add_delta(delta, out)
+            if choice.get("finish_reason"):
+                self._stop = _stop(choice, bool(self._calls))
+        return b"".join(out)
+
+    def _add_delta(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
+        if DETAILS in delta or "reasoning_content" in delta or "reasoning" in delta:
+            self._add_reasoning(delta, out)
+        if content := delta.get("content"):
+            self._add_text(_text_of(content), out)
+        if refusal := delta.get("refusal"):
+            self._refused = (self._refused or "") + refusal
+            if self._delta is None:
+                self._add_text(refusal, out)
+        for call in delta.get("tool_calls") or ():
+            self._add_call(call, out)
+
+    def done(self) -> bytes:
+        """See `StreamWriter.done`."""
+        out: list[bytes] = []
+        if self._stored is not None:
+            stored = self._stored.completion()
+            self._add_whole(message_of(stored, thinking=self._thinking), stored, out)
+        if not self._started:
+            self._begin({}, None, out)
+        self._close(out)
+        if self._delta is not None:
+            out.append(encoded(self._delta))
+        else:
+            stopped, sequence = self._stop or ("end_turn", None)
+            delta: dict[str, Any] = {"stop_reason": stopped, "stop_sequence": sequence}
+            if stopped == "refusal":
+                delta["stop_details"] = {"type": "refusal", "category": None, "explanation": self._refused}
+            out.append(encoded({"type": "message_delta", "delta": delta, "usage": messages_usage(self._usage)}))
+        out.append(encoded({"type": "message_stop"}))
+        return b"".join(out)
+
+    def error(self, error: Mapping[str, Any]) -> bytes:
+        """See `StreamWriter.error`."""
+        return encoded(error_body(error, None, self._request_id))
+
+    def _begin(self, chunk: Mapping[str, Any], own: Mapping[str, Any] | None, out: list[bytes]) -> None:
+        self._started = True
+        message = {
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": messages_usage(None),
+            **(own or {}),
+            "id": message_id(chunk.get("id")),
+            "type": "message",
+            "role": "assistant",
+            "model": chunk.get("model"),
+            "content": [],
+        }
+        out.append(encoded({"type": "message_start", "message": message}))
+
+    def _add_native(self, event: Mapping[str, Any], chunk: Mapping[str, Any], out: list[bytes]) -> None:
+        kind = event.get("type")
+        if kind == "message":
+            self._add_whole(event["message"], chunk, out)
+        elif kind == "message_start":
+            if not self._started:
+                self._begin(chunk, event["message"], out)
+        elif kind == "content_block_start":
+            self._close(out)
+            block = event["content_block"]
+            self._start(block, out)
+            self._native_open = True
+        elif kind == "content_block_stop":
+            self._close(out)
+        elif kind == "message_delta":
+            self._delta = {**event}
+        elif kind == "content_block_delta" and self._open is not None:
+            out.append(encoded({**event, "index": self._open[1]}))
+
+    def _add_whole(self, message: Mapping[str, Any], chunk: Mapping[str, Any], out: list[bytes]) -> None:
+        """Write a whole message as a stream: the rest of its chunk says the same again, and is not written."""
+        self._begin(chunk, {**message, "stop_reason": None, "stop_sequence": None, "stop_details": None}, out)
+        for block in message["content"]:
+            kind = block.get("type")
+            if kind == "text":
+                self._start({**block, "text": ""}, out)
+                self._block_delta({"type": "text_delta", "text": block.get("text") or ""}, out)
+            elif kind == "thinking":
+                self._start({**block, "thinking": "", "signature": ""}, out)
+                self._block_delta({"type": "thinking_delta", "thinking": block.get("thinking") or ""}, out)
+                self._block_delta({"type": "signature_delta", "signature": block.get("signature") or ""}, out)
+            elif kind in ("tool_use", "server_tool_use", "mcp_tool_use"):
+                self._start({**block, "input": {}}, out)
+                given = orjson.dumps(block.get("input") or {}).decode()
+                self._block_delta({"type": "input_json_delta", "partial_json": given}, out)
+            else:
+                self._start(block, out)
+            self._close(out)
+        delta = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "stop_details", "container")}
+        self._delta = {
+            "type": "message_delta",
+            "delta": {name: value for name, value in delta.items() if value is not None or name.startswith("stop_")},
+            "usage": message.get("usage"),
+        }
+        self._ended = True
+
+    def _add_reasoning(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
+        if not (self._thinking or self._native_open):
+            return
+        details = delta.get(DETAILS)
+        if isinstance(details, list) and details:
+            self._detailed = True
+        else:
+            thought = delta.get("reasoning_content") or delta.get("reasoning")
+            if self._detailed or not isinstance(thought, str) or not thought:
+                return
+            details = [{"type": "reasoning.text", "text": thought}]
+        for detail in details:
+            kind = detail.get("type")
+            if kind == "reasoning.encrypted":
+                if not self._native_open:
+                    self._start({"type": "redacted_thinking", "data": detail.get("data") or ""}, out)
+                    self._close(out)
+                continue
+            if self._open is None or self._open[0] != "thinking":
+                self._start({"type": "thinking", "thinking": "", "signature": ""}, out)
+            if text := detail.get("text") or detail.get("summary"):
+                self._block_delta({"type": "thinking_delta", "thinking": text}, out)
+            if signature := detail.get("signature"):
+                self._block_delta({"type": "signature_delta", "signature": signature}, out)
+                if not self._native_open:
+                    self._close(out)  # what comes after a signature is the next block
+
+    def _add_text(self, text: str, out: list[bytes]) -> None:
+        if self._open is None or self._open[0] != "text":
+            self._start({"type": "text", "text": ""}, out)
+        self._block_delta({"type": "text_delta", "text": text}, out)
+
+    def _add_call(self, call: Mapping[str, Any], out: list[bytes]) -> None:
+        number = call.get("index") or 0
+        function = call.get("function") or {}
+        arguments = function.get("arguments") or ""
+        index = self._calls.get(number)
+        if index is None:
+            begun = self._unnamed.setdefault(number, {"id": None, "name": "", "arguments": ""})
+            begun["id"] = begun["id"] or call.get("id")
+            begun["name"] = begun["name"] or function.get("name") or ""
+            begun["arguments"] += arguments
+            if not begun["name"]:
+                return
+            del self._unnamed[number]
+            arguments = begun["arguments"]
+            if self._native_open and self._open is not None and self._open[0] == "tool_use":
+                index = self._open[1]  # the backend's own event has begun the block
+            else:
+                block = {"type": "tool_use", "id": begun["id"], "name": begun["name"], "input": {}}
+                index = self._start(block, out)
+            self._calls[number] = index
+        if arguments:
+            delta = {"type": "input_json_delta", "partial_json": arguments}
+            out.append(encoded({"type": "content_block_delta", "index": index, "delta": delta}))
+
+    def _start(self, block: Mapping[str, Any], out: list[bytes]) -> int:
+        self._close(out)
+        index = self._next
+        self._next += 1
+        self._open = (block["type"], index)
+        out.append(encoded({"type": "content_block_start", "index": index, "content_block": block}))
+        return index
+
+    def _block_delta(self, delta: Mapping[str, Any], out: list[bytes]) -> None:
+        index = self._next - 1  # that of the block begun last
+        out.append(encoded({"type": "content_block_delta", "index": index, "delta": delta}))
+
+    def _close(self, out: list[bytes]) -> None:
+        if self._open is not None:
+            out.append(encoded({"type": "content_block_stop", "index": self._open[1]}))
+            self._open = None
+            self._native_open = False

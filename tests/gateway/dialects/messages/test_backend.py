@@ -1,0 +1,408 @@
+"""From a chat-completions body to a request of the Messages API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.dialects.messages.backend import MessagesRequest, joined_details, messages_request, protocol_of
+from gateway.dialects.messages.client import chat_body
+from gateway.dialects.messages.models import facts_of
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import maker_of
+
+OWN = maker_of("endpoint model", "key")
+FOREIGN = maker_of("endpoint another", "key")
+TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"properties": {}}}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "map"}'}}
+
+
+def sent(model: str = "claude-haiku-4-5", *, stream: bool = False, **body: Any) -> MessagesRequest:
+    """The request for a chat-completions body."""
+    given = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], **body}
+    return messages_request(given, model, facts_of(model), OWN, stream=stream)
+
+
+def native(model: str = "claude-haiku-4-5", **body: Any) -> MessagesRequest:
+    """The request for a body of a client of the Messages API."""
+    given = {"model": "chat", "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}], **body}
+    return messages_request(chat_body(given, {}), model, facts_of(model), OWN, stream=False)
+
+
+def test_the_least_request() -> None:
+    made = sent()
+    assert made.body == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 64_000,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    assert made.dropped == ()
+    assert sent(stream=True).body["stream"] is True
+
+
+def test_system_messages_come_together_and_keep_their_cache_markers() -> None:
+    marked = {"type": "text", "text": "One.", "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "system", "content": [marked]},
+        {"role": "developer", "content": "Two."},
+        {"role": "user", "content": "hi"},
+    ]
+    assert sent(messages=messages).body["system"] == [marked, {"type": "text", "text": "Two."}]
+    assert sent(messages=messages[1:]).body["system"] == "Two."
+
+
+def test_parts_become_blocks() -> None:
+    parts = [
+        {"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": " "},
+        {"type": "image_url", "image_url": {"url": "data:image/webp;base64,AAAA", "detail": "high"}},
+        {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,BBBB"}},
+        {"type": "file", "file": {"file_id": "file_1"}},
+        {"type": "input_audio", "input_audio": {"data": "CCCC", "format": "wav"}},
+        {"type": "search_result", "title": "t", "source": "s", "content": []},
+    ]
+    made = sent(messages=[{"role": "user", "content": parts}])
+    assert made.body["messages"][0]["content"] == [
+        {"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/webp", "data": "AAAA"}},
+        {"type": "image", "source": {"type": "url", "url": "https://a.example/b.png"}},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": "BBBB"},
+            "title": "a.pdf",
+        },
+        {"type": "document", "source": {"type": "file", "file_id": "file_1"}},
+        {"type": "search_result", "title": "t", "source": "s", "content": []},
+    ]
+    assert made.dropped == ("messages[0].content[2].image_url.detail", "messages[0].content[6]")
+
+
+def test_tool_results_join_one_turn_of_the_user() -> None:
+    made = sent(
+        messages=[
+            {"role": "user", "content": "look twice"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [CALL, {**CALL, "id": "functions.look:1", "function": {"name": "look", "arguments": ""}}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": "a sea"},
+            {"role": "tool", "tool_call_id": "functions.look:1", "content": [{"type": "text", "text": "a shore"}]},
+            {"role": "user", "content": "and?"},
+        ],
+        tools=[TOOL],
+    )
+    assert made.body["messages"] == [
+        {"role": "user", "content": "look twice"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "tool_use", "id": "call_1", "name": "look", "input": {"at": "map"}},
+                {"type": "tool_use", "id": "functions_look_1", "name": "look", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "call_1", "content": "a sea"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "functions_look_1",
+                    "content": [{"type": "text", "text": "a shore"}],
+                },
+                {"type": "text", "text": "and?"},
+            ],
+        },
+    ]
+
+
+def test_legacy_functions() -> None:
+    made = sent(
+        messages=[
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "no json"}},
+            {"role": "function", "name": "look", "content": "a sea"},
+        ],
+        functions=[TOOL["function"]],
+        function_call={"name": "look"},
+    )
+    call, result = made.body["messages"][1]["content"][0], made.body["messages"][2]["content"][0]
+    assert call["input"] == {"arguments": "no json"}
+    assert call["id"] == result["tool_use_id"]
+    assert made.body["tool_choice"] == {"type": "tool", "name": "look"}
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ({}, None),
+        ({"tool_choice": "auto"}, None),
+        ({"tool_choice": "none"}, {"type": "none"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, {"type": "tool", "name": "look"}),
+        ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": False},
+            {"type": "any", "disable_parallel_tool_use": True},
+        ),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {
+                        "mode": "required",
+                        "tools": [{"type": "function", "function": {"name": "look"}}],
+                    },
+                }
+            },
+            {"type": "any"},
+        ),
+    ],
+)
+def test_tool_choice(given: dict[str, Any], choice: Any) -> None:
+    other = {"type": "function", "function": {"name": "other", "strict": True}}
+    made = sent(tools=[TOOL, other], **given).body
+    assert made.get("tool_choice") == choice
+    names = [tool["name"] for tool in made["tools"]]
+    assert names == (["look"] if "allowed_tools" in str(given) else ["look", "other"])
+    assert made["tools"][0]["input_schema"] == {"type": "object", "properties": {}}
+    assert made["tools"][-1].get("strict") is (None if "allowed_tools" in str(given) else True)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "made", "dropped"),
+    [
+        ("claude-opus-4-6", {"reasoning_effort": "high"}, {"thinking": {"type": "adaptive"}, "effort": "high"}, ()),
+        (
+            "claude-opus-4-6",
+            {"reasoning_effort": "xhigh"},
+            {"thinking": {"type": "adaptive"}, "effort": "max"},
+            (),
+        ),
+        (
+            "claude-haiku-4-5",
+            {"reasoning_effort": "low"},
+            {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+            (),
+        ),
+        (
+            "claude-haiku-4-5",
+            {"reasoning": {"max_tokens": 3000}},
+            {"thinking": {"type": "enabled", "budget_tokens": 3000}},
+            (),
+        ),
+        ("claude-haiku-4-5", {"reasoning_effort": "high", "max_tokens": 800}, {}, ("reasoning_effort",)),
+        (
+            "claude-haiku-4-5",
+            {"reasoning_effort": "high", "max_tokens": 4000},
+            {"thinking": {"type": "enabled", "budget_tokens": 3488}},
+            (),
+        ),
+        ("claude-haiku-4-5", {"reasoning_effort": "none"}, {}, ()),
+        ("claude-opus-4-8", {"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}, ()),
+        ("claude-opus-5-5", {"reasoning_effort": "none"}, {}, ("reasoning_effort",)),
+        (
+            "claude-opus-5-5",
+            {"reasoning_effort": "minimal"},
+            {"thinking": {"type": "adaptive"}, "effort": "low"},
+            (),
+        ),
+        (
+            "claude-haiku-4-5",
+            {"reasoning_effort": "high", "tools": [TOOL], "tool_choice": "required"},
+            {},
+            ("reasoning_effort",),
+        ),
+        (
+            "claude-haiku-4-5",
+            {"thinking": {"type": "adaptive"}},
+            {"thinking": {"type": "enabled", "budget_tokens": 8192}},
+            (),
+        ),
+    ],
+)
+def test_reasoning(model: str, given: dict[str, Any], made: dict[str, Any], dropped: tuple[str, ...]) -> None:
+    request = sent(model, **given)
+    assert request.body.get("thinking") == made.get("thinking")
+    assert (request.body.get("output_config") or {}).get("effort") == made.get("effort")
+    assert request.dropped == dropped
+
+
+def test_a_schema_and_a_format_that_cannot_be_said() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    assert sent(response_format=wanted).body["output_config"] == {"format": {"type": "json_schema", "schema": schema}}
+    assert sent("claude-sonnet-4-20250514", response_format=wanted).dropped == ("response_format",)
+    assert sent(response_format={"type": "json_object"}).dropped == ("response_format",)
+    assert sent(response_format={"type": "text"}).dropped == ()
+
+
+def test_sampling_is_fitted_to_the_model() -> None:
+    assert sent(temperature=0.5, top_k=3).body["temperature"] == 0.5
+    both = sent(temperature=0.5, top_p=0.9)
+    assert ("top_p" in both.body, both.dropped) == (False, ("top_p",))
+    hot = sent(temperature=1.7)
+    assert (hot.body["temperature"], hot.dropped) == (1, ("temperature",))
+    assert sent("claude-opus-4-8", temperature=0.5, top_k=3).dropped == ("temperature", "top_k")
+    assert sent("claude-opus-4-8", temperature=1).dropped == ()
+    thinking = sent("claude-haiku-4-5", temperature=0.5, top_p=0.97, reasoning_effort="low")
+    assert (thinking.body["top_p"], thinking.dropped) == (0.97, ("temperature",))
+
+
+def test_limits_stops_users_and_service_tiers() -> None:
+    made = sent(
+        max_tokens=500,
+        max_completion_tokens=300,
+        stop=["END", "\n"],
+        user="u",
+        safety_identifier="s",
+        service_tier="default",
+    ).body
+    assert (made["max_tokens"], made["stop_sequences"]) == (300, ["END"])
+    assert (made["metadata"], made["service_tier"]) == ({"user_id": "s"}, "standard_only")
+    assert sent(max_tokens=90_000).body["max_tokens"] == 64_000
+    assert sent(service_tier="flex", metadata={"topic": "x"}).dropped == ("metadata.topic", "service_tier")
+
+
+def test_other_fields_are_sent_or_listed() -> None:
+    made = sent(inference_geo="eu", seed=1, min_p=0.1, n=1, logprobs=False, store=False, presence_penalty=0, extra=None)
+    assert made.body["inference_geo"] == "eu"
+    assert made.dropped == ("seed", "min_p")
+    assert sent(n=2, logprobs=True).dropped == ("n", "logprobs")
+
+
+def thought(maker: Any) -> dict[str, Any]:
+    """An assistant's message that thought and called a tool."""
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL],
+        "reasoning_details": [
+            {"type": "reasoning.text", "text": "let", "index": 0},
+            {"type": "reasoning.text", "text": " me", "index": 0},
+            {"type": "reasoning.text", "signature": maker.seal("sig"), "index": 0},
+            {"type": "reasoning.encrypted", "data": maker.seal("data"), "index": 1},
+        ],
+    }
+
+
+def test_own_thinking_is_unsealed_and_foreign_thinking_removed() -> None:
+    def turn(maker: Any) -> MessagesRequest:
+        messages = [
+            {"role": "user", "content": "hi"},
+            thought(maker),
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+        ]
+        return sent(messages=messages, tools=[TOOL], reasoning_effort="low")
+
+    own, foreign = turn(OWN), turn(FOREIGN)
+    assert own.body["messages"][1]["content"][:2] == [
+        {"type": "thinking", "thinking": "let me", "signature": "sig"},
+        {"type": "redacted_thinking", "data": "data"},
+    ]
+    assert own.body["thinking"]["type"] == "enabled"
+    assert own.dropped == ()
+    assert foreign.body["messages"][1]["content"][0]["type"] == "tool_use"
+    # A turn that does not begin with thinking cannot go on with it.
+    assert "thinking" not in foreign.body
+    assert foreign.dropped == ("reasoning", "reasoning_effort")
+
+
+def test_details_of_one_index_are_joined() -> None:
+    pieces = [
+        {"type": "reasoning.text", "text": "a", "index": 0},
+        {"type": "reasoning.text", "text": "b", "index": 0, "signature": None},
+        {"type": "reasoning.text", "signature": "s", "index": 0},
+        {"type": "reasoning.text", "text": "c", "index": 1},
+        {"type": "reasoning.summary", "summary": "d"},
+        {"type": "reasoning.summary", "summary": "e"},
+        "no detail",
+    ]
+    assert joined_details(pieces) == [
+        {"type": "reasoning.text", "text": "ab", "index": 0, "signature": "s"},
+        {"type": "reasoning.text", "text": "c", "index": 1},
+        {"type": "reasoning.summary", "summary": "d"},
+        {"type": "reasoning.summary", "summary": "e"},
+    ]
+
+
+def test_a_clients_own_body_is_sent_as_it_is() -> None:
+    given = {
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        "tools": [
+            {"name": "look", "input_schema": {"type": "object"}, "eager_input_streaming": True},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 3},
+        ],
+        "metadata": {"user_id": "u"},
+        "service_tier": "standard_only",
+        "context_management": {"edits": []},
+        "stop_sequences": ["END"],
+        "temperature": 0.3,
+    }
+    made = native(**given)
+    assert made.body == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 4000,
+        "messages": [{"role": "user", "content": "hi"}],
+        **given,
+    }
+    assert made.dropped == ()
+
+
+def test_what_the_gateway_changes_in_a_clients_own_body() -> None:
+    chat = chat_body(
+        {"model": "chat", "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}], "stop_sequences": ["A"]},
+        {"anthropic-version": "2026-10-21"},
+    )
+    chat |= {"max_tokens": 100, "stop": ["A", "B"], "temperature": 0.7}
+    chat["messages"] = [*chat["messages"], {"role": "assistant", "content": "Paris is "}]
+    made = messages_request(chat, "claude-haiku-4-5", facts_of("claude-haiku-4-5"), OWN, stream=True)
+    assert made.body == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 100,
+        "stop_sequences": ["A", "B"],
+        "temperature": 0.7,
+        "stream": True,
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "text", "text": "Paris is "}]},
+        ],
+    }
+    assert protocol_of(chat) == {"anthropic-version": "2023-06-01"}  # the later version has no temperature
+    del chat["temperature"]
+    assert protocol_of(chat) == {"anthropic-version": "2026-10-21"}
+    assert protocol_of({"model": "chat"}) == {}
+
+
+def test_a_clients_own_blocks_of_other_backends_are_removed() -> None:
+    def asked(maker: Any) -> MessagesRequest:
+        found = {"type": "web_search_result", "url": "u", "encrypted_content": maker.seal("found")}
+        content = [
+            {"type": "thinking", "thinking": "hm", "signature": maker.seal("sig")},
+            {"type": "redacted_thinking", "data": maker.seal("data")},
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
+            {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [found]},
+            {"type": "text", "text": "Here."},
+        ]
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+        return native(messages=[*messages, {"role": "user", "content": "go on"}])
+
+    own, foreign = asked(OWN), asked(FOREIGN)
+    blocks = own.body["messages"][1]["content"]
+    assert [block["type"] for block in blocks] == [
+        "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result", "text",
+    ]  # fmt: skip
+    assert (blocks[0]["signature"], blocks[1]["data"]) == ("sig", "data")
+    assert blocks[3]["content"][0]["encrypted_content"] == "found"
+    assert "tl1." not in json.dumps(own.body)
+    assert foreign.body["messages"][1]["content"] == [{"type": "text", "text": "Here."}]
+    assert (own.dropped, foreign.dropped) == ((), ("reasoning",))
+
+
+def test_fields_of_another_dialect_that_were_lost_are_listed() -> None:
+    native_of = {"dialect": "responses", "body": {}, "lost": ["truncation"], "needs": []}
+    assert sent(**{NATIVE: native_of}).dropped == ("truncation",)

@@ -1,0 +1,274 @@
+"""Replies: the API's messages and events to chat completions, and from these back to what its clients get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from anthropic.lib.streaming._messages import accumulate_event
+
+from gateway.caching.replay import in_pieces
+from gateway.chat.completions import Assembler, chunks_of
+from gateway.dialects.messages.backend import sealed
+from gateway.dialects.messages.replies import MessageChunks, chat_usage, completion_of, finish_reason_of, status_of
+from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import maker_of
+from tests.support.strict_messages import events_of, redacted, text, thinking, tool_use
+
+MAKER = maker_of("endpoint model", "key")
+CITED = {"type": "web_search_result_location", "url": "https://a.example", "title": "A", "encrypted_index": "secret"}
+USAGE = {"input_tokens": 11, "cache_creation_input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 20}
+BLOCKS = [
+    {**thinking("let me see"), "signature": "sig 1"},
+    text("Paris "),
+    text("it is.", citations=[CITED]),
+    redacted("nobody reads this"),
+    {**thinking("more"), "signature": "sig 2"},
+    tool_use("look", {"at": "map"}, "toolu_1"),
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"type": "web_search_result", "url": "https://a.example", "title": "A", "encrypted_content": "x"}],
+    },
+]
+MESSAGE: dict[str, Any] = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude",
+    "content": BLOCKS,
+    "stop_reason": "tool_use",
+    "stop_sequence": None,
+    "stop_details": None,
+    "container": None,
+    "usage": USAGE,
+}
+SEALED = [sealed(block, MAKER) for block in BLOCKS]
+
+
+def copied(value: Any) -> Any:
+    """The value as it comes from a socket."""
+    return json.loads(json.dumps(value))
+
+
+def streamed(message: dict[str, Any], *, native: bool) -> list[dict[str, Any]]:
+    """The chunks of a message that is streamed."""
+    reader = MessageChunks(MAKER, native=native)
+    chunks = [chunk for event in events_of(message) for chunk in reader.add(copied(event))]
+    assert reader.finished
+    return chunks
+
+
+def assembled(chunks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The completion that is stored of a stream."""
+    assembler = Assembler()
+    for chunk in chunks:
+        assembler.add(copied(chunk))
+    return copied(assembler.completion())
+
+
+def read(written: bytes) -> dict[str, Any]:
+    """The message that the SDK puts together from a stream's events; their order is checked here."""
+    snapshot: Any = None
+    buffers: dict[int, bytes] = {}
+    opened: list[int] = []
+    for event in filter(None, written.decode().split("\n\n")):
+        name, _, data = event.partition("\n")
+        value = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {value['type']}"
+        if value["type"] == "content_block_start":
+            assert value["index"] == len(opened)
+            opened.append(value["index"])
+        snapshot = accumulate_event(event=value, current_snapshot=snapshot, json_bufs=buffers)
+    assert written.rstrip().endswith(b'data: {"type":"message_stop"}')
+    assert written.count(b"event: content_block_stop") == len(opened)
+    made: dict[str, Any] = json.loads(snapshot.model_dump_json(warnings=False, exclude_unset=True))
+    return made
+
+
+def written(chunks: Iterable[dict[str, Any]], *, thinks: bool = True) -> dict[str, Any]:
+    """What a client's SDK makes of a stream of these chunks."""
+    writer = MessageEvents("req_1", thinking=thinks)
+    return read(b"".join([writer.chunk(copied(chunk)) for chunk in chunks]) + writer.done())
+
+
+def paced(completion: dict[str, Any]) -> list[dict[str, Any]]:
+    """The chunks of a stored answer that is replayed at its own speed."""
+    return [
+        dict(piece) for chunk in chunks_of(completion) for piece in (in_pieces(chunk) if chunk["choices"] else [chunk])
+    ]
+
+
+def test_a_message_keeps_its_own_form_for_a_client_of_the_dialect() -> None:
+    """Live, stored and given whole, stored and replayed at once or at its own speed, and as JSON."""
+    live = streamed(MESSAGE, native=True)
+    stored = assembled(live)
+    whole = copied(completion_of(MESSAGE, MAKER, native=True))
+    replies = {
+        "live": written(live),
+        "stored": message_of(stored, thinking=False),
+        "replayed": written(chunks_of(stored)),
+        "paced": written(paced(stored)),
+        "whole": message_of(whole, thinking=False),
+        "whole as a stream": written(chunks_of(whole)),
+        "whole, paced": written(paced(whole)),
+    }
+    for name, reply in replies.items():
+        assert reply["content"] == SEALED, name
+        assert {**reply, "content": BLOCKS} == MESSAGE, name
+
+
+def test_the_same_message_for_other_clients() -> None:
+    live = assembled(streamed(MESSAGE, native=False))
+    whole = completion_of(MESSAGE, MAKER, native=False)
+    for completion in (live, whole):
+        choice = completion["choices"][0]
+        message = choice["message"]
+        assert NATIVE not in message
+        assert (message["content"], message["reasoning_content"]) == ("Paris it is.", "let me seemore")
+        assert message["tool_calls"][0]["id"] == "toolu_1"
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"at": "map"}
+        assert message["annotations"] == [
+            {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
+        ]
+        assert (choice["finish_reason"], completion["id"], completion["model"]) == ("tool_calls", "msg_1", "claude")
+        assert completion["usage"] == chat_usage(USAGE)
+    # A client of the dialect that gets it from a backend of another loses the order of the blocks alone.
+    kinds = [block["type"] for block in written(chunks_of(live))["content"]]
+    assert kinds == ["thinking", "redacted_thinking", "thinking", "text", "tool_use"]
+
+
+def test_usage_there_and_back() -> None:
+    usage = {**USAGE, "output_tokens_details": {"thinking_tokens": 9}}
+    chat = chat_usage(usage)
+    assert (chat["prompt_tokens"], chat["completion_tokens"], chat["total_tokens"]) == (23, 20, 43)
+    assert chat["completion_tokens_details"] == {"reasoning_tokens": 9}
+    assert messages_usage(chat) == usage
+    assert messages_usage(None) == dict.fromkeys(USAGE, 0)
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "finish"),
+    [
+        ("end_turn", "stop"), ("stop_sequence", "stop"), ("pause_turn", "stop"), ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"), ("tool_use", "tool_calls"), ("refusal", "content_filter"),
+        ("of a later version", "stop"),
+    ],
+)  # fmt: skip
+def test_stop_reasons(stop_reason: str, finish: str) -> None:
+    assert finish_reason_of(stop_reason) == finish
+    assert written(streamed({**MESSAGE, "stop_reason": stop_reason}, native=True))["stop_reason"] == stop_reason
+
+
+def test_a_refusal() -> None:
+    details = {"type": "refusal", "category": "bio", "explanation": "I may not."}
+    refusal = {**MESSAGE, "content": [], "stop_reason": "refusal", "stop_details": details}
+    for completion in (completion_of(refusal, MAKER, native=False), assembled(streamed(refusal, native=False))):
+        assert completion["choices"][0]["message"]["refusal"] == "I may not."
+        assert completion["choices"][0]["finish_reason"] == "content_filter"
+        made = message_of(completion, thinking=False)
+        assert (made["stop_reason"], made["stop_details"]["explanation"]) == ("refusal", "I may not.")
+    assert written(streamed(refusal, native=True))["stop_details"] == details
+    assert written(streamed(refusal, native=False))["stop_details"]["explanation"] == "I may not."
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    """A chunk of another backend."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
+    return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "small", "choices": [choice]}
+
+
+def test_a_stream_of_another_backend() -> None:
+    def call(index: int, **more: Any) -> dict[str, Any]:
+        return {"index": index, **more}
+
+    made = written(
+        [
+            chunk({"role": "assistant", "content": ""}),
+            chunk({"reasoning_content": "hm"}),
+            chunk({"reasoning": "m"}),
+            chunk({"content": "Hel"}),
+            chunk({"content": "lo"}),
+            chunk({"tool_calls": [call(0, id="c1", function={"arguments": ""})]}),
+            chunk({"tool_calls": [call(0, function={"name": "look", "arguments": '{"a"'})]}),
+            chunk({"tool_calls": [call(0, function={"arguments": ":1}"})]}),
+            chunk({"tool_calls": [call(1, id="c2", function={"name": "stop", "arguments": ""})]}),
+            chunk({}, "stop"),
+            {**chunk({}), "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+        ]
+    )
+    assert made["content"] == [
+        {"type": "thinking", "thinking": "hmm", "signature": ""},
+        {"type": "text", "text": "Hello"},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {"a": 1}},
+        {"type": "tool_use", "id": "c2", "name": "stop", "input": {}},
+    ]
+    assert (made["id"], made["model"], made["stop_reason"]) == ("msg_1", "small", "tool_use")
+    assert (made["usage"]["input_tokens"], made["usage"]["output_tokens"]) == (3, 4)
+
+
+def test_thinking_goes_to_clients_that_asked_for_it() -> None:
+    thought = [chunk({"reasoning_content": "hm"}), chunk({"content": "Yes."}), chunk({}, "stop", stop_reason="END")]
+    assert [block["type"] for block in written(thought)["content"]] == ["thinking", "text"]
+    made = written(thought, thinks=False)
+    assert [block["type"] for block in made["content"]] == ["text"]
+    assert (made["stop_reason"], made["stop_sequence"]) == ("stop_sequence", "END")
+    whole = assembled(thought)
+    assert message_of(whole, thinking=False)["content"] == [{"type": "text", "text": "Yes."}]
+    assert message_of(whole, thinking=True)["content"][0]["thinking"] == "hm"
+
+
+def test_a_stream_that_another_backend_continues() -> None:
+    """The blocks of the first backend end with those that it began."""
+    live = streamed({**MESSAGE, "content": [text("Paris it is, of course")], "stop_reason": "end_turn"}, native=True)
+    broken = live[:3]
+    assert broken[-1]["choices"][0]["delta"]["content"]
+    made = written([*broken, chunk({"content": " indeed"}), chunk({}, "stop")])
+    assert made["content"] == [{"type": "text", "text": "Paris it indeed"}]
+    assert made["stop_reason"] == "end_turn"
+    assert message_of(assembled([*broken, chunk({"content": " indeed"}), chunk({}, "stop")]), thinking=True)[
+        "content"
+    ] == [{"type": "text", "text": "Paris it indeed"}]
+
+
+def test_an_empty_stream_and_an_error() -> None:
+    writer = MessageEvents("req_1", thinking=False)
+    assert read(writer.done())["content"] == []
+    event = writer.error({"message": "The answer broke off.", "type": "upstream_error", "code": "upstream_timeout"})
+    name, data = event.decode().strip().split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: ")) == {
+        "type": "error",
+        "error": {"type": "timeout_error", "message": "The answer broke off.", "code": "upstream_timeout"},
+        "request_id": "req_1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"), (401, "authentication_error"), (403, "permission_error"),
+        (404, "not_found_error"), (413, "request_too_large"), (418, "invalid_request_error"),
+        (429, "rate_limit_error"), (500, "api_error"), (502, "api_error"), (503, "overloaded_error"),
+        (504, "timeout_error"), (529, "overloaded_error"),
+    ],
+)  # fmt: skip
+def test_types_of_errors(status: int, kind: str) -> None:
+    assert error_body({"message": "m"}, status, "r")["error"] == {"type": kind, "message": "m"}
+
+
+def test_statuses_of_errors() -> None:
+    assert status_of({"type": "overloaded_error"}) == 529
+    assert status_of({"type": "rate_limit_error"}) == 429
+    assert status_of({"type": "of a later version"}) is None
+    assert status_of("no object") is None
+
+
+def test_ids() -> None:
+    assert message_id("chatcmpl-1") == "msg_1"
+    assert message_id("msg_1") == "msg_1"
+    assert message_id(None) == "msg_"
