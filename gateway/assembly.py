@@ -301,11 +301,26 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
     if not config.configured:
         return None
     key = config.key.get_secret_value() if config.key is not None else None
-    maker = maker_of(f"{config.base_url}\0{config.model}", key)
-    backend = OpenAIBackend(_transport(config), model=config.model, key=key, quota=quota, maker=maker)
+    backend = _called_over(_transport(config), config, key, quota)
     if not (config.rename or config.omit):
         return backend
     return AdaptedBackend(backend, config.rename, frozenset(config.omit))
+
+
+def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
+    """Return the backend in the dialect that its config names."""
+    maker = maker_of(f"{config.base_url}\0{config.model}", key)
+    if config.kind == "anthropic":
+        from gateway.backends.anthropic import AnthropicBackend
+
+        return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+    return OpenAIBackend(transport, model=config.model, key=key, quota=quota, maker=maker)
+
+
+def _url(config: BackendConfig) -> str:
+    if config.kind == "anthropic":
+        return f"{config.base_url.removesuffix('/v1')}/v1/messages"
+    return config.base_url + _COMPLETIONS
 
 
 def _transport(config: BackendConfig) -> Transport:
@@ -313,7 +328,7 @@ def _transport(config: BackendConfig) -> Transport:
         from gateway.backends.scripted import ScriptedTransport
 
         return ScriptedTransport(config.script, max_reply=config.max_reply)
-    url = config.base_url + _COMPLETIONS
+    url = _url(config)
     if config.http.client == "http1":
         return Http1Transport(
             url,

@@ -144,6 +144,10 @@ class HttpBackend(ABC):
         Called in a thread if the request is large. Raises BackendError if the request cannot be sent.
         """
 
+    def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:
+        """Return the headers to send: the same mapping for equal ones, since a transport encodes each mapping once."""
+        return self._headers
+
     async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`. A stream is joined to a whole answer."""
         response, reader, dropped = await self._send(request, stream=False)
@@ -174,7 +178,7 @@ class HttpBackend(ABC):
             body, reader, dropped = await off_loop(partial(self._prepare, request, stream=stream))
         else:
             body, reader, dropped = self._prepare(request, stream=stream)
-        response = await self._transport.send(self._headers, body, request.traceparent)
+        response = await self._transport.send(self._headers_for(request), body, request.traceparent)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused
             hear(response.header, monotonic())

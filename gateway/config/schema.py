@@ -110,12 +110,14 @@ class BackendConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
-    kind: Literal["openai", "scripted"] = "openai"
-    """`openai` is called over HTTP; `scripted` answers in this process, from its `script`."""
+    kind: Literal["openai", "anthropic", "scripted"] = "openai"
+    """`openai` and `anthropic` are called over HTTP, by chat completions or by Anthropic's Messages API; `scripted`
+    answers in this process, from its `script`."""
     script: tuple[ScriptedRule, ...] = ()
     """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
     base_url: str = ""
-    """URL up to and including `/v1`, without a slash at the end; if empty, the backend is unconfigured."""
+    """URL up to and including `/v1`, which `kind: anthropic` may leave out, without a slash at the end; if empty, the
+    backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
     key_env: OptionalText = None
     key_file: OptionalPath = None
@@ -138,7 +140,8 @@ class BackendConfig(Section):
     """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
     for its length. For the model that `tierline up` starts it is set automatically."""
     logprobs: bool = True
-    """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`."""
+    """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`. False for
+    `kind: anthropic`, whose API has none."""
     confidence_head: Annotated[str, Field(min_length=1)] = "default"
     """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
     rename: Mapping[str, str] = {}
@@ -180,6 +183,15 @@ class BackendConfig(Section):
             known["price"] = {}
         return {**known, **data}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _anthropic_has_no_logprobs(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("kind") != "anthropic":
+            return data
+        if data.get("logprobs") is True:
+            raise_findings([Finding(("logprobs",), "Anthropic's API has no log-probabilities; leave it out")])
+        return {**data, "logprobs": False}
+
     @model_validator(mode="after")
     def _one_key_source(self) -> BackendConfig:
         if self.key_env and self.key_file:
@@ -210,7 +222,7 @@ class BackendConfig(Section):
     @property
     def lacks_url(self) -> bool:
         """Whether the backend is called over HTTP but has no URL yet."""
-        return self.kind == "openai" and not self.base_url
+        return self.kind != "scripted" and not self.base_url
 
     @property
     def configured(self) -> bool:

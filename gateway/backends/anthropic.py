@@ -1,0 +1,127 @@
+"""Anthropic's Messages API: Anthropic itself, and the many others that offer it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from gateway.backends.base import (
+    BackendError,
+    BackendRequest,
+    BadStatus,
+    Completion,
+    ContextExceeded,
+    Event,
+    InvalidReply,
+    Response,
+    Transport,
+)
+from gateway.backends.context_limit import says_too_long
+from gateway.backends.http_backend import HttpBackend, SseReply, error_in_200, in_pieces, json_object
+from gateway.backends.quota import Quota
+from gateway.chat.completions import fill_in
+from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
+from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.replies import MessageChunks, completion_of, status_of
+from gateway.dialects.native import native_body
+from gateway.dialects.reasoning import Maker
+
+_MOST_HEADERS: Final = 64
+_WRONG_EVENT: Final = "an event that is not of the Messages API"
+_ERROR_IN_STREAM = 64 << 10
+
+
+class AnthropicBackend(HttpBackend):
+    """One endpoint. `model` replaces the client's; `maker` marks its thinking; the key is sent to this endpoint only.
+
+    `quota` is updated from the rate-limit headers of every reply.
+    """
+
+    def __init__(
+        self, transport: Transport, *, model: str, key: str | None, maker: Maker, quota: Quota | None = None
+    ) -> None:
+        headers = {"anthropic-version": VERSION}
+        if key is not None:
+            headers["x-api-key"] = key
+        super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
+        self._facts = facts_of(model)
+        self._maker = maker
+        self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+
+    def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _MessageReader, tuple[str, ...]]:
+        made = messages_request(request.body, self._model, self._facts, self._maker, stream=stream)
+        native = native_body(request.body, "messages") is not None
+        body = orjson.dumps(in_pieces(made.body) if request.large else made.body)
+        return body, _MessageReader(self._model, self._maker, native=native), made.dropped
+
+    def _headers_for(self, request: BackendRequest) -> Mapping[str, str]:
+        """Return the headers of a request: with the client's own version and betas, if it speaks the dialect."""
+        protocol = protocol_of(request.body)
+        if not protocol:
+            return self._headers
+        key = tuple(protocol.items())
+        headers = self._with_protocol.get(key)
+        if headers is None:
+            headers = {**self._headers, **protocol}
+            if len(self._with_protocol) < _MOST_HEADERS:
+                self._with_protocol[key] = headers
+        return headers
+
+
+class _MessageReader:
+    """Read the reply to one request."""
+
+    def __init__(self, model: str, maker: Maker, *, native: bool) -> None:
+        self._model = model
+        self._maker = maker
+        self._native = native
+
+    def completion(self, raw: bytes) -> Completion:
+        """Return the completion for a whole message."""
+        message = json_object(raw)
+        if message.get("type") == "error" or message.get("error"):
+            raise _error(message.get("error"), raw)
+        content = message.get("content")
+        if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+            raise InvalidReply("a reply without content")
+        if not isinstance(message.get("stop_reason"), str):
+            raise InvalidReply("a reply without a stop_reason, so perhaps not whole")
+        try:
+            value = completion_of(message, self._maker, native=self._native)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise InvalidReply("a reply that is not of the Messages API") from None
+        fill_in(value, self._model)
+        return Completion(orjson.dumps(value), value)
+
+    def stream(self, response: Response) -> SseReply:
+        """Return the chunks of a stream."""
+        return _MessageStream(response, MessageChunks(self._maker, native=self._native))
+
+
+class _MessageStream(SseReply):
+    def __init__(self, response: Response, chunks: MessageChunks) -> None:
+        super().__init__(response)
+        self._chunks = chunks
+
+    def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
+        """Take one event: chunks for all but pings. Raises BackendError for an error, InvalidReply for a wrong one."""
+        if value.get("type") == "error":
+            raise _error(value.get("error"), data)
+        try:
+            chunks = self._chunks.add(value)
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise InvalidReply(_WRONG_EVENT) from None
+        events += [Event(orjson.dumps(chunk), chunk) for chunk in chunks]
+        self.done_seen = self._chunks.finished
+
+
+def _error(error: object, raw: bytes) -> BackendError:
+    """Return the error of a stream, or in a reply of status 200: as if it had come with the status of its type."""
+    status = status_of(error)
+    if status is None:
+        return error_in_200(error, raw)
+    if says_too_long(status, raw):
+        return ContextExceeded(status, raw[:_ERROR_IN_STREAM])
+    return BadStatus(status, raw[:_ERROR_IN_STREAM])
