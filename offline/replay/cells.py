@@ -164,16 +164,11 @@ class CellDecider:
 
     def _signature(self, inputs: Inputs) -> list[tuple[Ints, int]]:
         """Return a column for everything that `decide` distinguishes, each with the number of its values."""
-        names = len(inputs.names) + 1
         columns = [(inputs.flags, _FLAG_VALUES), (inputs.holdout.astype(np.int64), 2)]
-        if inputs.names:
-            columns.append((inputs.clamps[:, 0] * names + inputs.clamps[:, 1], names * names))
         limit = np.fmin(inputs.budget_s, inputs.limit_s)
         expected = np.zeros((len(inputs), len(self._places)))
         stream = inputs.flags & _STREAM > 0
-        for column, (place, facts) in enumerate(zip(self._places, self._facts, strict=True)):
-            if facts.context is not None:
-                columns.append(((inputs.room > facts.context).astype(np.int64), 2))
+        for column, place in enumerate(self._places):
             if place >= 0:
                 columns.append((inputs.state[:, place], 3))
                 seconds = np.where(stream, inputs.ttft_s[:, place], inputs.whole_s[:, place])
@@ -182,6 +177,18 @@ class CellDecider:
         if late.any():
             columns += [(late[:, column].astype(np.int64), 2) for column in range(late.shape[1])]
             columns += _orders(np.where(late.any(axis=1, keepdims=True), expected, 0.0))
+        return columns + self.lasting_columns(inputs)
+
+    def lasting_columns(self, inputs: Inputs) -> list[tuple[Ints, int]]:
+        """Return what is the same whenever a request is made: limits of its tiers, its room, what the rules ask for.
+
+        Left out are its flags, the holdout's draw and the health of the tiers.
+        """
+        names = len(inputs.names) + 1
+        contexts = [facts.context for facts in self._facts if facts.context is not None]
+        columns = [((inputs.room > context).astype(np.int64), 2) for context in contexts]
+        if inputs.names:
+            columns.append((inputs.clamps[:, 0] * names + inputs.clamps[:, 1], names * names))
         return columns + self.rule_columns(inputs)
 
     def rule_columns(self, inputs: Inputs) -> list[tuple[Ints, int]]:
@@ -250,12 +257,35 @@ class CellDecider:
 
 def rule_cells(policies: Sequence[Policy], basis: DecisionBasis, inputs: Inputs) -> Ints:
     """Return a hash of where each record lies between the constants of these policies' start rules, the same always."""
-    keys = np.zeros(len(inputs), np.uint64)
-    for policy in policies:
-        decider = CellDecider(policy, basis, VerdictTable())
-        for column, _ in decider.rule_columns(inputs):
-            keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-            keys ^= keys >> np.uint64(29)
+    deciders = [CellDecider(policy, basis, VerdictTable()) for policy in policies]
+    return mixed([column for decider in deciders for column, _ in decider.rule_columns(inputs)], len(inputs))
+
+
+def lasting_cells(decider: CellDecider, inputs: Inputs) -> Ints:
+    """Return a hash of what `decide` distinguishes of each record but for the moment and whether it streams.
+
+    Two records with equal hashes get the same decision in the same moment.
+    """
+    columns = [column for column, _ in decider.lasting_columns(inputs)]
+    return mixed([inputs.flags & ~_STREAM, *columns], len(inputs))
+
+
+def questions_of(inputs: Inputs) -> Ints:
+    """Return a hash of what the classifier said of each record's text and of its length; 0 where it said nothing.
+
+    Two records with equal hashes ask the same: the classifier's numbers are those of one text.
+    """
+    numbers = [np.ascontiguousarray(column).view(np.int64) for column in inputs.p_right.T]
+    keys = mixed([inputs.tokens_in, inputs.flags & ~_STREAM, inputs.kind, *numbers], len(inputs))
+    return np.where(inputs.judged, keys, 0)
+
+
+def mixed(columns: Sequence[Ints], rows: int) -> Ints:
+    """Return a hash of each row of these columns, the same in every process."""
+    keys = np.zeros(rows, np.uint64)
+    for column in columns:
+        keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        keys ^= keys >> np.uint64(29)
     return keys.astype(np.int64)
 
 

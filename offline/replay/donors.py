@@ -7,6 +7,12 @@ drawn: an extrapolation would be a guess.
 
 Each imputation first draws the donors with replacement, then a donor for each request. The variance between imputations
 then covers both what a request would have got and what is not known of its likes (Rubin and Schenker 1986).
+
+Requests that ask the same get much the same, so they are no independent draws. Of several donors that ask the same a
+stratum has one: drawing donors is drawing questions. A request that asks the same as others gets the donor of one of
+them, recorded or drawn before, or a new one from its stratum: with m of those before it, a new one with the probability
+a / (a + m). This is Polya's urn (Blackwell and MacQueen 1973) with the stratum as its base: the answers of two that ask
+the same then correlate by 1 / (1 + a), and a is taken from how much the recorded answers of equal questions do.
 """
 
 from __future__ import annotations
@@ -17,13 +23,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from offline.replay.cells import Bools, Ints
+from offline.replay.cells import Bools, Floats, Ints
 from offline.replay.history import History
 
 FEWEST: Final = 5
 """Fewest donors of a stratum; with fewer there is no evidence."""
-_ENOUGH: Final = 12
+_ENOUGH: Final = 30
 """With fewer donors a coarser stratum is taken if there is one."""
+APART: Final = 1e9
+"""The urn's parameter where those that ask the same have nothing in common."""
+_LEAST_ALIKE: Final = 1e-6
 _MOST: Final = 1000
 """Most donors of one stratum: more would not narrow any interval noticeably."""
 
@@ -60,13 +69,41 @@ class Pool:
     """For each target, where its donors begin."""
     size: Ints
     """For each target, the number of its donors; 0 for no evidence."""
+    question: Ints
+    """For each target, the number of what it asks."""
+    same: Ints
+    """The donors that ask the same as a target, in the order of what they ask."""
+    same_start: Ints
+    """For each target, where those begin that ask the same."""
+    same_size: Ints
 
     @classmethod
-    def of(cls, is_donor: Bools, strata: Strata, targets: Ints, draw: np.random.Generator) -> Pool:
-        """Divide the donors by stratum, and find those of each target."""
+    def of(
+        cls,
+        is_donor: Bools,
+        strata: Strata,
+        targets: Ints,
+        question: Ints,
+        draw: np.random.Generator,
+        *,
+        one_each: bool = True,
+    ) -> Pool:
+        """Divide the donors by stratum, and find those of each target.
+
+        `question` is what each request asks; with `one_each` a stratum has one donor of those that ask the same.
+        """
         every = np.flatnonzero(is_donor)
+        asked, number = np.unique(question[targets], return_inverse=True)
+        place = np.minimum(np.searchsorted(asked, question[every]), max(len(asked) - 1, 0))
+        same = every[asked[place] == question[every]] if len(asked) else every[:0]
+        same = same[np.argsort(question[same], kind="stable")]
+        same_start = np.searchsorted(question[same], asked)
+        same_size = np.searchsorted(question[same], asked, "right") - same_start
         every = every[np.isin(strata[-1][every], strata[-1][targets])]
         every = every[draw.permutation(len(every))]
+        if one_each:
+            _, one = np.unique(question[every], return_index=True)
+            every = every[np.sort(one)]
         start, size = np.zeros(len(targets), np.int64), np.zeros(len(targets), np.int64)
         donors, starts, sizes, offset = [], [], [], 0
         for level, keys in enumerate(strata):
@@ -87,7 +124,17 @@ class Pool:
             starts.append(offset + np.repeat(first, count))
             sizes.append(np.repeat(count, count))
             offset += len(own)
-        return cls(np.concatenate(donors), np.concatenate(starts), np.concatenate(sizes), start, size)
+        return cls(
+            donors=np.concatenate(donors),
+            group_start=np.concatenate(starts),
+            group_size=np.concatenate(sizes),
+            start=start,
+            size=size,
+            question=number.astype(np.int64),
+            same=same,
+            same_start=same_start[number],
+            same_size=same_size[number],
+        )
 
     def resampled(self, draw: np.random.Generator) -> Ints:
         """Return the donors of one imputation: each stratum's drawn from it with replacement."""
@@ -96,6 +143,75 @@ class Pool:
     def drawn(self, resampled: Ints, targets: Ints, draw: np.random.Generator) -> Ints:
         """Return a donor for each of these targets (positions among the targets), which must have some."""
         return resampled[self.start[targets] + (draw.random(len(targets)) * self.size[targets]).astype(np.int64)]
+
+    def shared(self, resampled: Ints, targets: Ints, concentration: float, draw: np.random.Generator) -> Ints:
+        """Return a donor for each of these targets, which those that ask the same share: Polya's urn.
+
+        The targets must have donors that are alike, or that ask the same: then one of those is taken.
+        """
+        n, donors = len(targets), targets.copy()
+        alike = np.flatnonzero(self.size[targets] > 0)
+        donors[alike] = self.drawn(resampled, targets[alike], draw)
+        order = np.argsort(self.question[targets], kind="stable")
+        asked = self.question[targets][order]
+        first = np.flatnonzero(np.concatenate([[True], asked[1:] != asked[:-1]])) if n else order
+        begin = np.repeat(first, np.diff(np.concatenate([first, [n]])))
+        before = np.arange(n) - begin
+        recorded = self.same_size[targets][order]
+        new = np.where(self.size[targets][order] > 0, concentration, 0.0)
+        ball = (draw.random(n) * (recorded + before + new)).astype(np.int64)
+        of_record = np.flatnonzero(ball < recorded)
+        chosen = donors[order]
+        chosen[of_record] = self.same[self.same_start[targets][order][of_record] + ball[of_record]]
+        # The others take that of one before them, which may have taken another's in turn.
+        copies = (ball >= recorded) & (ball < recorded + before)
+        source = np.where(copies, begin + ball - recorded, np.arange(n))
+        while not np.array_equal(source, further := source[source]):
+            source = further
+        result = np.empty_like(donors)
+        result[order] = chosen[source]
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How much the recorded values of equal questions agree: one-way analysis of variance within the strata."""
+
+    within: float
+    """Variance of the values of one question; of no use without degrees of freedom."""
+    freedom: int
+    """Degrees of freedom of `within`; 0 if no question was recorded twice."""
+    total: float
+    """Variance of the values of one stratum."""
+
+    @classmethod
+    def of(cls, values: Floats, question: Ints, stratum: Ints) -> Likeness:
+        """Compare the values of donors; the arrays are of one length."""
+        known = np.isfinite(values)
+        values, question = values[known], _numbered(question[known])
+        if len(values) < 2:
+            return cls(0.0, 0, 0.0)
+        stratum = _numbered(stratum[known])
+        total, strata = _squares(values, stratum)
+        within, questions = _squares(values, question)
+        freedom = len(values) - questions
+        return cls(within / max(freedom, 1), freedom, total / max(len(values) - strata, 1))
+
+    def concentration(self, draw: np.random.Generator) -> float:
+        """Return the urn's parameter, drawn from what is known of it; any correlation is as likely if nothing is."""
+        if not self.freedom or not self.total:
+            alike = float(draw.random())
+        else:
+            alike = 1 - self.within * self.freedom / float(draw.chisquare(self.freedom)) / self.total
+        alike = min(max(alike, _LEAST_ALIKE), 1.0)
+        return (1 - alike) / alike
+
+
+def _squares(values: Floats, group: Ints) -> tuple[float, int]:
+    """Return the sum of squared differences from the means of the groups, and the number of groups."""
+    sizes = np.bincount(group)
+    means = np.bincount(group, values) / np.maximum(sizes, 1)
+    return float(((values - means[group]) ** 2).sum()), len(sizes)
 
 
 def _numbered(keys: NDArray[np.int64]) -> Ints:

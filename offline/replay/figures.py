@@ -148,8 +148,9 @@ def combined(before: Mapping[str, float], imputations: Sequence[Mapping[str, flo
     changes = {}
     for name, was in before.items():
         values = np.array([one[name] for one in imputations])
-        mean = float(values.mean())
-        between = float(values.var(ddof=1)) if len(values) > 1 else 0.0
+        differ = bool((values != values[0]).any())  # the mean of equal numbers may be off by a rounding error
+        mean = float(values.mean() if differ else values[0])
+        between = float(values.var(ddof=1)) if differ else 0.0
         half = _T * math.sqrt((1 + 1 / len(values)) * between)
         changes[name] = FigureChange(was, mean, mean - half - was, mean + half - was)
     return changes

@@ -13,7 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline.progress import OnProgress, silent
-from offline.replay.cells import NO_TIER, Bools, CellDecider, Floats, Inputs, Ints, VerdictTable, policy_on, rule_cells
+from offline.replay.cells import (
+    NO_TIER,
+    Bools,
+    CellDecider,
+    Floats,
+    Inputs,
+    Ints,
+    VerdictTable,
+    lasting_cells,
+    policy_on,
+    questions_of,
+    rule_cells,
+)
 from offline.replay.records import LedgerReader, RecordBatch
 from policies.model import Policy
 
@@ -58,6 +70,12 @@ class History:
     attempts: Tiny
     tokens: Singles
     """Prompt tokens: as the rules saw them, or of a hit's stored answer."""
+    answer_in: Singles
+    """Prompt tokens as the backend counted them, those of the stored answer for a hit."""
+    answer_out: Singles
+    """Tokens of the answer, likewise."""
+    question: Ints
+    """Equal for requests that ask the same; a number of its own where that is not known."""
     budget_s: Singles
     limit_s: Singles
     kind: Tiny
@@ -65,6 +83,8 @@ class History:
     quantile: Singles
     rules: Ints
     """Hash of where the request lies between the constants of the recorded policies' start rules."""
+    lasting: Ints
+    """Hash of what the candidate's decision is made of, but for the moment and whether it streams."""
     state: Tiny
     """NOT_CALLED, ACCEPTED, REJECTED or FAILED."""
     signal: Tiny
@@ -133,6 +153,8 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
             part["again"][rows] = own[number].decide(inputs)
             part["candidate"][rows] = other[number].decide(inputs)
             part["rules"][rows] = rule_cells(recorded, reader.bases[number], inputs)
+            part["lasting"][rows] = lasting_cells(other[number], inputs)
+            part["question"][rows] = questions_of(inputs)
             _add_inputs(part, rows, inputs, [tiers.index(tier.name) for tier in reader.bases[number].tiers])
         parts.append(part)
     columns = (
@@ -143,6 +165,8 @@ def read_history(reader: LedgerReader, candidate: Policy, on_progress: OnProgres
         if parts
         else _nothing(len(tiers))
     )
+    unknown = np.flatnonzero(columns["question"] == 0)
+    columns["question"][unknown] = -1 - unknown
     return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)))
 
 
@@ -169,11 +193,15 @@ def _of_requests(batch: RecordBatch) -> Columns:
         "holdout": requests.holdout.astype(np.int8),
         "place": requests.place,
         "tokens": requests.tokens_in.astype(np.float32),
+        "answer_in": requests.tokens_in.astype(np.float32),
+        "answer_out": requests.tokens_out.astype(np.float32),
+        "question": np.zeros(n, np.int64),
         "budget_s": nothing.copy(),
         "limit_s": nothing.copy(),
         "kind": np.zeros(n, np.int8),
         "quantile": nothing.copy(),
         "rules": np.zeros(n, np.int64),
+        "lasting": np.zeros(n, np.int64),
     }
 
 

@@ -1,20 +1,25 @@
 """Follow each request through the candidate's cascade: with what was recorded where it was, else with a donor's.
 
 A request whose decision and whose verdicts on the recorded drafts are the same under the candidate keeps all that was
-recorded: it is exact. The others are followed attempt by attempt, in order; hedges and speculation are left out.
+recorded: it is exact. The others are followed attempt by attempt, in order; hedges and speculation are left out. A lost
+cache hit is followed too where it is known who asked first: by the decision that this candidate makes of such a request
+in the moment of another one alike (tiers down, the holdout's draw), with the confidence and the length that the answers
+to this question had.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from offline.replay.cells import Bools, Floats, Ints
-from offline.replay.donors import Pool, Strata, strata_of
+from offline.progress import OnProgress, silent
+from offline.replay.cells import Bools, Floats, Ints, mixed
+from offline.replay.donors import APART, Likeness, Pool, Strata, strata_of
 from offline.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
+from offline.replay.lost_hits import LostHits
 
 if TYPE_CHECKING:
     from offline.replay.records import LedgerReader
@@ -26,6 +31,8 @@ PATHS: Final = ("direct", "escalated", "degraded", "fallback", "none")
 _POSITIONS: Final = 3
 _MIN_ATTEMPT_S: Final = 0.005
 _CLIENT_LEFT: Final = 499
+_SELDOM: Final = 0.1
+"""A request that lacks a donor in a greater share of the imputations is without evidence."""
 _FAULTS: Final = {
     "refusal": ("refusal", None),
     "repetition loop": ("repetition", None),
@@ -51,13 +58,20 @@ class Followed:
     total_ms: Floats
     escalated: Bools
     """Whether the first tier's draft was replaced by a stronger tier's answer, whatever became of that."""
+    unknown: Bools
+    """Whether something was to be drawn and there was nothing to draw from."""
+
+    def take(self, other: Followed, at: Ints) -> None:
+        """Take what became of the requests at these positions in another imputation."""
+        for column in fields(self):
+            getattr(self, column.name)[at] = getattr(other, column.name)[at]
 
 
 class CourseFollower:
     """Follow the requests whose course the candidate changes."""
 
-    def __init__(self, read: Read, reader: LedgerReader, candidate: Policy, seed: int = 0) -> None:
-        """Find those requests, and what there is to draw from."""
+    def __init__(self, read: Read, reader: LedgerReader, candidate: Policy, lost: LostHits, seed: int = 0) -> None:
+        """Find those requests, and what there is to draw from. The history knows what the lost hits ask."""
         self.read = read
         self.history = history = read.history
         self.candidate = candidate
@@ -69,7 +83,10 @@ class CourseFollower:
         rows = np.array([read.tiers.index(name) for name in candidate.tiers])
         self._first_tier = int(rows[0])
         self._tables(read)
-        self.rows: Ints = np.flatnonzero(self._changed(reader))
+        changed = np.flatnonzero(self._changed(reader))
+        self._hits = np.arange(len(changed), len(changed) + int(lost.linked.sum()))
+        self._origin = lost.origin[lost.linked]
+        self.rows: Ints = np.concatenate([changed, lost.rows[lost.linked]])
         self.estimated_path: Bools = np.zeros(len(self.rows), np.bool_)
         """Whether it rests on a donor which attempts are made."""
         self.estimated: Bools = np.zeros(len(self.rows), np.bool_)
@@ -77,7 +94,13 @@ class CourseFollower:
         self.last: Followed | None = None
         """The latest imputation."""
         self.no_evidence: Bools = np.zeros(len(self.rows), np.bool_)
+        self._unknown: Bools = np.zeros(len(self.rows), np.bool_)
+        self.estimated_path[self._hits] = self.estimated[self._hits] = True
+        self._numbers: Ints = history.candidate[self.rows].astype(np.int64)
+        """Number of the candidate's verdict on each followed request, in the latest imputation."""
+        self._likeness: dict[tuple[str, int], Likeness] = {}
         self._pools: dict[tuple[str, int], Pool] = {}
+        self._moments: Pool | None = None
         self._prices = [self._price(row) for row in range(len(read.tiers))]
         self._trends = [self._trend(row) for row in range(len(read.tiers))]
         self._hold_ms, self._draft_tokens = zip(*map(self._draft, range(len(read.tiers))), strict=True)
@@ -93,14 +116,16 @@ class CourseFollower:
     def follow(self) -> Followed:
         """Return one imputation of what became of the requests."""
         history, rows, n = self.history, self.rows, len(self.rows)
-        numbers = history.candidate[rows]
+        self._decide_hits()
+        self._unknown[:] = False
+        numbers = self._numbers
         path = self._path_of[numbers]
         missing, weaker = self._missing[numbers], self._weaker[numbers]
         elapsed = self._start_ms.astype(np.float64)
         drafts_usd = np.zeros(n)
         out = Followed(
             np.full(n, NONE), np.full(n, -1), np.zeros(n), np.zeros(n), np.full(n, np.nan), elapsed.copy(),
-            np.zeros(n, np.bool_),
+            np.zeros(n, np.bool_), np.zeros(n, np.bool_),
         )  # fmt: skip
         resampled: dict[tuple[str, int], Ints] = {}
         base = self._covariate(resampled)
@@ -134,8 +159,30 @@ class CourseFollower:
                 failed_before[at[goes_on & got["failed"]]] = True
                 onward.append(moved)
             active = np.concatenate(onward)
-        self.last = out
+        out.unknown[:] = self._unknown
         return out
+
+    def imputations(self, count: int, on_progress: OnProgress = silent) -> list[Followed]:
+        """Return imputations, one if nothing is estimated, and note which requests are without evidence.
+
+        A request that lacks a donor in a few of them only, as after a failure that hardly ever happens, takes what
+        became of it in another one.
+        """
+        outcomes: list[Followed] = []
+        for number in range(count):
+            outcomes.append(self.follow())
+            on_progress("estimating", number + 1, count)
+            if not self.estimated.any():
+                break  # nothing is drawn, so every imputation is the same
+        unknown = np.stack([one.unknown for one in outcomes])
+        self.no_evidence = without = unknown.mean(axis=0) > _SELDOM
+        for number, one in enumerate(outcomes):
+            for other in outcomes[number + 1 :] + outcomes[:number]:
+                at = np.flatnonzero(one.unknown & ~other.unknown & ~without)
+                one.take(other, at)
+                one.unknown[at] = False
+        self.last = outcomes[-1]
+        return outcomes
 
     def _end(
         self,
@@ -149,7 +196,7 @@ class CourseFollower:
         failed_before: Bools,
     ) -> None:
         """Note what became of those of these requests that make no further attempt."""
-        numbers = self.history.candidate[self.rows[at]]
+        numbers = self._numbers[at]
         stream, stands_in, weaker = self.history.stream[self.rows[at]], self._stands_in[numbers], self._weaker[numbers]
         done = ~got["failed"] & ~goes_on
         where = at[done]
@@ -167,7 +214,7 @@ class CourseFollower:
         out.cost_usd[lost] = out.wasted_usd[lost] = drafts_usd[lost]
         out.total_ms[lost] = out.ttft_ms[lost] = elapsed[lost] + got["failed_ms"][gone]
         drafted = lost[out.escalated[lost]]  # the draft that was rejected is better than nothing
-        out.path[drafted], out.tier[drafted] = DEGRADED, self._path_of[self.history.candidate[self.rows[drafted]], 0]
+        out.path[drafted], out.tier[drafted] = DEGRADED, self._path_of[self._numbers[drafted], 0]
 
     def _attempt(
         self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Ints], base: tuple[Floats, Floats]
@@ -179,7 +226,9 @@ class CourseFollower:
         unknown = np.flatnonzero(state == NOT_CALLED)
         source[unknown] = self._donors("called", tier, at[unknown], resampled)
         self.estimated[at[unknown]] = True
-        failed = history.state[tier, source] == FAILED
+        failed = state == FAILED
+        failed_ms = history.call_total_ms[tier, source].astype(np.float64)
+        failed[unknown], failed_ms[unknown] = self._failures(tier, failed_ms[unknown], resampled)
         # The verdict on the draft.
         graded = rows.copy()
         ungraded = np.flatnonzero(judged & ((history.signal[tier, rows] == 0) | (state == NOT_CALLED)) & ~failed)
@@ -211,7 +260,7 @@ class CourseFollower:
         return {
             "failed": failed,
             "passes": passes,
-            "failed_ms": history.call_total_ms[tier, source].astype(np.float64),
+            "failed_ms": failed_ms,
             "whole_usd": np.where(
                 known_whole, history.call_usd[tier, rows], tokens_in * price_in + tokens_out * price_out
             ),
@@ -230,22 +279,77 @@ class CourseFollower:
         if not len(targets):
             return targets
         key = (what, tier)
-        pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = Pool.of(self._is_donor(what, tier), self.strata, self.rows, self._draw)
+        pool = self._pool(what, tier)
         if key not in resampled:
             resampled[key] = pool.resampled(self._draw)
-        some = pool.size[targets] > 0
-        self.no_evidence[targets[~some]] = True
+        some = (pool.size[targets] > 0) | (pool.same_size[targets] > 0)
+        self._unknown[targets[~some]] = True
         donors = self.rows[targets].copy()
-        donors[some] = pool.drawn(resampled[key], targets[some], self._draw)
+        concentration = APART if what == "called" else self._concentration(key, resampled)
+        donors[some] = pool.shared(resampled[key], targets[some], concentration, self._draw)
         return donors
+
+    def _failures(self, tier: int, whole_ms: Floats, resampled: dict[tuple[str, int], Any]) -> tuple[Bools, Floats]:
+        """Draw which of some calls at a tier fail, and how long each took until then in milliseconds.
+
+        A failure is the tier's, whatever was asked, and rare: among the few requests alike there is none, or far too
+        many. So its rate is drawn from what all the tier's calls say of it, with the prior of Jeffreys, by which a
+        failure that was never seen is not impossible. One that was never seen takes as long as an answer, `whole_ms`.
+        """
+        history, key = self.history, ("failures", tier)
+        state = history.state[tier]
+        seen = np.flatnonzero(state == FAILED)
+        if key not in resampled:
+            calls = int((state != NOT_CALLED).sum())
+            resampled[key] = self._draw.beta(len(seen) + 0.5, calls - len(seen) + 0.5)
+        failed = self._draw.random(len(whole_ms)) < resampled[key]
+        if not len(seen):
+            return failed, whole_ms
+        return failed, np.where(failed, history.call_total_ms[tier, self._draw.choice(seen, len(whole_ms))], whole_ms)
+
+    def _pool(self, what: str, tier: int) -> Pool:
+        key = (what, tier)
+        if key not in self._pools:
+            is_donor, history = self._is_donor(what, tier), self.history
+            # Times belong to the moment, not to what is asked: there every request stands for itself.
+            each = what != "called"
+            self._pools[key] = Pool.of(is_donor, self.strata, self.rows, history.question, self._draw, one_each=each)
+            if what == "called":
+                return self._pools[key]
+            at = np.flatnonzero(is_donor)
+            values = history.confidence[tier, at] if what == "judged" else np.log1p(history.call_tokens_out[tier, at])
+            self._likeness[key] = Likeness.of(values.astype(np.float64), history.question[at], self.strata[1][at])
+        return self._pools[key]
+
+    def _concentration(self, key: tuple[str, int], resampled: dict[tuple[str, int], Any]) -> float:
+        """Return how far the answers to one question differ, the same all through one imputation."""
+        own = (f"likeness of {key[0]}", key[1])
+        if own not in resampled:
+            resampled[own] = self._likeness[key].concentration(self._draw)
+        return float(resampled[own])
+
+    def _decide_hits(self) -> None:
+        """Give each lost hit the candidate's verdict on a request like it at another moment, else on its origin."""
+        if not len(self._hits):
+            return
+        history = self.history
+        if self._moments is None:
+            decided = (history.basis >= 0) & (history.status != _CLIENT_LEFT)
+            own = np.stack([history.lasting, history.stream.astype(np.int64)])
+            alike = mixed(list(own), len(history))
+            hits = self.rows[self._hits]
+            self._moments = Pool.of(decided, (alike,), hits, history.question, self._draw, one_each=False)
+        pool = self._moments
+        moments = self._origin.copy()
+        some = np.flatnonzero(pool.size > 0)
+        moments[some] = pool.drawn(pool.resampled(self._draw), some, self._draw)
+        self._numbers[self._hits] = history.candidate[moments]
 
     def _is_donor(self, what: str, tier: int) -> Bools:
         history = self.history
         state, judged = history.state[tier], history.signal[tier] > 0
         if what == "called":
-            chosen = state != NOT_CALLED
+            chosen = (state != NOT_CALLED) & (state != FAILED)
         elif what == "judged":
             chosen = judged & (state != NOT_CALLED) & (state != FAILED)
         else:
@@ -386,16 +490,14 @@ class CourseFollower:
         history, tier = self.history, self._first_tier
         sure = np.where(history.signal[tier, self.rows] > 0, history.confidence[tier, self.rows], np.nan)
         like = np.full(len(sure), np.nan)
-        pool = self._pools.get(("judged", tier))
-        if pool is None:
-            pool = Pool.of(self._is_donor("judged", tier), self.strata, self.rows, self._draw)
-            self._pools["judged", tier] = pool
+        pool = self._pool("judged", tier)
         if len(pool.donors):
             drawn = resampled["judged", tier] = pool.resampled(self._draw)
             at = np.flatnonzero(pool.size > 0)
             like[at] = history.confidence[tier, pool.drawn(drawn, at, self._draw)]
             unknown = at[np.isnan(sure[at])]
-            sure[unknown] = history.confidence[tier, pool.drawn(drawn, unknown, self._draw)]
+            concentration = self._concentration(("judged", tier), resampled)
+            sure[unknown] = history.confidence[tier, pool.shared(drawn, unknown, concentration, self._draw)]
         return sure, like
 
     def _difference(self, at: Ints, donors: Ints, base: tuple[Floats, Floats]) -> Floats:
@@ -405,7 +507,8 @@ class CourseFollower:
         sure, like = base
         # A donor whose first tier was not called, as in the holdout, may be any of those alike.
         theirs = np.where(np.isnan(theirs), like[at], theirs)
-        return np.nan_to_num(sure[at] - theirs)
+        same = history.question[donors] == history.question[self.rows[at]]
+        return np.where(same, 0.0, np.nan_to_num(sure[at] - theirs))
 
 
 def _median(values: Any) -> float:

@@ -104,6 +104,8 @@ class RequestColumns:
     failed: Bools
     tokens_in: Floats
     """Prompt tokens of the answer; those of the stored answer for a cache hit."""
+    tokens_out: Floats
+    """Tokens of the answer, likewise."""
     cost_usd: Floats
     wasted_usd: Floats
     ttft_ms: Floats
@@ -167,13 +169,16 @@ class LedgerReader:
                 yield batch
             on_progress("replaying", done, self.count)
 
-    def hits(self, path: str) -> list[tuple[int, int, str, float]]:
-        """Return the place of each hit of this path, the stored entry that answered it, and its age in seconds."""
+    def hits(self, path: str) -> list[tuple[int, int, str, float, float | None]]:
+        """Return each hit of this path: its place, the stored entry that answered it, how old that was, since when.
+
+        The age is in seconds, the time of storing in Unix seconds; None where it is not recorded.
+        """
         name = "cache.exact" if path == "cache-exact" else "cache.semantic"
-        entry, age = "'tierline.cache.entry'", "'tierline.cache.age_s'"
+        entry, age, created = "'tierline.cache.entry'", "'tierline.cache.age_s'", "'tierline.cache.created_at'"
         sql = (
             f"SELECT entry_ms, entry_seq, coalesce((hop->'attributes')->>{entry}, ''), "
-            f"coalesce(((hop->'attributes')->>{age})::DOUBLE, 0) "
+            f"coalesce(((hop->'attributes')->>{age})::DOUBLE, 0), ((hop->'attributes')->>{created})::DOUBLE "
             "FROM (SELECT entry_ms, entry_seq, unnest(CAST(hops AS JSON[])) AS hop FROM requests "
             f"WHERE {{where}} AND path = '{path}') WHERE (hop->>'name') = '{name}'"
         )
@@ -379,6 +384,7 @@ _REQUEST: Final = (
     "status",
     "(error IS NOT NULL)::TINYINT AS failed",
     "answer_tokens_in::DOUBLE AS answer_tokens",
+    "answer_tokens_out::DOUBLE AS answer_tokens_out",
     "cost_usd",
     "wasted_usd",
     "ttft_ms",
@@ -422,6 +428,7 @@ def _requests(got: dict[str, Any], recorded: Ints, score: Floats) -> RequestColu
         status=_ints(got["status"]),
         failed=_ints(got["failed"]) > 0,
         tokens_in=_floats(got["answer_tokens"]),
+        tokens_out=_floats(got["answer_tokens_out"]),
         cost_usd=_floats(got["cost_usd"]),
         wasted_usd=_floats(got["wasted_usd"]),
         ttft_ms=_floats(got["ttft_ms"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from offline.replay.cells import Bools, Ints, VerdictTable
 from offline.replay.donors import Pool, hit_strata_of
 from offline.replay.figures import IMPUTATIONS, FigureChange, Results, Tally, as_json, combined
 from offline.replay.history import History, Read, decided_again, read_history
+from offline.replay.lost_hits import LostHits, as_asked, lost_hits
 from offline.replay.outcomes import PATHS, CourseFollower, Followed
 from offline.replay.records import LedgerReader, Which
 from policies.model import Policy
@@ -25,7 +26,6 @@ from routing.decision_record import outcome_of, unnamed
 if TYPE_CHECKING:
     import duckdb
 
-    from policies.caching import ExactCache, SemanticCache
     from routing.decision_basis import DecisionBasis
 
 _RATED: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile", "in_domain"})
@@ -157,8 +157,9 @@ def replay(
     history = read.history
     fidelity = _fidelity(reader, read, verify, on_progress)
     newest = reader.bases[int(history.basis[np.flatnonzero(history.basis >= 0)[-1]])].policy
-    follower = CourseFollower(read, reader, candidate, seed)
-    lost = _lost_hits(reader, history, newest, candidate)
+    lost = lost_hits(reader, history, newest, candidate)
+    read = replace(read, history=as_asked(history, lost))
+    follower = CourseFollower(read, reader, candidate, lost, seed)
     before, words = _recorded(reader, read)
     imputations, kept, is_estimated = _impute(reader, read, follower, lost, before, words, candidate, on_progress)
     was = Tally(_only(before, kept), words, newest.slo).figures(_only(before, np.zeros_like(kept)))
@@ -179,7 +180,7 @@ def replay(
         changed=int(changed.sum()),
         lost_hits=len(lost.rows),
         estimated=int((is_estimated & kept).sum()),
-        estimated_path=int(follower.estimated_path.sum()) + len(lost.rows),
+        estimated_path=int(follower.estimated_path.sum()) + int((~lost.linked).sum()),
         no_evidence=int((~kept).sum()),
         figures=combined(was, imputations),
         goodput_variance=0.0 if math.isnan(goodput) else goodput * (1 - goodput),
@@ -218,35 +219,30 @@ def _impute(
     reader: LedgerReader,
     read: Read,
     follower: CourseFollower,
-    lost_hits: LostHits,
+    lost: LostHits,
     before: Results,
     words: Sequence[str],
     candidate: Policy,
     on_progress: OnProgress,
 ) -> tuple[list[dict[str, float]], Bools, Bools]:
     """Return the figures of each imputation, which requests they are of, and of which any figure is estimated."""
-    history, rows, lost = read.history, follower.rows, lost_hits.rows
-    outcomes = []
-    for number in range(IMPUTATIONS):
-        outcomes.append(follower.follow())
-        on_progress("estimating", number + 1, IMPUTATIONS)
-        if not follower.estimated.any():
-            break  # nothing is drawn, so every imputation is the same
+    history, rows, unlinked = read.history, follower.rows, lost.rows[~lost.linked]
+    outcomes = follower.imputations(IMPUTATIONS, on_progress)
     kept = np.ones(len(history), np.bool_)
     kept[rows[follower.no_evidence]] = False
     is_estimated = np.zeros(len(history), np.bool_)
     is_estimated[rows[follower.estimated]] = True
     draw = np.random.default_rng(len(history))
     pool = None
-    if len(lost):
+    if len(unlinked):
         decided = (history.basis >= 0) & kept & (history.status != 499)
-        pool = Pool.of(decided, hit_strata_of(history), lost, draw)
-        kept[lost[pool.size == 0]] = False
-        is_estimated[lost] = True
+        pool = Pool.of(decided, hit_strata_of(history), unlinked, history.question, draw)
+        kept[unlinked[pool.size == 0]] = False
+        is_estimated[unlinked] = True
         outcomes = (outcomes * IMPUTATIONS)[:IMPUTATIONS]
     # Only followed requests and lost hits differ between imputations.
     some = np.flatnonzero(pool.size > 0) if pool is not None else np.zeros(0, np.int64)
-    varying = np.concatenate([rows, lost[some]])
+    varying = np.concatenate([rows, unlinked[some]])
     fixed = kept.copy()
     fixed[varying] = False
     tally = Tally(_only(before, fixed), words, candidate.slo)
@@ -257,7 +253,7 @@ def _impute(
         donors = np.zeros(0, np.int64)
         if pool is not None:
             # Those who got the same answer asked the same: they share a donor, of the first of them with one.
-            _, first, which = np.unique(lost_hits.entry[some], return_index=True, return_inverse=True)
+            _, first, which = np.unique(history.question[unlinked[some]], return_index=True, return_inverse=True)
             donors = pool.drawn(pool.resampled(draw), some[first], draw)[which]
         rest = _outcome_of(before, varying, outcome, words, donors, place)
         imputations.append(tally.figures(_only(rest, kept[varying])))
@@ -317,64 +313,6 @@ def _only(results: Results, kept: Bools) -> Results:
     names = ("path", "tier", "cost_usd", "wasted_usd", "ttft_ms", "total_ms", "status", "failed", "stream")
     columns: dict[str, Any] = {name: getattr(results, name)[kept] for name in names}
     return Results(**columns)
-
-
-@dataclass(frozen=True, slots=True)
-class LostHits:
-    """Hits that the candidate would not give, and the number of the stored answer that each got."""
-
-    rows: Ints
-    entry: Ints
-
-
-# --- cache hits -------------------------------------------------------------------------------------------------------
-
-
-def _lost_hits(reader: LedgerReader, history: History, recorded: Policy, candidate: Policy) -> LostHits:
-    """Return the hits that the candidate's cache rules would not give, as far as the record shows.
-
-    With a shorter life of answers a hit after its end is a call, whose answer is stored afresh for those after it.
-    """
-    old, new = recorded.cache, candidate.cache
-    lost: list[Ints] = []
-    entries: list[str] = []
-    # The semantic cache finds the same words too, so an exact hit is lost only when both have forgotten the answer.
-    for path, before, after in (
-        ("cache-exact", _life(old.exact, old.semantic), _life(new.exact, new.semantic)),
-        ("cache-semantic", _life(old.semantic), _life(new.semantic)),
-    ):
-        number = reader.paths.number(path)
-        if not number or after >= before:
-            continue
-        hits = np.flatnonzero(history.path == number)
-        stored = {(ms, seq): (entry, age) for ms, seq, entry, age in reader.hits(path)}
-        if after:
-            hits = hits[_expired(stored, history, hits, after)]
-        lost.append(hits)
-        entries += [stored.get(tuple(place), ("", 0.0))[0] for place in history.place[hits].tolist()]
-    if not lost:
-        return LostHits(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    _, numbers = np.unique(np.array(entries), return_inverse=True)
-    return LostHits(np.concatenate(lost), numbers.astype(np.int64))
-
-
-def _life(*rules: ExactCache | SemanticCache | None) -> float:
-    """Return for how many seconds the longest of these caches keeps an answer; 0 without any."""
-    return max(rule.ttl if rule is not None else 0.0 for rule in rules)
-
-
-def _expired(by_place: Mapping[Any, tuple[str, float]], history: History, hits: Ints, ttl_s: float) -> Bools:
-    """Return which of these hits, in the order of their times, come after the end of their answer's life."""
-    renewed: dict[str, float] = {}
-    expired = np.zeros(len(hits), np.bool_)
-    for at in np.argsort(history.started_s[hits], kind="stable").tolist():
-        entry, age = by_place.get(tuple(history.place[hits[at]].tolist()), ("", 0.0))
-        now = float(history.started_s[hits[at]])
-        stored = max(now - age, renewed.get(entry, -math.inf))
-        if now - stored >= ttl_s:
-            expired[at] = True
-            renewed[entry] = now
-    return expired
 
 
 # --- fidelity ---------------------------------------------------------------------------------------------------------

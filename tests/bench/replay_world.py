@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ _CAPABILITIES: Final = {"local": frozenset({"json"}), "hosted": frozenset({"tool
 _DRAFT: Final = 24
 """Tokens of a stream's draft that are held back and judged."""
 _SEMANTIC_SCORE: Final = 0.9
+_STORED: Final = ("tier", "confidence", "answer_tokens_in", "answer_tokens_out")
+"""What the row of a hit says of the stored answer."""
 
 Floats = NDArray[np.float64]
 
@@ -78,6 +80,14 @@ class Potential:
     fails: NDArray[np.bool_]
 
 
+class Stored(NamedTuple):
+    """A stored answer: since when in Unix seconds, the number of the request, and what a hit's row says of it."""
+
+    at_s: float
+    request: int
+    answer: Row
+
+
 class World:
     """`n` requests from a seed, about five a second."""
 
@@ -99,7 +109,7 @@ class World:
         self.kind = draw.choice(5, n, p=(0.1, 0.1, 0.6, 0.15, 0.05))[of]
         self.in_domain = (draw.random(n) < 0.92)[of]
         seen = hardness + draw.normal(0, 0.15, n)[of]
-        self.quantile = np.argsort(np.argsort(seen)) / max(n - 1, 1)
+        self.quantile = np.searchsorted(np.sort(seen), seen) / max(n - 1, 1)
         self.p_right = np.stack([1 / (1 + np.exp(4 * seen - 2.2)), 0.97 - 0.25 * seen.clip(0, 1)], axis=1)
         self.tokens_in = np.exp(draw.normal(5.5, 1.2, n)).astype(np.int64)[of] + 5
         self.turns = draw.geometric(0.4, n)
@@ -153,8 +163,8 @@ class World:
 
     def live(self, policy: Policy) -> Iterator[Row]:
         """Yield the ledger's row of each request, as this policy would have served it."""
-        stored: dict[tuple[str, int], tuple[float, int]] = {}
-        stored_words: dict[tuple[str, int], tuple[float, int]] = {}
+        stored: dict[tuple[str, int], Stored] = {}
+        stored_words: dict[tuple[str, int], Stored] = {}
         basis_id, _ = self.basis(policy).encode()
         exact, semantic = policy.cache.exact, policy.cache.semantic
         for at in range(self.n):
@@ -162,19 +172,18 @@ class World:
             own = (tenant, -at - 1 if self.reworded[at] else question)
             row = self._row(policy, at)
             hit = stored.get(own) if exact else None
-            if hit is not None and exact is not None and now - hit[0] < exact.ttl:
+            if hit is not None and exact is not None and now - hit.at_s < exact.ttl:
                 yield self._hit(row, at, "cache-exact", hit, now)
                 continue
             hit = stored_words.get((tenant, question)) if semantic else None
-            if hit is not None and semantic is not None and now - hit[0] < semantic.ttl:
+            if hit is not None and semantic is not None and now - hit.at_s < semantic.ttl:
                 yield self._hit(row, at, "cache-semantic", hit, now)
                 continue
             self._served(policy, at, row)
             row["basis"] = basis_id
-            if row["path"] in ("direct", "escalated"):
-                stored[own] = (now, at)
-                if not self.reworded[at]:
-                    stored_words[tenant, question] = (now, at)
+            if row["path"] in ("direct", "escalated") and question < self.n and not self.reworded[at]:
+                answer = {name: row[name] for name in _STORED}
+                stored[own] = stored_words[tenant, question] = Stored(now, at, answer)
             yield row
 
     def basis(self, policy: Policy) -> DecisionBasis:
@@ -209,12 +218,11 @@ class World:
         }
         return row
 
-    def _hit(self, row: Row, at: int, path: str, stored: tuple[float, int], now: float) -> Row:
-        name, age = ("cache.exact" if path == "cache-exact" else "cache.semantic"), now - stored[0]
-        entry = {"tierline.cache.outcome": "hit", "tierline.cache.entry": f"e{stored[1]}"}
-        entry |= {"tierline.cache.age_s": age, "tierline.cache.created_at": stored[0]}
-        row |= {"path": path, "ttft_ms": 1.0, "total_ms": 1.5, "answer_tokens_in": int(self.tokens_in[at])}
-        row["answer_tokens_out"] = 100
+    def _hit(self, row: Row, at: int, path: str, stored: Stored, now: float) -> Row:
+        name, age = ("cache.exact" if path == "cache-exact" else "cache.semantic"), now - stored.at_s
+        entry = {"tierline.cache.outcome": "hit", "tierline.cache.entry": f"e{stored.request}"}
+        entry |= {"tierline.cache.age_s": age, "tierline.cache.created_at": stored.at_s}
+        row |= {"path": path, "ttft_ms": 1.0, "total_ms": 1.5, **stored.answer}
         row["hops"] = [{"name": name, "attributes": {**entry, "tierline.cache.score": _SEMANTIC_SCORE}}]
         return row
 
