@@ -76,6 +76,8 @@ class Pool:
     same_start: Ints
     """For each target, where those begin that ask the same."""
     same_size: Ints
+    alone: Bools
+    """For each target, whether neither another one nor a donor asks the same."""
 
     @classmethod
     def of(
@@ -134,6 +136,7 @@ class Pool:
             same=same,
             same_start=same_start[number],
             same_size=same_size[number],
+            alone=(same_size[number] == 0) & (np.bincount(number, minlength=len(asked))[number] == 1),
         )
 
     def resampled(self, draw: np.random.Generator) -> Ints:
@@ -149,9 +152,18 @@ class Pool:
 
         The targets must have donors that are alike, or that ask the same: then one of those is taken.
         """
-        n, donors = len(targets), targets.copy()
+        result = targets.copy()
         alike = np.flatnonzero(self.size[targets] > 0)
-        donors[alike] = self.drawn(resampled, targets[alike], draw)
+        result[alike] = self.drawn(resampled, targets[alike], draw)
+        if concentration >= APART and len(alike) == len(targets):
+            return result
+        several = np.flatnonzero(~self.alone[targets])
+        result[several] = self._urn(result[several], targets[several], concentration, draw)
+        return result
+
+    def _urn(self, donors: Ints, targets: Ints, concentration: float, draw: np.random.Generator) -> Ints:
+        """Return what comes of these new donors, one for each target, once those that ask the same share some."""
+        n = len(targets)
         order = np.argsort(self.question[targets], kind="stable")
         asked = self.question[targets][order]
         first = np.flatnonzero(np.concatenate([[True], asked[1:] != asked[:-1]])) if n else order

@@ -303,9 +303,11 @@ class CourseFollower:
             calls = int((state != NOT_CALLED).sum())
             resampled[key] = self._draw.beta(len(seen) + 0.5, calls - len(seen) + 0.5)
         failed = self._draw.random(len(whole_ms)) < resampled[key]
-        if not len(seen):
-            return failed, whole_ms
-        return failed, np.where(failed, history.call_total_ms[tier, self._draw.choice(seen, len(whole_ms))], whole_ms)
+        at = np.flatnonzero(failed)
+        until = whole_ms.copy()
+        if len(seen):
+            until[at] = history.call_total_ms[tier, self._draw.choice(seen, len(at))]
+        return failed, until
 
     def _pool(self, what: str, tier: int) -> Pool:
         key = (what, tier)

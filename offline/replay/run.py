@@ -187,7 +187,7 @@ def replay(
         quality=_quality(reader, read, follower),
         slices=slices,
         examples=examples,
-        notes=_notes(newest, candidate, follower, reader),
+        notes=_notes(newest, candidate, follower, reader, lost),
     )
 
 
@@ -450,7 +450,9 @@ def _moves(follower: CourseFollower) -> dict[tuple[int, int], tuple[int, Ints]] 
     return result
 
 
-def _notes(recorded: Policy, candidate: Policy, follower: CourseFollower, reader: LedgerReader) -> list[str]:
+def _notes(
+    recorded: Policy, candidate: Policy, follower: CourseFollower, reader: LedgerReader, lost: LostHits
+) -> list[str]:
     """Return what the figures do not cover."""
     notes = _cache_notes(recorded, candidate)
     if recorded.output != candidate.output:
@@ -473,6 +475,11 @@ def _notes(recorded: Policy, candidate: Policy, follower: CourseFollower, reader
     unknown = [name for name in candidate.tiers if name not in reader.tiers.every]
     if unknown:
         notes.append(f"{', '.join(unknown)} answered no recorded request")
+    if unlinked := int((~lost.linked).sum()):
+        notes.append(
+            f"{unlinked:,} lost hits got answers of requests that are not among these: "
+            "each is taken for some request with a prompt as long"
+        )
     if follower.no_evidence.any():
         notes.append("requests without evidence are left out of all figures, before and after")
     return notes
