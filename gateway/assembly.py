@@ -109,7 +109,16 @@ def build(
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind)
     comparer = Comparer(tiers, store, classifier, embedder, metrics.answers_compared, keep=deployment.telemetry.keep)
     router = Router(tiers, classifiers)
-    shadows = ShadowRunner(policies, tiers, router, question_embedder.cosine, store, telemetry, metrics.shadow_ended)
+    shadows = ShadowRunner(
+        policies,
+        tiers,
+        router,
+        question_embedder.cosine,
+        store,
+        telemetry,
+        metrics.shadow_ended,
+        keep=deployment.telemetry.keep,
+    )
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),

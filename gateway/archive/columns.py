@@ -2,7 +2,7 @@
 
 `requests` has the columns of the `Ledger`, then the time and ids of the trace, its hops as JSON, and the routing
 decision: what it was made of (`given`), and what came of it (`decision`, NULL where no tier could answer). `feedback`
-has what clients said of replies, `labels` what a judge said of two tiers' answers. All begin with the place of the
+has what clients said of replies, `labels` what a judge said of two answers. All begin with the place of the
 entry in the store's stream: its id, and its `ordinal`, which counts all entries ever added, so that a gap in it is a
 number of lost entries.
 """
@@ -193,6 +193,7 @@ LABEL: Final[Mapping[str, str]] = {
     "vector": "VARCHAR",
     "counts": "DOUBLE[]",
     "messages": "JSON",
+    "candidate": "VARCHAR",
 }
 """The DuckDB type of each field of a `PairLabel`."""
 LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode)

@@ -2,8 +2,8 @@
 
 Views: `requests` (`started` is a TIMESTAMP in UTC, and `started_s` the Unix seconds), `shadows` (requests that were run
 once more for nobody; in no other view), `feedback` (the latest on each request alone; `feedback_all` has every entry),
-`labels`, and `bases` (`id`, `basis` as JSON). A query may read these files and nothing else: not the network, and no
-other file.
+`labels` (of two tiers' answers), `shadow_labels` (of the served answer and of that of a candidate in shadow mode), and
+`bases` (`id`, `basis` as JSON). A query may read these files and nothing else: not the network, and no other file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ _REQUESTS = "SELECT make_timestamp((started * 1e6)::BIGINT) AS started, started 
 _FEEDBACK = (
     "CREATE VIEW feedback AS SELECT * FROM feedback_all "
     "QUALIFY row_number() OVER (PARTITION BY tenant, request_id ORDER BY entry_ms DESC, entry_seq DESC) = 1"
+)
+_LABELS = "CREATE VIEW labels AS SELECT * EXCLUDE (candidate) FROM labels_all WHERE coalesce(candidate, '') = ''"
+_SHADOW_LABELS = (
+    "CREATE VIEW shadow_labels AS SELECT entry_ms, entry_seq, ordinal, request_id, tenant, surface, policy, candidate, "
+    "judged_at, conversation, CASE better WHEN 'small' THEN 'served' WHEN 'strong' THEN 'shadow' ELSE better END "
+    "AS better, agreed, judge, judge_usd, small AS served, strong AS shadow, messages "
+    "FROM labels_all WHERE candidate <> ''"
 )
 
 
@@ -49,7 +56,8 @@ def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> I
         for name, arm in (("requests", "IS DISTINCT FROM"), ("shadows", "=")):
             database.execute(f"CREATE VIEW {name} AS {_REQUESTS} FROM requests_all WHERE arm {arm} '{SHADOW}'")
         database.execute(_FEEDBACK)
-        database.execute("CREATE VIEW labels AS SELECT * FROM labels_all")
+        database.execute(_LABELS)
+        database.execute(_SHADOW_LABELS)
         bases = folder / BASES
         read = (
             f"read_json({quoted(bases)}, format = 'newline_delimited', columns = {{'id': 'VARCHAR', 'basis': 'JSON'}})"

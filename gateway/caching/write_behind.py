@@ -84,22 +84,28 @@ class WriteBehind:
         """
         answer, pending = served.answer, self._cache.pending
         may_store = served.may_store and plan.write and not plan.reason
-        if self._shadows.policies.current.rolling:
-            self._shadows.offer(request, vector)
+        shadow = self._shadows.drawn(request) if self._shadows.policies.current.rolling else None
+        judged = shadow is not None and self._shadows.judge_of(request, shadow) is not None
         drawn = (learn := request.policy.learn) is not None and self._comparer.draws(learn)
         if isinstance(answer, LiveStream):
             write = None
-            if may_store or drawn:
+            if shadow is not None and not judged:
+                self._shadows.offer(request, vector, shadow, lambda: None)
+            if may_store or drawn or judged:
                 whole = answer.remember()
                 write = _pending_write(request, plan, vector, whole) if may_store else None
                 if drawn:
                     self._comparer.draw(request, vector, whole, None)
+                if shadow is not None and judged:
+                    self._shadows.offer(request, vector, shadow, whole)
             if write is not None:
                 answer.on_whole = partial(pending.add, write)
             return Reply(events=answer.events(), write=write, stream=answer)
         completion = answer.value
         if drawn:
             self._comparer.draw(request, vector, lambda: completion, answer.evidence)
+        if shadow is not None:
+            self._shadows.offer(request, vector, shadow, lambda: completion)
         write = _pending_write(request, plan, vector, lambda: completion) if may_store and answer.sound else None
         if write is not None:
             pending.add(write)

@@ -18,9 +18,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
-
-import orjson
 
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
@@ -29,9 +26,9 @@ from gateway.cascade.judge import alternatives_for
 from gateway.chat.completions import Usage, evidence_of, usage_of
 from gateway.comparing.daily_budget import DailyBudget
 from gateway.comparing.model_call import call_model
-from gateway.comparing.pair_judge import READ_CHARS, REPLY_TOKENS, judge_body, judge_pair, shown_answer
+from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.comparing.room import is_quiet
-from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector
+from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, conversation_of, packed_evidence, packed_vector
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, read
 from routing.embedding.embedder import bounded
@@ -59,8 +56,6 @@ _QUIET_S: Final = 30.0
 """Longest wait for room at a backend, before a comparison is given up."""
 _LOOK_S: Final = 0.05
 _NOT_FOR_OTHER: Final = frozenset({"stream", "stream_options", "logprobs", "top_logprobs", "n"})
-_ESCAPED: Final = 2
-"""Tokens that one token of an answer takes at most in the judge's question, where it is written as JSON."""
 
 Counted = Callable[[str, str, float, float], None]
 """Called once for each drawn answer: surface, outcome, cost of the other answer and of the judge in US dollars.
@@ -154,7 +149,7 @@ class Comparer:
             whole,
             evidence,
         )
-        request.trace.after = lambda ledger: self._take(drawn, ledger)
+        request.trace.then(lambda ledger: self._take(drawn, ledger))
 
     def start(self) -> None:
         """Start the tasks on the running event loop."""
@@ -207,7 +202,9 @@ class Comparer:
             return "busy", 0.0, 0.0
         if other.config.price is None or judge.config.price is None:
             return "no_price", 0.0, 0.0
-        most = _most_of(body, other) + 2 * _most_of_judging(judge, drawn, shown_answer(served), body)
+        limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
+        known = shown_answer(served)
+        most = _most_of(body, other) + most_of_judging(judge, drawn.body["messages"], known, limit)
         reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day)
         if reserved is None:
             return "no_budget", 0.0, 0.0
@@ -274,7 +271,7 @@ class Comparer:
             drawn.policy.surface,
             drawn.policy.label,
             time.time(),
-            crc32(orjson.dumps((drawn.tenant, drawn.body["messages"][:2]), default=str)),
+            conversation_of(drawn.tenant, drawn.body["messages"]),
             verdict.better,
             verdict.agreed,
             judge,
@@ -318,11 +315,3 @@ def _most_of(body: Mapping[str, Any], endpoint: Endpoint) -> float:
     """Return the most that a call may cost in US dollars, by the length of its prompt and the limit of its answer."""
     limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
     return cost(endpoint.config.price, Usage(room_needed(body) - limit, limit)) or 0.0
-
-
-def _most_of_judging(judge: Endpoint, drawn: DrawnAnswer, served: str, body: Mapping[str, Any]) -> float:
-    """Return the most that one asking of the judge may cost in US dollars. The other answer is not known yet."""
-    question = judge_body(judge, drawn.body["messages"], served, "")
-    limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0)
-    unknown = min(limit * _ESCAPED, READ_CHARS)
-    return cost(judge.config.price, Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS)) or 0.0

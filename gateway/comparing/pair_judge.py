@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
+from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.chat.completions import function_pieces
+from gateway.chat.completions import Usage, function_pieces
 from gateway.comparing.model_call import ModelAnswer, call_model, text_of_answer
-from routing.features import text_of
+from routing.features import room_needed, text_of
 
 if TYPE_CHECKING:
     from gateway.tiers import Endpoint
@@ -26,6 +27,8 @@ Better = Literal["small", "strong", "tie"]
 READ_CHARS: Final = 6_000
 """Characters of each answer, and of the end of the conversation, that the judge reads."""
 REPLY_TOKENS: Final = 128
+_ESCAPED: Final = 2
+"""Tokens that one token of an answer takes at most in the question, where it is written as JSON."""
 _TASK: Final = """You judge two answers to one conversation. You get them as JSON: `conversation`, then `answer_a` and
 `answer_b`, each of which would come next in it.
 An answer is adequate if whoever asked needs no other: it does what was asked for, and nothing in it that matters is
@@ -93,6 +96,17 @@ def judge_body(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], first:
     if "json" in endpoint.config.capabilities:
         body["response_format"] = {"type": "json_object"}
     return body
+
+
+def most_of_judging(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], known: str, most_tokens: int) -> float:
+    """Return the most that a judgement, both askings, may cost in US dollars.
+
+    One answer is known; the other, which is not yet, has at most so many tokens.
+    """
+    question = judge_body(endpoint, messages, known, "")
+    unknown = min(most_tokens * _ESCAPED, READ_CHARS)
+    usage = Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS)
+    return 2 * (cost(endpoint.config.price, usage) or 0.0)
 
 
 def shown_answer(completion: Mapping[str, Any]) -> str:

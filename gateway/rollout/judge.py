@@ -4,7 +4,8 @@ Only one judge is at work: it holds a key of the store that expires 10 seconds a
 pulse too: without it no worker assigns requests to a candidate, and a judge that begins after a silence takes back each
 candidate that was served meanwhile. The judge reads the finished requests, the ratings and a model's labels from the
 store's streams, tells them to the `Trial` of their surface, carries out its verdict through the registry, and stores a
-report (`gateway.rollout.report`). What is only evaluated is decided here too (`gateway.rollout.evaluation`).
+report (`gateway.rollout.report`). What is only evaluated is decided here too (`gateway.rollout.evaluation`), and what
+ran as a shadow is summed up (`gateway.rollout.shadow_figures`).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from gateway.registry.records import JUDGE, InForce, Rolling, Version
 from gateway.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
 from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.evaluation import Evaluation
-from gateway.rollout.report import canary_report, details_of, evaluation_report
+from gateway.rollout.report import canary_report, details_of, evaluation_report, shadow_report
+from gateway.rollout.shadow_figures import ShadowFigures
 from gateway.rollout.trial import SETTLE_S, Trial
 from gateway.telemetry import feedback, label
 from gateway.telemetry.decisions import BASES
-from gateway.telemetry.ledger import TRACES, is_record
+from gateway.telemetry.ledger import SHADOW, TRACES, is_record
 from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.rollout import Rollout
@@ -69,8 +71,9 @@ class _Candidate:
     """The label of each arm's policy."""
     rollout: Rollout | None
     trial: Trial | None
-    """None for one that is only evaluated."""
+    """None for one that is not a canary."""
     evaluation: Evaluation | None
+    shadow: ShadowFigures | None
     since: float
     """Unix seconds from which requests count."""
 
@@ -181,7 +184,7 @@ class CanaryJudge:
             else:
                 self._candidates[surface].state = state
         for surface, state in states.items():
-            if surface not in self._candidates and state.rolling is not None and state.rolling.mode != "shadow":
+            if surface not in self._candidates and state.rolling is not None:
                 try:
                     self._candidates[surface] = await self._begun(state, state.rolling)
                 except (RegistryError, ConfigError) as error:
@@ -199,15 +202,18 @@ class CanaryJudge:
         version, live = await self._version(state, rolling.document), await self._version(state, state.document)
         labels = {CANDIDATE: version.label, CONTROL: live.label}
         if rolling.mode == "evaluate":
-            return _Candidate(state, labels, None, None, Evaluation(version.content), rolling.since)
+            return _Candidate(state, labels, None, None, Evaluation(version.content), None, rolling.since)
         candidate, control = (made_policy(one.content, Path(one.label), {}) for one in (version, live))
+        if rolling.mode == "shadow":
+            judged = candidate.learn is not None or control.learn is not None
+            return _Candidate(state, labels, None, None, None, ShadowFigures(judged), rolling.since)
         rollout = candidate.rollout
         if rollout is None:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
         learn = {CANDIDATE: candidate.learn, CONTROL: control.learn}
         trial = Trial(rollout, rolling.share, since, self._settle_s, learn)
-        return _Candidate(state, labels, rollout, trial, None, since)
+        return _Candidate(state, labels, rollout, trial, None, None, since)
 
     async def _version(self, state: InForce, document: str) -> Version:
         if document not in self._documents:
@@ -249,8 +255,12 @@ class CanaryJudge:
         candidate = self._candidates.get(ledger["surface"])
         arm = ledger.get("arm")
         # A request of another candidate, or of the policy before this one, may end late.
-        if candidate is not None and candidate.trial and arm and candidate.labels[arm] == ledger["policy"]:
+        if candidate is None or not arm:
+            return
+        if candidate.trial is not None and candidate.labels.get(arm) == ledger["policy"]:
             candidate.trial.add(ledger, started)
+        if candidate.shadow is not None and arm == SHADOW and candidate.labels[CANDIDATE] == ledger["policy"]:
+            candidate.shadow.add(ledger)
 
     async def _read_ratings(self) -> None:
         while page := await self._store.after(feedback.STREAM, self._last[feedback.STREAM], _PAGE, 0):
@@ -266,9 +276,12 @@ class CanaryJudge:
             for _, blob in page:
                 said = label.decode(blob)
                 candidate = None if said is None else self._candidates.get(said["surface"])
-                if said is not None and candidate is not None and candidate.trial is not None:
-                    served = said["small"] if said["small"]["served"] else said["strong"]
-                    candidate.trial.judge(said["tenant"], said["request_id"], float(served["adequate"]))
+                if said is None or candidate is None:
+                    continue
+                if candidate.shadow is not None and said.get("candidate") == candidate.labels[CANDIDATE]:
+                    candidate.shadow.compare(said)
+                if candidate.trial is not None and not said.get("candidate"):
+                    candidate.trial.judge(said["tenant"], said["request_id"], label.of_served(said))
             self._last[label.LABELS] = page[-1][0]
 
     async def _judge(self, surface: str) -> None:
@@ -279,6 +292,8 @@ class CanaryJudge:
             return
         if candidate.evaluation is not None:
             await self._registry.put_report(surface, evaluation_report(rolling, candidate.evaluation, now))
+        if candidate.shadow is not None:
+            await self._registry.put_report(surface, shadow_report(rolling, candidate.shadow, now))
         if candidate.trial is None or candidate.rollout is None:
             return
         verdict = candidate.trial.verdict(now)

@@ -6,7 +6,7 @@
      "requests": {"candidate": 120, "control": 2310}, "guards": [{...the fields of `GuardFigures`...}]}
 
 `at` is when it was made, in Unix seconds. For a candidate that is only evaluated, `move` and what follows are replaced
-by what `Evaluation.as_json` returns.
+by what `Evaluation.as_json` returns; for one in shadow mode by what `ShadowFigures.as_json` returns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gateway.registry.records import Rolling
     from gateway.rollout.evaluation import Evaluation
+    from gateway.rollout.shadow_figures import ShadowFigures
     from gateway.rollout.trial import GuardFigures, TrialVerdict
 
 
@@ -29,6 +30,11 @@ def canary_report(rolling: Rolling, steps: int, verdict: TrialVerdict, now: floa
 def evaluation_report(rolling: Rolling, evaluation: Evaluation, now: float) -> dict[str, Any]:
     """Return the report on a candidate that is only evaluated."""
     return {**_head(rolling, now), "lines": list(evaluation.lines()), **evaluation.as_json()}
+
+
+def shadow_report(rolling: Rolling, figures: ShadowFigures, now: float) -> dict[str, Any]:
+    """Return the report on a candidate in shadow mode."""
+    return {**_head(rolling, now), "lines": list(figures.lines()), **figures.as_json()}
 
 
 def details_of(verdict: TrialVerdict) -> str:

@@ -11,6 +11,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import numpy as np
 import orjson
@@ -82,6 +83,11 @@ class PairLabel:
     counts: Sequence[float]
     """`routing.difficulty.text_statistics.COUNTS` of the request."""
     messages: Sequence[Mapping[str, Any]] | None = None
+    candidate: str = ""
+    """Policy in shadow mode whose answer `strong` is, `small` then being the served one; '' for all other labels.
+
+    Such a label says nothing of tiers: classifier, embedder, vector and counts are empty.
+    """
 
     def encode(self) -> bytes:
         """Return the bytes to append to the stream."""
@@ -96,6 +102,17 @@ def decode(blob: bytes) -> dict[str, Any] | None:
     fields: dict[str, Any] = orjson.loads(blob)
     del fields["v"]
     return fields
+
+
+def of_served(fields: Mapping[str, Any]) -> float:
+    """Return how adequate a decoded label says that the answer is that the client got."""
+    served = fields["small"] if fields["small"]["served"] else fields["strong"]
+    return float(served["adequate"])
+
+
+def conversation_of(tenant: str, messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the CRC-32 of the tenant and the first two messages."""
+    return crc32(orjson.dumps((tenant, messages[:2]), default=str))
 
 
 def packed_vector(vector: Any) -> str:

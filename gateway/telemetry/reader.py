@@ -61,9 +61,9 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
 
 
 async def labels(store: Store) -> list[dict[str, Any]]:
-    """Return every stored label of a judge, decoded, oldest first. Raises StoreUnavailable."""
+    """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
     decoded = [label.decode(blob) async for blob in _entries(store, label.LABELS)]
-    return [one for one in reversed(decoded) if one is not None]
+    return [one for one in reversed(decoded) if one is not None and not one.get("candidate")]
 
 
 async def _entries(store: Store, stream: str) -> AsyncIterator[bytes]:

@@ -71,6 +71,18 @@ class Trace:
         self.after: Callable[[Ledger], None] | None = None
         """Called with the ledger when the request is over and its reply is out; must not block or raise."""
 
+    def then(self, done: Callable[[Ledger], None]) -> None:
+        """Call `done`, too, when the request is over."""
+        if (before := self.after) is None:
+            self.after = done
+            return
+
+        def both(ledger: Ledger) -> None:
+            before(ledger)
+            done(ledger)
+
+        self.after = both
+
     def begin(self, name: str, attributes: dict[str, Any] | None = None) -> Hop:
         """Begin a hop under the root; the caller must end it."""
         hop = Hop(name, len(self.hops), {} if attributes is None else attributes)

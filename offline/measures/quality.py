@@ -199,6 +199,52 @@ def difference(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDif
     return QualityDifference(value, value - below, value + above, word)
 
 
+@dataclass(frozen=True, slots=True)
+class PairedQuality:
+    """What a judge says of two answers to each of `pairs` requests, the new and the present one."""
+
+    pairs: int
+    new: float
+    """Share of the new answers that are adequate, 0..1."""
+    present: float
+    new_better: int
+    present_better: int
+    difference: QualityDifference
+    """New less present, request by request."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields as JSON values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        alike, change = self.pairs - self.new_better - self.present_better, self.difference
+        return (
+            f"{self.pairs} pairs judged: better {self.new_better}, worse {self.present_better}, alike {alike}; "
+            f"adequate {self.new:.1%} against {self.present:.1%}: {100 * change.value:+.1f} points (95% interval "
+            f"{100 * change.low:+.1f} to {100 * change.high:+.1f}, by the judge alone)"
+        )
+
+
+def paired_quality(rows: Sequence[tuple[int, float, float, str]]) -> PairedQuality:
+    """Return how new answers compare with the present ones to the same requests, at least one.
+
+    Each row has the conversation, how adequate the new and the present answer are, and which is better: `new`,
+    `present` or anything else for neither. The interval is that of a difference of pairs, between conversations.
+    """
+    new, present = (np.array([row[at] for row in rows], np.float64) for at in (1, 2))
+    value, variance = _mean_of(new - present, np.array([row[0] for row in rows], np.int64))
+    half = _Z * math.sqrt(variance)
+    return PairedQuality(
+        len(rows),
+        float(new.mean()),
+        float(present.mean()),
+        sum(row[3] == "new" for row in rows),
+        sum(row[3] == "present" for row in rows),
+        QualityDifference(value, max(-1.0, value - half), min(1.0, value + half), "judge"),
+    )
+
+
 def prediction_powered(
     predicted: Floats, people: Floats, predicted_there: Floats, units: tuple[Ints | None, Ints | None] = (None, None)
 ) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gateway.telemetry.label import of_served
 from offline.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
 
 Ledger = Mapping[str, Any]
@@ -161,7 +162,7 @@ def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[t
 
 def _holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
     """Compare the quality of routed and held-out requests, among those that took part in the draw."""
-    judged = {_key(label): _of_served(label) for label in labels}
+    judged = {_key(label): of_served(label) for label in labels}
     arms: Figures = {}
     opinions: list[Opinions] = []
     for name, drawn in _ARMS.items():
@@ -183,12 +184,6 @@ def _holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
 
 
 _ARMS: Final = {"routed": False, "held_out": True}
-
-
-def _of_served(label: Label) -> float:
-    """Return what the judge said of the answer that the client got."""
-    served = label["small"] if label["small"]["served"] else label["strong"]
-    return float(served["adequate"])
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -66,8 +66,8 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     query = add_command(
         actions,
         "query",
-        "ask the files in SQL (DuckDB's): the tables requests, shadows, feedback, labels and bases",
-        "Ask the files in SQL. Tables: requests (one row per request), shadows, feedback, labels and bases.",
+        "ask the files in SQL (DuckDB's): the tables requests, shadows, feedback, labels, shadow_labels, bases",
+        "Ask the files in SQL. Tables: requests (one row each), shadows, feedback, labels, shadow_labels and bases.",
         _QUERY,
     )
     query.add_argument("sql", metavar="SQL", help="one query in DuckDB's SQL")

@@ -19,6 +19,11 @@ SELECT r.tier, f.score FROM requests r JOIN feedback f USING (tenant, request_id
 ANTI JOIN labels l USING (tenant, request_id)
 WHERE r.surface = $surface AND r.status = 200 AND r.tier <> '' AND r.path NOT LIKE 'cache-%'
 """
+_SHADOWS = """
+SELECT candidate, conversation, shadow.adequate, served.adequate,
+CASE better WHEN 'shadow' THEN 'new' WHEN 'served' THEN 'present' ELSE '' END
+FROM shadow_labels WHERE surface = $surface ORDER BY judged_at
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,8 @@ class SurfaceLabels:
     rows: Sequence[Mapping[str, Any]]
     feedback: Mapping[tuple[str, str], float]
     unjudged: Mapping[str, Sequence[float]]
+    shadows: Mapping[str, Sequence[tuple[int, float, float, str]]]
+    """By candidate policy in shadow mode, as `offline.measures.quality.paired_quality` takes them."""
 
 
 def add_label_flags(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +63,7 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
             raise CommandError(f"{args.labels} cannot be read: {error.strerror}") from None
         except orjson.JSONDecodeError as error:
             raise CommandError(f"{args.labels} is not a file of JSON lines: {error}") from None
-        return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time), {}, {})
+        return SurfaceLabels(sorted((row for row in rows if row["surface"] == args.surface), key=_time), {}, {}, {})
     try:
         with opened(args.ledger or state / "ledger") as database:
             values = {"surface": args.surface}
@@ -68,9 +75,12 @@ def surface_labels(args: argparse.Namespace, state: Path) -> SurfaceLabels:
             unjudged: dict[str, list[float]] = {}
             for tier, score in ask(database, _UNJUDGED, values).fetchall():
                 unjudged.setdefault(tier, []).append(float(score))
+            shadows: dict[str, list[tuple[int, float, float, str]]] = {}
+            for candidate, *pair in ask(database, _SHADOWS, values).fetchall():
+                shadows.setdefault(candidate, []).append((pair[0], pair[1], pair[2], pair[3]))
     except ArchiveError as error:
         raise CommandError(str(error)) from None
-    return SurfaceLabels(rows, feedback, unjudged)
+    return SurfaceLabels(rows, feedback, unjudged, shadows)
 
 
 def _time(row: Mapping[str, Any]) -> float:

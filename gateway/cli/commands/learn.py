@@ -97,7 +97,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action. Raises CommandError."""
     labels = surface_labels(args, args.state)
-    if not labels.rows and not labels.unjudged:
+    if not labels.rows and not labels.unjudged and not labels.shadows:
         raise CommandError(f"there are no labels of {args.surface} yet; its policy's `learn` section makes them")
     try:
         return {"quality": _quality, "export": _export, None: _learn}[args.action](args, labels)
@@ -269,17 +269,20 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 
 def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Print one quality figure for each tier."""
-    from offline.measures.quality import agreement, tier_qualities
+    from offline.measures.quality import agreement, paired_quality, tier_qualities
 
     tiers = tier_qualities(found.rows, found.feedback, found.unjudged)
     people = agreement(found.rows, found.feedback)
+    shadows = {candidate: paired_quality(pairs) for candidate, pairs in found.shadows.items()}
     shown = [{"tier": tier, **one.as_json()} for tier, one in tiers.items()]
     values = {
         "surface": args.surface,
         "tiers": shown,
         "judge_and_people": {"answers": people.count, "agreed": people.agreed, "interval": people.interval},
+        "shadows": [{"candidate": candidate, **one.as_json()} for candidate, one in shadows.items()],
     }
     lines: list[str | Table | Any] = [quality_table(shown, "tier"), agreement_line(people)]
+    lines += [f"{candidate} as a shadow, against what was served: {one}" for candidate, one in shadows.items()]
     show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
 

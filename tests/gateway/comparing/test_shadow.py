@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import io
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,11 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.folder import locked
 from gateway.archive.keeper import Keeper, Rotation
 from gateway.archive.query import ask, opened
+from gateway.cli.main import main
+from gateway.comparing.daily_budget import DailyBudget
+from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
+from policies.learn import Learn
 from policies.loader import RollingPolicy, made_policy
 from policies.rollout import Rollout, ShadowRules
 from tests.support.app import InProcess, in_process
@@ -100,3 +107,86 @@ async def test_a_shadow_keeps_to_its_share_its_cap_and_its_mode(server: LocalSto
             await app.ask("three")
             await eventually(lambda: outcomes(app) == {"no_budget": 1}, 10)
             assert not large.requests
+
+
+VERDICT = '{"better": "%s", "adequate_a": %s, "adequate_b": %s}'
+
+
+@asynccontextmanager
+async def judged_gateway(
+    folder: Path, url: str, three: tuple[Upstream, Upstream, Upstream]
+) -> AsyncIterator[InProcess]:
+    """A gateway whose small model says nonsense, whose large one is right, and whose judge sees it."""
+    small, large, judge = three
+    small.default, large.default = Reply(text="nonsense"), Reply(text="the right answer")
+    judge.default = Reply(text=VERDICT % ("B", "false", "true"))
+    judge.on('"answer_b":"nonsense"').reply(text=VERDICT % ("A", "true", "false"))
+
+    def tier(name: str, upstream: Upstream) -> dict[str, Any]:
+        price = {"input": 1.0, "output": 4.0}
+        return {"name": name, "backends": [{"name": name, "base_url": upstream.url, "model": name, "price": price}]}
+
+    tiers = [tier("local", small), tier("hosted", large), tier("judges", judge)]
+    async with in_process(folder, small.url, store_url=url, policies={"chat": LIVE}, settings={"tiers": tiers}) as app:
+        yield app
+
+
+def roll_judged(app: InProcess, cap: float = 1.0) -> str:
+    """Try the candidate as a shadow of every request, judged; return its label."""
+    roll(app, 1.0, cap=cap)
+    [(surface, rolling)] = app.steps.policies.current.rolling.items()
+    learned = replace(rolling, policy=rolling.policy.model_copy(update={"learn": Learn(judge="judges")}))
+    app.steps.policies.current = replace(app.steps.policies.current, rolling={surface: learned})  # type: ignore[misc]
+    return learned.policy.label
+
+
+async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore, tmp_path: Path) -> None:
+    """Streamed or whole: after the reply, in a label that names the candidate and is no label of tiers."""
+    store = RedisStore.from_url(server.url, slack=UNHURRIED)
+    for stream in (label.LABELS, TRACES):
+        await store.delete(stream)
+    with Upstream() as small, Upstream() as large, Upstream() as judge:
+        async with judged_gateway(tmp_path, server.url, (small, large, judge)) as app:
+            candidate = roll_judged(app)
+            served = [await app.ask("one"), await app.ask("two", stream=True)]
+            await eventually(lambda: outcomes(app) == {"judged": 2}, 10)
+            assert len(judge.requests) == 4 and len(small.requests) == len(large.requests) == 2
+            spent = app.steps.metrics.shadow_cost.collect()[0].samples[0].value
+        found = [label.decode(blob) for _, blob in await store.after(label.LABELS, "0", 10, 0)]
+        assert {one["request_id"] for one in found if one} == {one.headers["x-request-id"] for one in served}
+        for one in found:
+            assert one is not None and (one["candidate"], one["better"]) == (candidate, "strong")
+            assert (one["small"]["tier"], one["small"]["adequate"], one["small"]["served"]) == ("local", 0, True)
+            assert (one["strong"]["tier"], one["strong"]["adequate"], one["strong"]["served"]) == ("hosted", 1, False)
+            assert one["messages"] is None and one["small"]["text"] is None
+        judged = sum(one["judge_usd"] for one in found if one)
+        assert 0 < judged < spent
+        assert await reader.labels(store) == []
+        with locked(tmp_path / "archive"):
+            await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
+    await store.aclose()
+    with opened(tmp_path / "archive") as database:
+        assert ask(database, "SELECT count(*) FROM labels").fetchall() == [(0,)]
+        rows = ask(database, "SELECT candidate, better, served.tier, shadow.tier FROM shadow_labels").fetchall()
+    assert rows == [(candidate, "shadow", "local", "hosted")] * 2
+    arguments = ["learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "archive"), "--json"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert await asyncio.to_thread(main, arguments) == 0
+    [shadow] = orjson.loads(out.getvalue())["shadows"]
+    assert (shadow["candidate"], shadow["pairs"], shadow["new"], shadow["present"]) == (candidate, 2, 1.0, 0.0)
+    assert shadow["difference"]["value"] == 1.0 and shadow["difference"]["low"] < 1.0
+
+
+async def test_the_judge_of_shadows_keeps_to_their_cap(server: LocalStore, tmp_path: Path) -> None:
+    """What answer and judge may cost together is reserved before; what is over the cap is not called."""
+    with Upstream() as small, Upstream() as large, Upstream() as judge:
+        async with judged_gateway(tmp_path, server.url, (small, large, judge)) as app:
+            cap = await DailyBudget(app.steps.store).spent("shadow:chat") + 0.016  # of three calls of 1,024 tokens
+            roll(app, 1.0, cap=cap)
+            await app.ask("without a judge it fits")
+            await eventually(lambda: outcomes(app) == {"answered": 1}, 10)
+            roll_judged(app, cap=cap)
+            await app.ask("with one it does not")
+            await eventually(lambda: outcomes(app) == {"answered": 1, "no_budget": 1}, 10)
+            assert not judge.requests and len(large.requests) == 1

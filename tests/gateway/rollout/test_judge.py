@@ -173,6 +173,37 @@ async def test_a_judge_models_labels_take_a_worse_candidate_back(
         assert (quality["word"], quality["candidate"], quality["control"]) == ("judge", 0.0, 1.0)
 
 
+async def test_shadows_are_summed_up_and_their_late_records_disturb_no_canary(
+    tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
+) -> None:
+    """The report counts requests, failures and dollars, and says how the judge's labels compare both answers."""
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        tried = await rig.try_out(TO_HOSTED + ROLLOUT, 1.0, "shadow")
+        assert tried.rolling is not None
+        await rig.judge.look()
+        assert "not judged" in (await rig.registry.reports())["chat"]["lines"][1]
+        await rig.ask(3)
+        rig.asked += 3  # each request is recorded a second time, for its shadow
+        async with asyncio.timeout(10):
+            while not await rig.recorded():
+                await asyncio.sleep(0.01)
+        candidate = f"chat@{tried.rolling.version[:7]}"
+        for number in range(30):
+            names = {"tenant": "default", "request_id": f"req-{number}", "surface": "chat", "conversation": number}
+            answers = {"small": {"served": True, "adequate": 0.0}, "strong": {"served": False, "adequate": 1.0}}
+            blob = orjson.dumps({"v": 1, **names, **answers, "better": "strong", "candidate": candidate})
+            await rig.app.steps.store.apply([Append(label.LABELS, blob, 1000)])
+        await rig.judge.look()
+        report = (await rig.registry.reports())["chat"]
+        assert (report["mode"], report["requests"], report["failed"]) == ("shadow", 3, 0)
+        assert report["quality"]["pairs"] == 30 and report["quality"]["difference"]["low"] > 0.5
+        assert report["lines"][1].startswith("quality  30 pairs judged: better 30, worse 0, alike 0; adequate 100.0%")
+        state = await rig.state()
+        await rig.registry.step("chat", state.revision, by="ada", message="serve it")
+        await rig.judge.look()  # reads the shadows' records again, which are of neither arm
+        assert (await rig.registry.reports())["chat"]["mode"] == "canary"
+
+
 async def test_a_candidate_that_is_evaluated_is_decided_here_and_serves_nobody(
     tmp_path: Path, local_upstream: Upstream, hosted_upstream: Upstream, store: LocalStore
 ) -> None:

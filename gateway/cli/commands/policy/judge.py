@@ -33,7 +33,8 @@ _SLACK: Final = 10.0
 """No request waits for the judge, so its reads may take ten times as long as a request's."""
 _COLUMNS: Final = "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, slo"
 _EARLIER: Final = (
-    f"SELECT entry_ms, entry_seq, started_s, {_COLUMNS} FROM requests "  # noqa: S608
+    f"SELECT entry_ms, entry_seq, started_s, {_COLUMNS} "  # noqa: S608
+    "FROM (SELECT * FROM requests UNION ALL BY NAME SELECT * FROM shadows) "
     "WHERE started_s >= $since AND arm <> '' ORDER BY entry_ms, entry_seq"
 )
 
@@ -65,7 +66,7 @@ async def _judge(url: str, folder: Path) -> None:
 
 
 def earlier(folder: Path, since: float) -> Iterable[tuple[str, Mapping[str, Any], float]]:
-    """Yield the requests of canaries since a time from the ledger's files, if any: entry id, ledger, start."""
+    """Yield what canaries and shadows did since a time, from the ledger's files if any: entry id, ledger, start."""
     names = _COLUMNS.split(", ")
     try:
         with opened(folder) as database:

@@ -87,6 +87,8 @@ def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]
         lines += [f"  {line}" for line in report.get("lines", [])]
     elif candidate["mode"] == "canary":
         lines.append("  no report yet: is `tierline policy judge` running? Without it a canary serves nobody")
+    else:
+        lines.append("  no report yet: is `tierline policy judge` running? It sums up what the candidate does")
     return lines
 
 
