@@ -6,7 +6,7 @@ neither what is stored nor whose figures are whose.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -28,5 +28,10 @@ class Learn(Section):
     """Most that all workers together spend on comparisons of this surface in a day (UTC), in US dollars."""
     max_tokens: Annotated[Whole, Field(ge=1)] = 1024
     """Longest answer of the other tier, where neither the request nor the policy sets a limit."""
+    apply: Literal["propose", "canary"] = "propose"
+    """What `tierline learn` does with a better classifier: write a policy to look at, or also start it as a canary.
+
+    `canary` needs a `rollout` section and policies from the store.
+    """
     keep_text: bool = False
     """Whether the label holds the prompt and both answers, as `tierline learn export` needs them."""

@@ -31,6 +31,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_kinds(policy, deployment),
         *_of_thresholds(policy, deployment),
         *_of_the_judge(policy, deployment),
+        *_of_what_is_learnt(policy, deployment),
         *_of_contexts(policy, deployment),
         *_of_lines(policy, deployment),
         *_of_prices(policy, deployment),
@@ -113,6 +114,19 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
                 "configure it, or leave audit_judge out",
                 (Edit(at),),
             )
+
+
+def _of_what_is_learnt(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
+    """Refuse a canary of what is learnt where no registry could start it."""
+    if policy.learn is not None and policy.learn.apply == "canary" and deployment.policies.source == "files":
+        at = ("learn", "apply")
+        yield Finding(
+            at,
+            "policies come from files here, so `tierline learn` cannot start a canary",
+            "T716",
+            "write propose, or set `policies: {source: store}` in the config",
+            (Edit(at, "propose"),),
+        )
 
 
 def _of_contexts(policy: Rules, deployment: Deployment) -> Iterator[Finding]:

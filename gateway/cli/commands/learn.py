@@ -24,8 +24,10 @@ from gateway.cli.commands._flags import (
     launch_of,
     whole,
 )
+from gateway.cli.commands._learn_canary import in_force, message_of, start_canary
 from gateway.cli.commands._own_labels import SurfaceLabels, add_label_flags, surface_labels
 from gateway.cli.commands._quality_view import agreement_line, quality_table
+from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
 from offline.datasets import DataError
 from offline.libraries import LibraryMissing
@@ -50,7 +52,8 @@ _EXAMPLES: Final = """examples:
 
 A policy's `learn` makes the labels. The conversations that began last, about three labels in ten, are held out: all
 figures are of a fit to the others. What is written is then fitted to all of them. Nothing changes by itself: the
-proposed policy lies in --out, for you to look at and apply.
+proposed policy lies in --out, for you to look at and apply. Only where the policy in force in the store says `learn:
+{apply: canary}` is it started as a canary, by `tierline learn` and with the measured figures as its message.
 Exit code 1: neither the classifier nor a confidence head is better, and nothing was written."""
 _QUALITY: Final = """examples:
   tierline learn quality --surface chat
@@ -83,6 +86,12 @@ def add_parser(subparsers: Subparsers) -> None:
     _add_source(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for artefacts and the proposed policy")
     add_seed_flag(parser)
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="the store of the registry, where policies come from it (default: that of --config, else "
+        "$TIERLINE_STORE_URL, else that of `tierline up`)",
+    )
     quality = add_command(actions, "quality", "estimate the quality of each tier's answers", examples=_QUALITY)
     _add_source(quality)
     export = add_command(actions, "export", "write judged pairs as fine-tuning data", examples=_EXPORT)
@@ -127,8 +136,19 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         raise CommandError("name the folder for what is learnt with --out, such as --out policies/learned")
     launch = launch_of(args)
     deployment = launch.deployment()
-    folder = launch.policy_source(deployment).directory
-    file, policy = _policy(args.surface, folder)
+    source = launch.policy_source(deployment)
+    folder, live = source.directory, None
+    if deployment.policies.source == "store":
+        live = in_force(args, source)
+        file, policy, text = Path(f"{args.surface}.yaml"), live.policy, live.text
+    else:
+        file, policy = _policy(args.surface, folder)
+        text = file.read_bytes().decode("utf-8-sig")
+        for doubt in doubts_about(policy, deployment):
+            if doubt.code == "T716":
+                raise CommandError(f"{file}: learn.apply: {doubt.message}; {doubt.mend}")
+    if len(policy.tiers) < 2:
+        raise CommandError(f"{args.surface} has one tier, {policy.tiers[0]}: there is nothing to route")
     base = deployment.classifier or shipped_artefact(deployment.embedding.kind)
     model = DifficultyModel.load(base)
     with progress(quiet=args.json or not sys.stderr.isatty()) as on_progress:
@@ -144,7 +164,10 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         proposed: dict[str, Any] = {}
         if not figures.verdict:
             whole_fit = fit_own(labels, kinds, args.seed, on_progress)
-            proposed = _write(args, file, base, whole_fit.heads, figures, len(labels), folder)
+            proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder)
+            if live is not None and policy.learn is not None and policy.learn.apply == "canary":
+                made = Path(proposed["policy"]).read_bytes().decode()
+                proposed["canary"] = start_canary(args, source, live, made, message_of(figures, len(labels)))
         for head in heads:
             if head.better:
                 proposed.setdefault("heads", {})[head.tier] = str(_write_head(args, head))
@@ -179,13 +202,18 @@ def _policy(surface: str, folder: Path) -> tuple[Path, Policy]:
         raise CommandError(
             f"{folder} has no surface {surface!r}{did_you_mean(surface, read)}; it has {', '.join(read)}"
         )
-    if len(read[surface][1].tiers) < 2:
-        raise CommandError(f"{surface} has one tier, {read[surface][1].tiers[0]}: there is nothing to route")
     return read[surface]
 
 
 def _write(
-    args: argparse.Namespace, file: Path, base: Path, heads: Any, figures: Measured, labels: int, folder: Path
+    args: argparse.Namespace,
+    file: Path,
+    text: str,
+    base: Path,
+    heads: Any,
+    figures: Measured,
+    labels: int,
+    folder: Path,
 ) -> dict[str, Any]:
     """Write the artefact, and the policy that pins it; return where."""
     from offline.learning.own_artefact import save_own
@@ -200,10 +228,10 @@ def _write(
     pinned = f"{Path(os.path.relpath(artefact, folder)).as_posix()}@{version}"
     policy = args.out / file.name
     try:
-        text = with_value(file.read_bytes().decode("utf-8-sig"), ("route", "classifier"), pinned)
+        made = with_value(text, ("route", "classifier"), pinned)
     except CannotEdit as error:
         raise DataError(f"{file}: {error}") from None
-    policy.write_text(text, encoding="utf-8", newline="")
+    policy.write_text(made, encoding="utf-8", newline="")
     return {"artefact": str(artefact), "policy": str(policy), "classifier": pinned}
 
 
@@ -260,8 +288,15 @@ def _cells(figures: RouterFigures) -> list[str]:
 def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
     done = []
     if "policy" in proposed:
-        done += [f"written: {proposed['artefact']} and {proposed['policy']}", "look at what it would change:"]
-        done += [f"  tierline policy plan {proposed['policy']}"]
+        done += [f"written: {proposed['artefact']} and {proposed['policy']}"]
+        if canary := proposed.get("canary"):
+            share, workers = canary["share"], canary["workers"]
+            done += [f"started {canary['policy']} as a canary at {100 * share:.3g}%, as `learn.apply` says; see"]
+            done += [f"  tierline policy status {surface}"]
+            if not workers["judged"]:
+                done += ["no `tierline policy judge` is at work: until one is, the candidate gets no requests"]
+        else:
+            done += ["look at what it would change:", f"  tierline policy plan {proposed['policy']}"]
     for tier, file in proposed.get("heads", {}).items():
         done.append(f"written: {file}; for {tier}'s backend, the config says `confidence_head: {file}`")
     return done
