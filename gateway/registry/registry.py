@@ -217,6 +217,11 @@ class PolicyRegistry:
                 return [entry for entry in entries if surface in (None, entry.surface)]
             start = b"(" + page[-1][0]
 
+    async def latest(self) -> list[AuditEntry]:
+        """Return the latest hundred audit entries of all surfaces, oldest first."""
+        (page,) = await self._ask(Command((b"XREVRANGE", _AUDIT, b"+", b"-", b"COUNT", b"100")))
+        return [_read(entry_from, fields[1]) for _, fields in reversed(page)]
+
     async def succession(self, surface: str) -> list[AuditEntry]:
         """Return the changes that led to the text in force, oldest first, without what was rolled back."""
         live: list[AuditEntry] = []

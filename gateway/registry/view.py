@@ -24,8 +24,12 @@ async def status_of(registry: PolicyRegistry, surface: str | None = None) -> dic
     documents = await registry.documents(states)
     replicas, reports = await registry.replicas(), await registry.reports()
     removed = {name for name, state in (await registry.states()).items() if state.removed}
+    latest = {entry.surface: _change(entry) for entry in await registry.latest()}
     return {
-        "surfaces": [_surface(state, documents, replicas, reports.get(state.surface)) for state in states],
+        "surfaces": [
+            {**_surface(state, documents, replicas, reports.get(state.surface)), "last": latest.get(state.surface)}
+            for state in states
+        ],
         "replicas": [_replica(replica, removed) for replica in replicas],
         "drift": sorted({drift for replica in replicas for drift in replica.drift}),
     }

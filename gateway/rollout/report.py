@@ -38,8 +38,8 @@ def shadow_report(rolling: Rolling, figures: ShadowFigures, now: float) -> dict[
 
 
 def details_of(verdict: TrialVerdict) -> str:
-    """Return the figures that a verdict rests on, in one line for the audit trail."""
-    return "; ".join([_counts(verdict), *(" ".join(_guard_line(one).split()) for one in verdict.guards)])
+    """Return the figures that a verdict rests on, for the audit trail: a line for each guard."""
+    return "\n".join([_counts(verdict), *(" ".join(_guard_line(one).split()) for one in verdict.guards)])
 
 
 def _head(rolling: Rolling, now: float) -> dict[str, Any]:
@@ -75,12 +75,14 @@ def _counts(verdict: TrialVerdict) -> str:
 
 def _guard_line(one: GuardFigures) -> str:
     if one.difference is None or one.low is None or one.high is None:
-        what = "no outcomes to compare yet"
+        what = f"waits for {one.waits_for}"
     else:
         what = f"{_percent(one.difference)}, between {_percent(one.low)} and {_percent(one.high)}"
     if one.guard == "ttft_p95":
+        what = what if one.waits_for else f"late first tokens {what}"
         if one.candidate is not None and one.control is not None:
-            what = f"{one.candidate * 1000:.0f} ms against {one.control * 1000:.0f} ms; late first tokens {what}"
+            what = f"{one.candidate * 1000:.0f} ms against {one.control * 1000:.0f} ms; {what}"
+        what = f"{what}; allowed {(one.allowed_s or 0.0) * 1000:+.0f} ms"
     else:
         what = f"{what}; allowed {_percent(one.allowed)}{'; by the judge alone' if one.word == 'judge' else ''}"
     if one.state == "open" and one.decided_in_s is not None:
@@ -96,4 +98,4 @@ def duration(seconds: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f}%"
+    return f"{round(100 * share, 1) + 0.0:+.1f}%"  # + 0.0: no -0.0%

@@ -90,6 +90,10 @@ class GuardFigures:
     """For quality whose word the figures are: `people` or `judge`."""
     missing: str = ""
     """What there is nothing of, without which this is never decided, and what to do about it."""
+    waits_for: str = ""
+    """What it needs before the arms can be compared; '' once they can."""
+    allowed_s: float | None = None
+    """Of `ttft_p95`, by how many seconds the candidate's may be later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +325,8 @@ class Trial:
             self._left(progress, now),
             word or "",
             missing,
+            "" if low is not None else self._needs(guard, candidate, control),
+            self._rollout.guard.ttft_p95 if guard == _SLOW else None,
         )
 
     def _missing(self, said: Sequence[Opinions]) -> str:
@@ -340,6 +346,18 @@ class Trial:
             f"neither feedback nor a judge's label of {whose} answers yet: `learn.share` is {min(shares):.3g} of the "
             f"fresh answers; raise it{people}. tierline_learn_comparisons_total says what became of comparisons"
         )
+
+    def _needs(self, guard: str, candidate: Sums, control: Sums) -> str:
+        """Return what a guard lacks before its arms can be compared."""
+        if guard == _SLOW and self._slow_after is None:
+            return f"the control's 95th percentile: {self._ttfts_seen} of {_FIRST_TTFTS} first tokens"
+        what = {_POOR: "ratings or labels", _COST: "requests"}.get(guard, "outcomes")
+        fewest = (_FEWEST_COSTS, _FEWEST_COSTS) if guard == _COST else (FEWEST_UNITS, 1)
+        counts = (
+            f"{min(int(sums.units), need)} of {need} {name}"
+            for name, sums, need in zip((CANDIDATE, CONTROL), (candidate, control), fewest, strict=True)
+        )
+        return f"{what} of more units: {', '.join(counts)}"
 
     def _cost(self, candidate: Sums, control: Sums, now: float) -> GuardFigures:
         """Return the figures on cost: the candidate's mean against the control's times 1 + what is allowed."""
@@ -371,6 +389,7 @@ class Trial:
             int(candidate.n),
             int(control.n),
             self._left(progress, now),
+            waits_for="" if low is not None else self._needs(_COST, candidate, control),
         )
 
     def _left(self, progress: float, now: float) -> float | None:
@@ -435,7 +454,7 @@ def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
 
 
 def _shown(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:+.1f}%"
+    return "-" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}%"
 
 
 def _squared(distance: float, radius: float) -> float:

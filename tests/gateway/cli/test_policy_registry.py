@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +17,7 @@ import yaml
 from gateway.cli.main import main
 from tests.gateway.registry.conftest import BATCH, ROLLOUT, chat, server, store
 from tests.support.gateway import CHAT, Gateway, config, serve
-from tests.support.store import LocalStore
+from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
 from tests.support.wait import until
 
@@ -130,6 +133,8 @@ def test_a_policy_is_applied_refused_tried_and_rolled_back_on_two_gateways(shell
     assert code == 0
     assert shell.versions() == [third, third]
 
+    assert f"last change: rollback of {second} by " in shell.run("status", "chat")[1]
+
     code, out = shell.run("history", "chat", "--json")
     changes = json.loads(out)["changes"]
     assert [change["action"] for change in changes] == [
@@ -174,6 +179,22 @@ def test_a_status_is_all_well_where_files_and_store_agree(shell: Shell, capsys: 
     assert main(["check", "--config", str(there / "tierline.yaml"), "--policies", str(there / "policies")]) == 0
     assert "policies.source: chat.yaml says chat@" in capsys.readouterr().out
     assert shell.versions()[0] == shell.versions()[1]
+
+
+def test_a_watch_goes_on_while_the_store_is_silent(tmp_path: Path) -> None:
+    """It says so, with the time; Ctrl-C ends it."""
+    output = tmp_path / "output"
+    with ExitStack() as stack:
+        running = stack.enter_context(local_store())
+        words = [sys.executable, "-m", "gateway", "policy", "status", "--watch", "--store", running.url]
+        watch = stack.enter_context(subprocess.Popen(words, stdout=output.open("wb"), stderr=subprocess.STDOUT))
+        stack.callback(watch.kill)
+        until(lambda: output.read_text().count("the registry is empty") > 1, 20, "two looks")
+        running.stop()
+        until(lambda: "trying on. This is what was known last:" in output.read_text(), 20, "the silence")
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(20) == 130
+    assert "every second, Ctrl-C ends" in output.read_text() and "Traceback" not in output.read_text()
 
 
 def test_in_files_mode_a_change_is_refused(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import getpass
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -177,6 +179,16 @@ def _label(state: InForce) -> str:
 def percent(share: float) -> str:
     """Return a share such as 5% or 0.1%."""
     return f"{share * 100:.3g}%"
+
+
+def wrapped(head: str, *paragraphs: str) -> list[str]:
+    """Return paragraphs as lines of the terminal's width, the first after `head`, all others below it."""
+    width = max(shutil.get_terminal_size((125, 24)).columns, len(head) + 40)
+    lines: list[str] = []
+    for text in paragraphs:
+        begin = " " * len(head) if lines else head
+        lines += textwrap.wrap(text, width, initial_indent=begin, subsequent_indent=" " * len(head)) or [begin.rstrip()]
+    return lines
 
 
 def when(at: float) -> str:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from gateway.cli.commands._flags import whole
-from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry
+from gateway.cli.commands.policy._registry import add_registry_flags, when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import history_of
 from offline.report import print_json
@@ -35,10 +35,13 @@ def run(args: argparse.Namespace) -> int:
         return Exit.OK
     for change in changes:
         label = f"{change['surface']}@{change['version'][:7]}"
-        details = f" ({change['details']})" if change["details"] else ""
-        sys.stdout.write(
-            f"{when(change['at'])}  {label:<22} {change['action']:<9} {change['by']:<12} {change['message']}{details}\n"
-        )
+        head = f"{when(change['at'])}  {label:<22} {change['action']:<9} {change['by']:<12} "
+        details = change["details"].split("\n")
+        if len(details) == 1:  # figures have a line for each guard, and everything else is short
+            lines = wrapped(head, f"{change['message']} ({details[0]})" if details[0] else change["message"])
+        else:
+            lines = wrapped(head, change["message"], *details)
+        sys.stdout.write("\n".join(lines) + "\n")
     if not changes:
         sys.stdout.write("no changes\n")
     return Exit.OK

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from gateway.cli.commands.policy._registry import add_registry_flags, percent, when, with_registry
+from gateway.cli.commands import CommandError
+from gateway.cli.commands.policy._registry import add_registry_flags, percent, when, with_registry, wrapped
 from gateway.exit_codes import Exit
 from gateway.registry.view import status_of
+from gateway.rollout.report import duration
 from offline.report import print_json
 
 DESCRIPTION = """Show, for each surface, the policy in force, the candidate with its step and the guards' figures, and
@@ -32,19 +34,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the status, once or every second, and return the exit code."""
+    """Print the status and return the exit code; with --watch, print it every second until Ctrl-C."""
+    if args.watch:
+        _watch(args)
+    status = _status(args)
+    if args.json:
+        print_json(status)
+    else:
+        sys.stdout.write(_text(status, time.time()))
+    differs = (
+        status["drift"]
+        or any(one["replicas"]["lagging"] for one in status["surfaces"])
+        or any(replica["still_has"] for replica in status["replicas"])
+    )
+    return Exit.FINDINGS if differs else Exit.OK
+
+
+def _status(args: argparse.Namespace) -> dict[str, Any]:
+    return with_registry(args, lambda registry: status_of(registry, args.surface))
+
+
+def _watch(args: argparse.Namespace) -> NoReturn:
+    """Print the status every second; a store that answered once may fall silent for a while."""
+    known: dict[str, Any] | None = None
     while True:
-        status = with_registry(args, lambda registry: status_of(registry, args.surface))
+        trouble = ""
+        try:
+            known = _status(args)
+        except CommandError as error:
+            if known is None:
+                raise
+            trouble = f"{error}; trying on. This is what was known last:\n\n"
         if args.json:
-            print_json(status)
+            print_json(known | {"trouble": trouble.strip()} if trouble else known)
         else:
-            clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
-            sys.stdout.write(clear + _text(status, time.time()))
-            sys.stdout.flush()
-        if not args.watch:
-            differs = status["drift"] or any(one["replicas"]["lagging"] for one in status["surfaces"])
-            differs = differs or any(replica["still_has"] for replica in status["replicas"])
-            return Exit.FINDINGS if differs else Exit.OK
+            clear = _CLEAR if sys.stdout.isatty() else ""
+            head = f"tierline policy status   {time.strftime('%H:%M:%S')}   every second, Ctrl-C ends\n\n"
+            sys.stdout.write(clear + head + trouble + _text(known, time.time()))
+        sys.stdout.flush()
         time.sleep(1)
 
 
@@ -56,6 +83,8 @@ def _text(status: dict[str, Any], now: float) -> str:
         who = f"since {when(one['since'])}, {one['author']}: {one['message']}" if "at" in one else ""
         have = f"{one['replicas']['in_force']} of {workers} workers" if workers else "no workers"
         lines.append(f"{one['policy']:<22} in force on {have}{frozen}   {who}".rstrip())
+        if (last := one["last"]) and last["action"] != "seed" and not (last["action"] == "apply" and one["candidate"]):
+            lines += [f"  {line}" for line in _last(last, now)]
         if one["candidate"]:
             lines += [f"  {line}" for line in _candidate(one["surface"], one["candidate"], now)]
     if not status["surfaces"]:
@@ -73,13 +102,19 @@ def _text(status: dict[str, Any], now: float) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _last(change: dict[str, Any], now: float) -> list[str]:
+    """Return the latest change, so that who looks after a verdict sees what it was."""
+    about = f"{change['surface']}@{(change['before'] if change['action'] == 'rollback' else change['version'])[:7]}"
+    ago = f"{duration(max(0.0, now - change['at']))} ago"
+    return wrapped(f"last change: {change['action']} of {about} by {change['by']}, {ago}: ", change["message"])
+
+
 def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]:
     steps = candidate.get("steps") or []
     at_step = f", step {candidate['step'] + 1} of {len(steps)}" if candidate["mode"] == "canary" and steps else ""
-    lines = [
-        f"trying {candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for "
-        f"{_lasting(now - candidate['since'])}, {candidate.get('author', '')}: {candidate.get('message', '')}"
-    ]
+    since = duration(max(0.0, now - candidate["since"]))
+    head = f"trying {candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for {since}, "
+    lines = wrapped(f"{head}{candidate.get('author', '')}: ", candidate.get("message", ""))
     if candidate["paused"]:
         lines.append(f"paused: {candidate['paused']}; `tierline policy resume {surface} -m WHY` goes on")
     report = candidate.get("report")
@@ -90,11 +125,3 @@ def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]
     else:
         lines.append("  no report yet: is `tierline policy judge` running? It sums up what the candidate does")
     return lines
-
-
-def _lasting(seconds: float) -> str:
-    """Return a duration such as 45s, 12m, 3.5h or 2.0d."""
-    for size, unit in ((86400.0, "d"), (3600.0, "h")):
-        if seconds >= size:
-            return f"{seconds / size:.1f}{unit}"
-    return f"{seconds / 60:.0f}m" if seconds >= 60 else f"{max(0.0, seconds):.0f}s"
