@@ -48,6 +48,8 @@ DENIED = frozenset(
     }
 )  # fmt: skip
 _DENIED_PREFIX = "prompt_cache_"
+NATIVE: Final = "x_tierline_native"
+"""Key of a translated body that holds the client's own body, see `gateway.dialects.native`."""
 _COMPOSED_CHARS: Final = 64 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
@@ -80,6 +82,9 @@ def fingerprint(
     request = {
         name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)
     }
+    if (native := request.get(NATIVE)) is not None and isinstance(native["lost"], dict):
+        # All of the client's body is in its translation, or listed as lost with its value.
+        request[NATIVE] = {name: value for name, value in native.items() if name != "body"}
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])

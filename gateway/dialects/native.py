@@ -2,12 +2,12 @@
 
 A translated body holds the client's own body under `NATIVE`:
 
-    {"dialect": "responses", "body": {...}, "lost": ["truncation"], "needs": ["hosted_tools"]}
+    {"dialect": "responses", "body": {...}, "lost": {"truncation": "auto"}, "needs": ["hosted_tools"]}
 
 A backend of that dialect sends this body, with the gateway's changes, instead of translating it back; any other backend
-leaves it out and reports `lost`, the paths of the fields that the translation could not express, as dropped. `needs`
-are capabilities (`routing.features.FURTHER`) without which a tier could not answer. The key is part of the body, hence
-of its fingerprint: an answer is shared between clients of one dialect only.
+leaves it out and reports `lost`, the fields that the translation could not express (values by path), as dropped.
+`needs` are capabilities (`routing.features.FURTHER`) without which a tier could not answer. All but the body is part of
+the request's fingerprint: an answer is shared between clients of one dialect only.
 
 An answer of such a backend holds its own form too, in `message[NATIVE]` or `delta[NATIVE]`: a list of the dialect's
 events, which joins like any list when chunks are assembled. Only a body with NATIVE of the same dialect gets one.
@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from cache.planning import plan
+
+NATIVE: Final = plan.NATIVE
+"""Key of the native form in a body, a message and a delta. Clients may not send it."""
 Dialect = Literal["chat", "responses", "messages"]
 """OpenAI's chat completions, OpenAI's responses, Anthropic's messages."""
-
-NATIVE: Final = "x_tierline_native"
-"""Key of the native form in a body, a message and a delta. Clients may not send it."""
 
 
 def native_body(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any] | None:

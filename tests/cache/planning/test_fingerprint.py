@@ -135,3 +135,19 @@ def test_texts_are_composed_up_to_thirty_marks_in_a_row(marks: int) -> None:
     text = f"{words} e{chr(0x316) * (marks - 1)}\u0301"
     forms = (text, unicodedata.normalize("NFC", text))
     assert len({keys(body(form)).key for form in forms}) == (1 if marks <= 30 else 2)
+
+
+def test_of_a_translated_body_only_what_the_translation_lost_counts() -> None:
+    """The client's own body says again what the translation says, and whether it streams; its dialect counts."""
+
+    def native(**more: Any) -> dict[str, Any]:
+        form = {"dialect": "responses", "body": {"input": "x", "stream": True}, "lost": {"truncation": "auto"}, **more}
+        return {**BASE, "x_tierline_native": form}
+
+    base = keys(native())
+    assert keys(native(body={"input": [{"role": "user", "content": "x"}]})) == base
+    for other in (native(lost={"truncation": "off"}), native(lost={}), native(dialect="messages"), BASE):
+        assert keys(other).key != base.key
+        assert keys(other).partition != base.partition
+    listed = native(lost=["truncation"])  # without the values, only the body can tell two requests apart
+    assert keys(listed).key != keys(native(lost=["truncation"], body={"input": "y"})).key
