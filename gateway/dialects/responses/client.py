@@ -1,0 +1,169 @@
+"""Translate for the clients of OpenAI's Responses API, with what the gateway keeps of earlier responses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.dialects.responses.events import ResponseEvents
+from gateway.dialects.responses.items import Json, without_encrypted
+from gateway.dialects.responses.reading import (
+    ENCRYPTED,
+    LOGPROBS,
+    chat_body,
+    check_limits,
+    entries_of,
+    missing,
+    type_of,
+    unsupported,
+    wrong_type,
+)
+from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
+from gateway.errors import ApiError, InvalidRequest
+
+
+class PastResponses(Protocol):
+    """Responses of one deployment that clients may refer to."""
+
+    async def conversation(self, tenant: str, response_id: str) -> tuple[list[Json], list[str]] | None:
+        """Return all items of the conversation that ends with a response, and its responses' ids, oldest first.
+
+        None if one of them is not kept (any more). Raises ApiError if the store does not answer.
+        """
+
+    async def items(self, tenant: str, wanted: Mapping[str, str]) -> dict[str, Json]:
+        """Return items by their ids, those that are kept; `wanted` has the id of the response of each.
+
+        Raises ApiError if the store does not answer.
+        """
+
+    def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
+        """Keep a response for a time in seconds, with the items it was `given` and the ids of those `before` it."""
+
+
+Lifetime = Callable[[str], float | None]
+"""Gives how many seconds responses to a `model` are kept, by its policy: 0 for not at all; None for no such model."""
+
+
+class ResponsesClient:
+    """Translate one request and its reply. It implements `gateway.dialects.client.ClientDialect`."""
+
+    def __init__(self, past: PastResponses, lifetime: Lifetime, *, messages: int, hosted: bool = False) -> None:
+        """Take what is kept. `messages` is the most that a conversation may have.
+
+        `hosted`: whether a backend of this API is configured, which can honour what chat completions cannot express.
+        """
+        self._past = past
+        self._lifetime = lifetime
+        self._most = messages
+        self._hosted = hosted
+        self._tenant = ""
+        self._ids = ItemIds()
+        self._head: ResponseHead | None = None
+        self._given: list[Json] = []
+        """The items of this request alone."""
+        self._before: list[str] = []
+        self._ttl_s = 0.0
+        self._logprobs = self._encrypted = False
+
+    async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
+        """Return the chat completion's body. Raises ApiError."""
+        self._tenant = tenant
+        self._ttl_s = self._kept_for(body)
+        entries = entries_of(body)
+        references = {at: item for at, item in entries if type_of(item, at) == "item_reference"}
+        if references:
+            found = await self._referenced(references)
+            entries = [(at, found.get(at, item)) for at, item in entries]
+        previous = body.get("previous_response_id")
+        if previous is not None:
+            earlier = await self._earlier(previous)
+            self._given = [item for _, item in entries]
+            entries = [(f"previous[{i}]", item) for i, item in enumerate(earlier)] + entries
+        else:
+            self._given = [item for _, item in entries]
+        if not entries and body.get("prompt") is None:
+            raise (
+                missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
+            )
+        chat = chat_body(body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
+        check_limits(chat["messages"], self._most)
+        include = body.get("include") or ()
+        self._encrypted = ENCRYPTED in include
+        self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
+        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0)
+        return chat
+
+    def whole(self, completion: Mapping[str, Any]) -> bytes:
+        """Return the Response object of a whole reply, as JSON, and keep it if it is to be kept."""
+        head = self._begun()
+        response = whole_response(completion, head, logprobs=self._logprobs)
+        self._keep(response)
+        if not self._encrypted:
+            response = {**response, "output": [without_encrypted(item) for item in response["output"]]}
+        return orjson.dumps(response)
+
+    def stream(self) -> ResponseEvents:
+        """Return the writer of a streamed reply."""
+        return ResponseEvents(self._begun(), self._keep, logprobs=self._logprobs, encrypted=self._encrypted)
+
+    def error(self, error: ApiError) -> bytes:
+        """Return OpenAI's error envelope, which this API has too."""
+        return error.body()
+
+    def finish(self) -> None:
+        """Do nothing: a response is kept as soon as it is whole, as the client may refer to it at once."""
+
+    def _begun(self) -> ResponseHead:
+        if self._head is None:  # the error of a stream whose request could not be read
+            self._head = ResponseHead({}, self._ids, store=False)
+        return self._head
+
+    def _keep(self, response: Json) -> None:
+        if self._ttl_s > 0:
+            self._past.keep(self._tenant, response, self._given, self._before, self._ttl_s)
+
+    def _kept_for(self, body: Mapping[str, Any]) -> float:
+        """Return for how many seconds the response is to be kept. Raises InvalidRequest."""
+        store, model = body.get("store"), body.get("model")
+        if store is not None and type(store) is not bool:
+            raise wrong_type("store", "a boolean")
+        if store is False or type(model) is not str:
+            return 0.0
+        ttl_s = self._lifetime(model)
+        if ttl_s is None:
+            return 0.0
+        if store and not ttl_s:
+            raise unsupported("store", "cannot be true: responses are not kept here (state.responses in the policy).")
+        return ttl_s
+
+    async def _earlier(self, previous: Any) -> list[Json]:
+        """Return the items of the conversation so far. Raises InvalidRequest if it is not kept."""
+        if type(previous) is not str:
+            raise wrong_type("previous_response_id", "a string")
+        found = await self._past.conversation(self._tenant, previous)
+        if found is None:
+            raise InvalidRequest(
+                f"Previous response with id {previous!r} not found.",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        items, self._before = found
+        return items
+
+    async def _referenced(self, references: Mapping[str, Any]) -> dict[str, Json]:
+        """Return the items that references name, by their paths. Raises InvalidRequest if one of them is not kept."""
+        ids: dict[str, str] = {}
+        for at, item in references.items():
+            item_id = item.get("id")
+            if type(item_id) is not str:
+                raise missing(f"{at}.id") if item_id is None else wrong_type(f"{at}.id", "a string")
+            ids[at] = item_id
+        wanted = {item_id: made for item_id in ids.values() if (made := response_of_item(item_id)) is not None}
+        found = await self._past.items(self._tenant, wanted) if wanted else {}
+        for at, item_id in ids.items():
+            if item_id not in found:
+                raise InvalidRequest(f"Item with id {item_id!r} not found.", code="item_not_found", param=at)
+        return {at: found[item_id] for at, item_id in ids.items()}

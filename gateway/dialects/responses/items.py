@@ -1,0 +1,161 @@
+"""Convert what items of the Responses API and messages of chat completions have in common."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+Json = dict[str, Any]
+
+_CARRIER: Final = "tlr1."
+"""Prefix of an `encrypted_content` that holds the details of a reasoning item as base64url of their JSON."""
+_FORMAT: Final = "openai-responses-v1"
+"""Name in OpenRouter's `format` for the reasoning of this API."""
+_TEXTS: Final = ("text", "summary", "data")
+
+
+def details_of_item(item: Mapping[str, Any]) -> list[Json]:
+    """Return a reasoning item as `reasoning_details`: its summaries and texts, then what is encrypted."""
+    encrypted = item.get("encrypted_content")
+    if isinstance(encrypted, str) and encrypted.startswith(_CARRIER):
+        return _carried(encrypted)
+    details: list[Json] = []
+    for kind, name, parts in (("reasoning.summary", "summary", "summary"), ("reasoning.text", "text", "content")):
+        for index, part in enumerate(item.get(parts) or ()):
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                details.append({"type": kind, name: part["text"], "index": index})
+    if encrypted is not None:
+        details.append({"type": "reasoning.encrypted", "data": encrypted})
+    for detail in details:
+        detail["format"] = _FORMAT
+        if item.get("id") is not None:
+            detail["id"] = item["id"]
+    return details
+
+
+def reasoning_item(details: Sequence[Mapping[str, Any]], item_id: str, *, encrypted: bool) -> Json:
+    """Return the reasoning item of whole details, see `joined_details`; `encrypted` adds its encrypted content.
+
+    Signed texts, and more than one encrypted text, have no place of their own in an item. Its `encrypted_content` then
+    carries the details as they are.
+    """
+    item: Json = {
+        "id": item_id,
+        "type": "reasoning",
+        "summary": [
+            {"type": "summary_text", "text": detail["summary"]}
+            for detail in details
+            if isinstance(detail.get("summary"), str)
+        ],
+    }
+    texts = [detail["text"] for detail in details if isinstance(detail.get("text"), str)]
+    if texts:
+        item["content"] = [{"type": "reasoning_text", "text": text} for text in texts]
+    if encrypted:
+        data = [detail["data"] for detail in details if isinstance(detail.get("data"), str)]
+        if len(data) > 1 or any(detail.get("signature") for detail in details):
+            item["encrypted_content"] = _CARRIER + base64.urlsafe_b64encode(orjson.dumps(list(details))).decode()
+        elif data:
+            item["encrypted_content"] = data[0]
+    return item
+
+
+def without_encrypted(item: Json) -> Json:
+    """Return an item without its encrypted content, which only clients get that ask for it."""
+    if "encrypted_content" not in item or item.get("type") != "reasoning":
+        return item
+    return {name: value for name, value in item.items() if name != "encrypted_content"}
+
+
+def joined_details(pieces: Iterable[Mapping[str, Any]]) -> list[Json]:
+    """Return details with the pieces that a stream gave joined: those of one type and index that follow each other."""
+    details: list[Json] = []
+    for piece in pieces:
+        last = details[-1] if details else None
+        if last is None or last.get("type") != piece.get("type") or last.get("index") != piece.get("index"):
+            details.append(dict(piece))
+            continue
+        for name, value in piece.items():
+            before = last.get(name)
+            if name in _TEXTS and isinstance(value, str) and isinstance(before, str):
+                last[name] = before + value
+            elif value is not None:
+                last[name] = value
+    return details
+
+
+def _carried(encrypted: str) -> list[Json]:
+    """Return the details in a carrier; none if it is damaged, as no backend could read them either."""
+    try:
+        details = orjson.loads(base64.urlsafe_b64decode(encrypted[len(_CARRIER) :].encode()))
+    except (binascii.Error, ValueError):
+        return []
+    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+
+
+def logprobs_of(entries: Any) -> list[Json]:
+    """Return the log-probabilities of a text's tokens, as both APIs have them, with the members that this one needs."""
+    if not isinstance(entries, list):
+        return []
+    return [
+        {**_token(entry), "top_logprobs": [_token(one) for one in entry.get("top_logprobs") or () if _is_token(one)]}
+        for entry in entries
+        if _is_token(entry)
+    ]
+
+
+def _is_token(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict) and isinstance(entry.get("token"), str) and type(entry.get("logprob")) in (int, float)
+    )
+
+
+def _token(entry: Mapping[str, Any]) -> Json:
+    token, data = entry["token"], entry.get("bytes")
+    if not isinstance(data, list):
+        data = list(token.encode("utf-8", "surrogatepass"))
+    return {"token": token, "bytes": data, "logprob": entry["logprob"]}
+
+
+def annotations_of(annotations: Any) -> list[Json]:
+    """Return the citations of a message; those in another form than chat completions define are left out."""
+    if not isinstance(annotations, list):
+        return []
+    found: list[Json] = []
+    for one in annotations:
+        cited = one.get("url_citation") if isinstance(one, dict) else None
+        if isinstance(cited, dict) and isinstance(cited.get("url"), str):
+            found.append(
+                {
+                    "type": "url_citation",
+                    "start_index": cited.get("start_index") or 0,
+                    "end_index": cited.get("end_index") or 0,
+                    "title": cited.get("title") or "",
+                    "url": cited["url"],
+                }
+            )
+    return found
+
+
+def usage_object(usage: Any) -> Json | None:
+    """Return the usage of a completion in this API's words; None if there is none."""
+    if not isinstance(usage, dict):
+        return None
+    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(tokens_in) is not int or type(tokens_out) is not int:
+        return None
+    read, wrote = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    return {
+        "input_tokens": tokens_in,
+        "input_tokens_details": {
+            "cached_tokens": read.get("cached_tokens") or 0,
+            "cache_write_tokens": read.get("cache_write_tokens") or 0,
+        },
+        "output_tokens": tokens_out,
+        "output_tokens_details": {"reasoning_tokens": wrote.get("reasoning_tokens") or 0},
+        "total_tokens": tokens_in + tokens_out,
+    }

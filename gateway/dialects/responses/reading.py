@@ -1,0 +1,539 @@
+"""Turn the body of a request into the body of a chat completion.
+
+Each field is kept, refused by its path, or noted: as *lost*, if a chat completion cannot express it and can do without,
+or as *needed*, if only a backend of this API can honour it (hosted tools, the URL of a file, stored prompts). Fields
+that the API does not define are passed on, as they are for clients that speak chat completions.
+
+An assistant's turn is several items here (reasoning, message, calls) and one message there: adjacent ones are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.responses.items import Json, details_of_item
+from gateway.errors import InvalidRequest
+
+SAME: Final = frozenset(
+    {
+        "model", "stream", "temperature", "top_p", "parallel_tool_calls", "service_tier", "metadata", "user",
+        "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "moderation",
+    }
+)  # fmt: skip
+"""Fields that both APIs have under one name."""
+TRANSLATED: Final = frozenset(
+    {
+        "input", "instructions", "tools", "tool_choice", "text", "reasoning", "max_output_tokens", "top_logprobs",
+        "include", "stream_options",
+    }
+)  # fmt: skip
+STATE: Final = frozenset({"store", "previous_response_id"})
+"""Fields that the gateway itself honours."""
+LOST: Final = frozenset({"access_programs", "context_management", "image", "max_tool_calls", "truncation"})
+"""Fields that chat completions lack; a request is answered without them."""
+NEEDED: Final = frozenset({"prompt"})
+"""Fields without which the answer would be another one."""
+REFUSED: Final = frozenset({"background", "conversation"})
+_INSTEAD: Final = {
+    "messages": "input",
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+    "logprobs": "include: [message.output_text.logprobs]",
+    "n": "one request for each answer",
+    NATIVE: "nothing",
+}
+"""Fields of chat completions that would collide with a translated one, and what this API has instead of each."""
+DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED
+
+HOSTED: Final = "hosted_tools"
+"""The capability of a backend that runs the tools of this API itself, and has its files and prompts."""
+ENCRYPTED: Final = "reasoning.encrypted_content"
+LOGPROBS: Final = "message.output_text.logprobs"
+_DEFAULTS: Final[Mapping[str, Any]] = {"truncation": "disabled"}
+"""Values of lost fields that ask for nothing."""
+_ROLES: Final = frozenset({"user", "system", "developer", "assistant"})
+_OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
+_SERVER_RECORDS: Final = frozenset(
+    {
+        "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call",
+        "mcp_list_tools", "tool_search_call", "tool_search_output", "program", "program_output",
+    }
+)  # fmt: skip
+"""Records of what a provider's own tools did in earlier turns: the answers that follow hold what came of it."""
+_CHOICES: Final = frozenset({"auto", "none", "required"})
+_FUNCTION: Final = ("name", "description", "parameters", "strict")
+_KNOWN_KEYS: Final = {
+    "message": frozenset({"type", "role", "content", "id", "status"}),
+    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status"}),
+    "custom_tool_call": frozenset({"type", "id", "call_id", "name", "input", "status"}),
+    "function_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
+    "custom_tool_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
+    "reasoning": frozenset({"type", "id", "summary", "content", "encrypted_content", "status"}),
+    "input_text": frozenset({"type", "text"}),
+    "output_text": frozenset({"type", "text", "annotations", "logprobs"}),
+    "refusal": frozenset({"type", "refusal"}),
+    "input_image": frozenset({"type", "image_url", "file_id", "detail"}),
+    "input_file": frozenset({"type", "file_data", "file_id", "filename", "file_url"}),
+    "input_audio": frozenset({"type", "input_audio"}),
+    "function": frozenset({"type", *_FUNCTION}),
+    "custom": frozenset({"type", "name", "description", "format"}),
+}
+"""Members of items, parts and tools that are kept, or that say nothing to a model (ids, status, citations)."""
+
+
+def wrong_type(param: str, expected: str) -> InvalidRequest:
+    """Return the error for a field of a wrong type."""
+    return InvalidRequest(f"Invalid type for {param!r}: expected {expected}.", code="invalid_type", param=param)
+
+
+def unsupported(param: str, why: str) -> InvalidRequest:
+    """Return the error for a value that is not supported; `why` follows the field's path in the message."""
+    return InvalidRequest(f"{param} {why}", code="unsupported_value", param=param)
+
+
+def missing(param: str) -> InvalidRequest:
+    """Return the error for a field that is missing."""
+    return InvalidRequest(f"Missing required parameter: {param!r}.", code="missing_required_parameter", param=param)
+
+
+def entries_of(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the items of a body's `input`, each with its path, unchecked; a text is one message of the user."""
+    given = body.get("input")
+    if given is None:
+        return []
+    if type(given) is str:
+        return [("input", {"type": "message", "role": "user", "content": given})]
+    if type(given) is not list:
+        raise wrong_type("input", "a string or an array of items")
+    return [(f"input[{i}]", item) for i, item in enumerate(given)]
+
+
+def type_of(item: Any, at: str) -> str:
+    """Return the type of an item. One without a type is a message, or a reference if it has nothing but an id."""
+    if type(item) is not dict:
+        raise wrong_type(at, "an object")
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item or "id" not in item else "item_reference"
+    if type(kind) is not str:
+        raise wrong_type(f"{at}.type", "a string")
+    return kind
+
+
+def chat_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, hosted: bool, kept: bool) -> Json:
+    """Return the chat completion's body. `entries` is the whole conversation, without references.
+
+    `hosted`: whether a backend of this API is configured, which can honour what a chat completion cannot express; if
+    not, that is refused. `kept`: whether the gateway keeps the response for later turns. Raises InvalidRequest.
+    """
+    reading = _Reading(hosted=hosted)
+    chat: Json = {}
+    if (instructions := body.get("instructions")) is not None:
+        if type(instructions) is not str:
+            raise wrong_type("instructions", "a string")
+        if instructions:
+            reading.messages.append({"role": "system", "content": instructions})
+    reading.add_items(entries)
+    chat["messages"] = reading.messages
+    for name, value in body.items():
+        if name in SAME or name not in DEFINED:
+            if name in _INSTEAD:
+                raise unsupported(name, f"is not a parameter of responses; use {_INSTEAD[name]}.")
+            chat[name] = value
+        elif name in LOST and value is not None and value != _DEFAULTS.get(name):
+            reading.lost[name] = value
+        elif name in NEEDED and value is not None:
+            reading.need(name, "a stored prompt", name, value)
+    _refuse(body)
+    reading.add_options(body, chat)
+    native: Json = {
+        "dialect": "responses",
+        "body": _native_body(body, entries, kept=kept),
+        "lost": reading.lost,
+    }
+    if reading.needed:
+        native["needs"] = [HOSTED]
+    chat[NATIVE] = native
+    return chat
+
+
+def _refuse(body: Mapping[str, Any]) -> None:
+    for name, expected, kind in (
+        ("background", "a boolean", bool),
+        ("parallel_tool_calls", "a boolean", bool),
+        ("service_tier", "a string", str),
+        ("metadata", "an object", dict),
+        ("user", "a string", str),
+        ("safety_identifier", "a string", str),
+        ("truncation", "a string", str),
+    ):
+        if body.get(name) is not None and type(body[name]) is not kind:
+            raise wrong_type(name, expected)
+    if body.get("background"):
+        raise unsupported("background", "is not supported: send the request without it, and stream the answer.")
+    if body.get("conversation") is not None:
+        raise unsupported("conversation", "is not supported: use previous_response_id, or send the items as input.")
+
+
+def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, kept: bool) -> Json:
+    """Return the client's body with its whole conversation as input, and without what the gateway itself honours."""
+    native = {name: value for name, value in body.items() if name != "previous_response_id"}
+    native["input"] = [item for _, item in entries]
+    include = body.get("include") or []
+    if kept and body.get("reasoning") and ENCRYPTED not in include:
+        native["include"] = [*include, ENCRYPTED]  # without it, the next turn would begin without this one's reasoning
+    return native
+
+
+class _Reading:
+    """Translate one body: collect messages, and what a chat completion cannot express."""
+
+    __slots__ = ("_hosted", "_turn", "lost", "messages", "needed")
+
+    def __init__(self, *, hosted: bool) -> None:
+        self._hosted = hosted
+        self._turn: Json | None = None
+        """The assistant's message that adjacent items are joined to."""
+        self.messages: list[Json] = []
+        self.lost: Json = {}
+        """Values that are not expressed, by path."""
+        self.needed = False
+        """Whether something is lost that only a backend of this API can honour."""
+
+    def need(self, at: str, what: str, whole_at: str, value: Any) -> None:
+        """Note a value that only a backend of this API can honour. Raises InvalidRequest if there is none.
+
+        `at` is the path of what shows it, `whole_at` the value's own.
+        """
+        if not self._hosted:
+            raise unsupported(at, f"is {what}, which no backend here supports (capability {HOSTED}).")
+        self.needed = True
+        self.lost[whole_at] = value
+
+    def lose_others(self, holder: Mapping[str, Any], kind: str, at: str) -> None:
+        """Note the members of an item, part or tool that are not kept."""
+        if not holder.keys() <= _KNOWN_KEYS[kind]:
+            for name in sorted(holder.keys() - _KNOWN_KEYS[kind]):
+                if holder[name] is not None:
+                    self.lost[_path(at, name)] = holder[name]
+
+    # --- items --------------------------------------------------------------------------------------------------------
+
+    def add_items(self, entries: Sequence[tuple[str, Any]]) -> None:
+        """Add the messages of a conversation."""
+        for at, item in entries:
+            kind = type_of(item, at)
+            if kind == "message":
+                self._add_message(item, at)
+            elif kind == "function_call":
+                call = {"name": _text(item, "name", at), "arguments": _text(item, "arguments", at)}
+                self._add_call(item, {"type": "function", "function": call}, kind, at)
+            elif kind in _OUTPUTS:
+                self._add_output(item, kind, at)
+            elif kind == "reasoning":
+                self._add_reasoning(item, at)
+            elif kind == "custom_tool_call":
+                custom = {"name": _text(item, "name", at), "input": _text(item, "input", at)}
+                self._add_call(item, {"type": "custom", "custom": custom}, kind, at)
+            elif kind in _SERVER_RECORDS:
+                self.lost[at] = item
+            else:
+                self.need(f"{at}.type", f"an item of the type {kind!r}", at, item)
+        self._close_turn()
+
+    def _add_message(self, item: Mapping[str, Any], at: str) -> None:
+        role = _text(item, "role", at)
+        if role not in _ROLES:
+            raise unsupported(f"{at}.role", "must be user, assistant, system or developer.")
+        content = item.get("content")
+        if content is None:
+            raise missing(f"{at}.content")
+        content = self._content(content, f"{at}.content")
+        self.lose_others(item, "message", at)
+        if role != "assistant":
+            self._close_turn()
+            self.messages.append({"role": role, "content": content})
+            return
+        turn = self._turn
+        if turn is None or (turn["content"] is not None and "tool_calls" not in turn):
+            self._close_turn()
+            turn = self._open_turn()
+        # A text beside calls belongs to their message: nothing may stand between calls and their outputs.
+        turn["content"] = content if turn["content"] is None else _parts_of(turn["content"]) + _parts_of(content)
+
+    def _add_call(self, item: Mapping[str, Any], call: Json, kind: str, at: str) -> None:
+        turn = self._turn or self._open_turn()
+        turn.setdefault("tool_calls", []).append({"id": _text(item, "call_id", at), **call})
+        self.lose_others(item, kind, at)
+
+    def _add_output(self, item: Mapping[str, Any], kind: str, at: str) -> None:
+        self._close_turn()
+        output = item.get("output")
+        if output is None:
+            raise missing(f"{at}.output")
+        content = self._content(output, f"{at}.output")
+        self.messages.append({"role": "tool", "tool_call_id": _text(item, "call_id", at), "content": content})
+        self.lose_others(item, kind, at)
+
+    def _add_reasoning(self, item: Mapping[str, Any], at: str) -> None:
+        for name in ("summary", "content"):
+            parts = item.get(name)
+            if parts is not None and type(parts) is not list:
+                raise wrong_type(f"{at}.{name}", "an array")
+            for i, part in enumerate(parts or ()):
+                if type(part) is not dict:
+                    raise wrong_type(f"{at}.{name}[{i}]", "an object")
+                _text(part, "text", f"{at}.{name}[{i}]")
+        for name in ("encrypted_content", "id"):
+            if item.get(name) is not None and type(item[name]) is not str:
+                raise wrong_type(f"{at}.{name}", "a string")
+        turn = self._turn
+        if turn is not None and turn["content"] is not None and "tool_calls" not in turn:
+            # A new turn of the assistant begins with its reasoning; within one, reasoning comes between calls too.
+            self._close_turn()
+            turn = None
+        turn = turn or self._open_turn()
+        turn.setdefault(DETAILS, []).extend(details_of_item(item))
+        self.lose_others(item, "reasoning", at)
+
+    def _open_turn(self) -> Json:
+        self._turn = {"role": "assistant", "content": None}
+        self.messages.append(self._turn)
+        return self._turn
+
+    def _close_turn(self) -> None:
+        if self._turn is not None:
+            if self._turn["content"] is None and "tool_calls" not in self._turn:
+                self._turn["content"] = ""  # reasoning alone; a message must have something
+            self._turn = None
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _content(self, content: Any, at: str) -> str | list[Json]:
+        """Return the content of a message or a call's output; one text without parts, which all backends take."""
+        if type(content) is str:
+            return content
+        if type(content) is not list:
+            raise wrong_type(at, "a string or an array of parts")
+        parts = [part for i, given in enumerate(content) if (part := self._part(given, f"{at}[{i}]")) is not None]
+        if not parts:
+            return ""
+        return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+    def _part(self, part: Any, at: str) -> Json | None:
+        if type(part) is not dict:
+            raise wrong_type(at, "an object with a type")
+        kind = _text(part, "type", at)
+        if kind in ("input_text", "output_text"):
+            made: Json | None = {"type": "text", "text": _text(part, "text", at)}
+        elif kind == "input_image":
+            made = self._image(part, at)
+        elif kind == "input_file":
+            made = self._file(part, at)
+        elif kind == "refusal":
+            made = {"type": "refusal", "refusal": _text(part, "refusal", at)}
+        elif kind == "input_audio":
+            if type(part.get("input_audio")) is not dict:
+                raise wrong_type(f"{at}.input_audio", "an object")
+            made = {"type": "input_audio", "input_audio": part["input_audio"]}
+        else:
+            self.need(f"{at}.type", f"a part of the type {kind!r}", at, part)
+            return None
+        self.lose_others(part, kind, at)
+        return made
+
+    def _image(self, part: Mapping[str, Any], at: str) -> Json | None:
+        if part.get("file_id") is not None:
+            self.need(f"{at}.file_id", "the id of a file", at, part)
+            return None
+        image = {"url": _text(part, "image_url", at)}
+        if part.get("detail") is not None:
+            image["detail"] = _text(part, "detail", at)
+        return {"type": "image_url", "image_url": image}
+
+    def _file(self, part: Mapping[str, Any], at: str) -> Json | None:
+        if part.get("file_url") is not None:
+            self.need(f"{at}.file_url", "the URL of a file", at, part)
+            return None
+        names = [name for name in ("file_data", "file_id", "filename") if part.get(name) is not None]
+        if "file_data" not in names and "file_id" not in names:
+            raise missing(f"{at}.file_data")
+        return {"type": "file", "file": {name: _text(part, name, at) for name in names}}
+
+    # --- options ------------------------------------------------------------------------------------------------------
+
+    def add_options(self, body: Mapping[str, Any], chat: Json) -> None:
+        """Add to the chat body what is neither input nor named alike in both APIs."""
+        self._add_tools(body, chat)
+        self._add_text(body.get("text"), chat)
+        self._add_reasoning_options(body.get("reasoning"), chat)
+        if (most := body.get("max_output_tokens")) is not None:
+            if type(most) is not int:
+                raise wrong_type("max_output_tokens", "an integer")
+            if most < 1:
+                raise unsupported("max_output_tokens", "must be at least 1.")
+            chat["max_completion_tokens"] = most
+        self._add_logprobs(body, chat)
+        if body.get("stream"):
+            chat["stream_options"] = {"include_usage": True}
+        if (options := body.get("stream_options")) is not None:
+            if type(options) is not dict:
+                raise wrong_type("stream_options", "an object")
+            if body.get("stream"):
+                chat["stream_options"] = {**options, "include_usage": True}
+
+    def _add_logprobs(self, body: Mapping[str, Any], chat: Json) -> None:
+        include, tops = body.get("include"), body.get("top_logprobs")
+        if include is not None:
+            if type(include) is not list or not all(type(one) is str for one in include):
+                raise wrong_type("include", "an array of strings")
+            if others := [one for one in include if one not in (ENCRYPTED, LOGPROBS)]:
+                self.lost["include"] = others
+        if tops is not None:
+            if type(tops) is not int:
+                raise wrong_type("top_logprobs", "an integer")
+            if not 0 <= tops <= 20:
+                raise unsupported("top_logprobs", "must be 0 to 20.")
+        if tops or LOGPROBS in (include or ()):
+            chat["logprobs"] = True
+            if tops:
+                chat["top_logprobs"] = tops
+
+    def _add_text(self, text: Any, chat: Json) -> None:
+        if text is None:
+            return
+        if type(text) is not dict:
+            raise wrong_type("text", "an object")
+        for name, value in text.items():
+            if value is None:
+                continue
+            if name == "format":
+                chat_format = self._format(value)
+                if chat_format is not None:
+                    chat["response_format"] = chat_format
+            elif name == "verbosity":
+                chat["verbosity"] = _text(text, name, "text")
+            else:
+                self.lost[_path("text", name)] = value
+
+    def _format(self, given: Any) -> Json | None:
+        if type(given) is not dict:
+            raise wrong_type("text.format", "an object")
+        kind = _text(given, "type", "text.format")
+        if kind == "text":
+            return None
+        if kind != "json_schema":
+            return dict(given)
+        _text(given, "name", "text.format")
+        if type(given.get("schema")) is not dict:
+            raise (
+                missing("text.format.schema")
+                if given.get("schema") is None
+                else wrong_type("text.format.schema", "an object")
+            )
+        schema = {name: value for name, value in given.items() if name != "type" and value is not None}
+        return {"type": "json_schema", "json_schema": schema}
+
+    def _add_reasoning_options(self, reasoning: Any, chat: Json) -> None:
+        if reasoning is None:
+            return
+        if type(reasoning) is not dict:
+            raise wrong_type("reasoning", "an object")
+        for name, value in reasoning.items():
+            if name == "effort" and value is not None:
+                chat["reasoning_effort"] = _text(reasoning, name, "reasoning")
+            elif value is not None:
+                self.lost[_path("reasoning", name)] = value
+
+    def _add_tools(self, body: Mapping[str, Any], chat: Json) -> None:
+        given = body.get("tools")
+        if given is not None:
+            if type(given) is not list:
+                raise wrong_type("tools", "an array")
+            tools = [made for i, tool in enumerate(given) if (made := self._tool(tool, f"tools[{i}]")) is not None]
+            if tools:
+                chat["tools"] = tools
+        choice = body.get("tool_choice")
+        if choice is not None and (chosen := self._choice(choice, "tool_choice")) is not None:
+            chat["tool_choice"] = chosen
+
+    def _tool(self, tool: Any, at: str) -> Json | None:
+        if type(tool) is not dict:
+            raise wrong_type(at, "an object with a type")
+        kind = _text(tool, "type", at)
+        if kind == "function":
+            _text(tool, "name", at)
+            made: Json = {name: tool[name] for name in _FUNCTION if tool.get(name) is not None}
+        elif kind == "custom":
+            made = {"name": _text(tool, "name", at)}
+            if tool.get("description") is not None:
+                made["description"] = _text(tool, "description", at)
+            if tool.get("format") is not None:
+                made["format"] = _custom_format(tool["format"], f"{at}.format")
+        else:
+            self.need(f"{at}.type", f"the hosted tool {kind!r}", at, tool)
+            return None
+        self.lose_others(tool, kind, at)
+        return {"type": kind, kind: made}
+
+    def _choice(self, choice: Any, at: str) -> str | Json | None:
+        if type(choice) is str:
+            if choice not in _CHOICES:
+                raise unsupported(at, "must be auto, none, required or an object.")
+            return choice
+        if type(choice) is not dict:
+            raise wrong_type(at, "a string or an object")
+        kind = _text(choice, "type", at)
+        if kind in ("function", "custom"):
+            return {"type": kind, kind: {"name": _text(choice, "name", at)}}
+        if kind == "allowed_tools":
+            if type(choice.get("tools")) is not list:
+                raise wrong_type(f"{at}.tools", "an array")
+            allowed = [
+                made
+                for i, one in enumerate(choice["tools"])
+                if (made := self._choice(one, f"{at}.tools[{i}]")) is not None
+            ]
+            return {"type": kind, kind: {"mode": _text(choice, "mode", at), "tools": allowed}}
+        self.need(f"{at}.type", f"the hosted tool {kind!r}", at, choice)
+        return None
+
+
+def _custom_format(given: Any, at: str) -> Json:
+    """Return the format of a custom tool's input, whose grammar chat completions put one level deeper."""
+    if type(given) is not dict:
+        raise wrong_type(at, "an object")
+    if _text(given, "type", at) != "grammar":
+        return dict(given)
+    return {"type": "grammar", "grammar": {name: value for name, value in given.items() if name != "type"}}
+
+
+def _path(at: str, name: str) -> str:
+    """Return the path of a member; the names of unknown ones are the client's, and paths are sent in a header."""
+    return f"{at}.{name}" if name.isascii() and name.isprintable() else f"{at}[{name!a}]"
+
+
+def _parts_of(content: str | list[Json]) -> list[Json]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _text(holder: Mapping[str, Any], name: str, at: str) -> str:
+    """Return a member that must be a string. Raises InvalidRequest."""
+    value = holder.get(name)
+    if type(value) is not str:
+        raise missing(f"{at}.{name}") if value is None else wrong_type(f"{at}.{name}", "a string")
+    return value
+
+
+def check_limits(messages: Sequence[Any], most: int) -> None:
+    """Raise InvalidRequest if the conversation has more messages than the gateway takes."""
+    if len(messages) > most:
+        raise unsupported("input", f"has {len(messages)} messages; at most {most} are taken (limits.messages).")

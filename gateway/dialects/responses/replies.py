@@ -1,0 +1,272 @@
+"""Make the Response object of a reply: what the request asked for, and the items of a completion."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import DETAILS
+from gateway.dialects.responses.items import (
+    Json,
+    annotations_of,
+    joined_details,
+    logprobs_of,
+    reasoning_item,
+    usage_object,
+)
+
+_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "image_generation_call": "ig",
+    "computer_call": "cu",
+}
+_ID_CHARS: Final = 32
+_ECHOED: Final[Mapping[str, Any]] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt": None,
+    "prompt_cache_key": None,
+    "prompt_cache_retention": None,
+    "safety_identifier": None,
+    "service_tier": None,
+    "temperature": None,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+"""Fields of a request that its response repeats, with their value where the request has none."""
+_FAILURES: Final = frozenset({"rate_limit_exceeded", "server_error"})
+"""Codes of errors that a failed response may have, of those that the gateway knows."""
+_TERMINAL: Final = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+}
+
+
+class ItemIds:
+    """Make the ids of one response and its items. An item's id holds its response's, by which it is found again."""
+
+    __slots__ = ("_count", "_hex", "response")
+
+    def __init__(self) -> None:
+        self._hex = secrets.token_hex(_ID_CHARS // 2)
+        self.response = f"resp_{self._hex}"
+        self._count = 0
+
+    def new(self, kind: str) -> str:
+        """Return an id for the next item of this type."""
+        self._count += 1
+        return f"{_PREFIXES.get(kind, 'item')}_{self._hex}{self._count:04x}"
+
+
+def response_of_item(item_id: str) -> str | None:
+    """Return the id of the response that an item's id names; None if the gateway did not make it."""
+    prefix, _, rest = item_id.rpartition("_")
+    return f"resp_{rest[:_ID_CHARS]}" if prefix and len(rest) == _ID_CHARS + 4 else None
+
+
+class ResponseHead:
+    """Make the Response objects of one reply: `of` gives one, at any stage of it."""
+
+    __slots__ = ("_fields", "created_at", "ids", "model")
+
+    def __init__(self, body: Mapping[str, Any], ids: ItemIds, *, store: bool) -> None:
+        """Take the client's body. `store`: whether the gateway keeps the response."""
+        self.ids = ids
+        self.created_at = int(time.time())
+        self.model: str = body.get("model") or ""
+        """The model that answers, once it is known; until then, what the client asked for."""
+        fields: Json = {}
+        for name, default in _ECHOED.items():
+            value = body.get(name)
+            fields[name] = default if value is None else value
+        text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
+        fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
+        fields["reasoning"] = {"effort": None, "summary": None, **reasoning}
+        fields["store"] = store
+        self._fields = fields
+
+    def set_tier(self, service_tier: Any) -> None:
+        """Set the service tier that answered, which may be another than the one asked for."""
+        self._fields["service_tier"] = service_tier
+
+    def of(
+        self,
+        status: str,
+        output: Sequence[Json] = (),
+        usage: Json | None = None,
+        *,
+        reason: str | None = None,
+        error: Json | None = None,
+    ) -> Json:
+        """Return the Response object. `reason` is why it is incomplete, `error` why it failed."""
+        return {
+            "id": self.ids.response,
+            "object": "response",
+            "created_at": self.created_at,
+            "status": status,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "error": error,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "model": self.model,
+            "output": list(output),
+            "usage": usage,
+            **self._fields,
+        }
+
+
+def outcome_of(finish_reason: Any) -> tuple[str, str | None]:
+    """Return the status of a response that ended so, and why it is incomplete, if it is."""
+    if finish_reason == "length":
+        return "incomplete", "max_output_tokens"
+    if finish_reason == "content_filter":
+        return "incomplete", "content_filter"
+    return "completed", None
+
+
+def failure_of(error: Mapping[str, Any]) -> Json:
+    """Return the error of a failed response; the codes that it may have are few."""
+    code = error.get("code")
+    return {
+        "code": code if code in _FAILURES else "server_error",
+        "message": str(error.get("message") or "The answer broke off."),
+    }
+
+
+def whole_response(completion: Mapping[str, Any], head: ResponseHead, *, logprobs: bool) -> Json:
+    """Return the Response object of a whole completion, with everything encrypted in its reasoning."""
+    choice = completion["choices"][0]
+    message = choice["message"]
+    head.model = completion.get("model") or head.model
+    if completion.get("service_tier") is not None:
+        head.set_tier(completion["service_tier"])
+    status, reason = outcome_of(choice.get("finish_reason"))
+    native = message.get(NATIVE)
+    if isinstance(native, list) and native:
+        ended = native_end(native)
+        if ended is not None:
+            status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
+        output = [renamed(item, head.ids) for item in native_output(native)]
+    else:
+        output = list(items_of(message, choice.get("logprobs") if logprobs else None, head.ids, status))
+    return head.of(status, output, usage_object(completion.get("usage")), reason=reason)
+
+
+def items_of(message: Mapping[str, Any], logprobs: Any, ids: ItemIds, status: str) -> Iterator[Json]:
+    """Yield the items of a whole message: reasoning, text and refusal, calls."""
+    if details := details_of_message(message):
+        item = reasoning_item(details, ids.new("reasoning"), encrypted=True)
+        yield {**item, "status": "completed"}
+    parts: list[Json] = []
+    if isinstance(text := message.get("content"), str) and text:
+        parts.append(
+            text_part(text, logprobs.get("content") if isinstance(logprobs, dict) else None, message.get("annotations"))
+        )
+    if isinstance(refusal := message.get("refusal"), str) and refusal:
+        parts.append({"type": "refusal", "refusal": refusal})
+    calls = message.get("tool_calls")
+    made = [call for one in calls if (call := call_item(one, ids, status))] if isinstance(calls, list) else []
+    if parts or not made:
+        yield message_item(ids.new("message"), status, parts or [text_part("", None, None)])
+    yield from made
+
+
+def details_of_message(message: Mapping[str, Any]) -> list[Json]:
+    """Return the reasoning of a whole message as details; a text in the older fields is one more, unless they hold it.
+
+    Backends that give details mostly repeat their texts in `reasoning_content` or `reasoning`.
+    """
+    given = message.get(DETAILS)
+    details = joined_details(one for one in given if isinstance(one, dict)) if isinstance(given, list) else []
+    text = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(text, str) and text and not any(one.get("text") or one.get("summary") for one in details):
+        details.insert(0, {"type": "reasoning.text", "text": text})
+    return details
+
+
+def text_part(text: str, logprobs: Any, annotations: Any) -> Json:
+    """Return the part of a message that holds its text."""
+    return {
+        "type": "output_text",
+        "annotations": annotations_of(annotations),
+        "logprobs": logprobs_of(logprobs),
+        "text": text,
+    }
+
+
+def message_item(item_id: str, status: str, parts: list[Json]) -> Json:
+    """Return the item of an assistant's message."""
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
+
+
+def call_item(call: Any, ids: ItemIds, status: str) -> Json | None:
+    """Return the item of one whole tool call; None if it is not one."""
+    if not isinstance(call, dict):
+        return None
+    if isinstance(custom := call.get("custom"), dict):
+        return {
+            "id": ids.new("custom_tool_call"),
+            "type": "custom_tool_call",
+            "call_id": call.get("id") or "",
+            "name": custom.get("name") or "",
+            "input": custom.get("input") or "",
+            "status": status,
+        }
+    if isinstance(function := call.get("function"), dict):
+        return {
+            "id": ids.new("function_call"),
+            "type": "function_call",
+            "status": status,
+            "arguments": function.get("arguments") or "",
+            "call_id": call.get("id") or "",
+            "name": function.get("name") or "",
+        }
+    return None
+
+
+# --- replies of a backend that speaks this API ------------------------------------------------------------------------
+
+
+def native_end(events: Sequence[Any]) -> Json | None:
+    """Return the Response object of the event that ended a backend's reply; None if there is none."""
+    for event in reversed(events):
+        if isinstance(event, dict) and event.get("type") in _TERMINAL and isinstance(event.get("response"), dict):
+            return {"status": _TERMINAL[event["type"]], **event["response"]}
+    return None
+
+
+def native_output(events: Sequence[Any]) -> list[Json]:
+    """Return the items of a backend's reply: those of its last Response object, or else those that were done."""
+    ended = native_end(events)
+    if ended is not None and isinstance(ended.get("output"), list):
+        return [item for item in ended["output"] if isinstance(item, dict)]
+    return [
+        event["item"]
+        for event in events
+        if isinstance(event, dict)
+        and event.get("type") == "response.output_item.done"
+        and isinstance(event.get("item"), dict)
+    ]
+
+
+def renamed(item: Mapping[str, Any], ids: ItemIds) -> Json:
+    """Return a backend's item under an id of the gateway's."""
+    return {**item, "id": ids.new(str(item.get("type")))}

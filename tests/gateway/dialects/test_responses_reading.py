@@ -1,0 +1,446 @@
+"""Bodies of the Responses API as bodies of chat completions: what is kept, refused, lost, and needed."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import pytest
+from openai.types.responses import response_create_params
+
+from gateway.chat.completions import wants_usage
+from gateway.config.schema import Limits
+from gateway.dialects.native import NATIVE, lost_fields, native_body, needs_of
+from gateway.dialects.responses import reading
+from gateway.dialects.responses.reading import chat_body, entries_of
+from gateway.errors import InvalidRequest
+from gateway.request.body import ChatBodies
+
+Json = dict[str, Any]
+
+
+def read(body: Json, *, hosted: bool = False, kept: bool = False) -> Json:
+    """The chat body of a request, which the gateway's own check takes."""
+    whole = {"model": "chat", "input": "hello", **body}
+    chat = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
+    ChatBodies(Limits()).check(chat)
+    return chat
+
+
+def messages(*items: Any, **more: Any) -> list[Json]:
+    """The messages of a conversation."""
+    return list(read({"input": list(items), **more})["messages"])
+
+
+def refused(body: Json, **options: bool) -> tuple[str | None, str | None]:
+    """The code and the path with which a body is refused."""
+    with pytest.raises(InvalidRequest) as caught:
+        read(body, **options)
+    assert caught.value.status == 400
+    return caught.value.code, caught.value.param
+
+
+def call(call_id: str, name: str = "look", arguments: str = "{}") -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def output(call_id: str, text: Any = "found") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def said(text: str, role: str = "user") -> Json:
+    return {"role": role, "content": text}
+
+
+def test_a_text_is_a_users_message() -> None:
+    assert read({"input": "hi", "instructions": "Be brief."})["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+    ]
+
+
+def test_messages_of_all_roles_and_forms() -> None:
+    """Without a type and with one, as a text and in parts; one part of text is a text, which every backend takes."""
+    assert messages(
+        said("a", "system"),
+        said("b", "developer"),
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "c"}]},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "d", "annotations": []}],
+        },
+        {"role": "user", "content": [{"type": "input_text", "text": "e"}, {"type": "input_text", "text": "f"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ) == [
+        {"role": "system", "content": "a"},
+        {"role": "developer", "content": "b"},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"},
+        {"role": "user", "content": [{"type": "text", "text": "e"}, {"type": "text", "text": "f"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    ]
+
+
+def test_images_files_and_sound() -> None:
+    parts = [
+        {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "low"},
+        {"type": "input_image", "image_url": "https://example.org/a.png"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"},
+        {"type": "input_file", "file_id": "file_1"},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ]
+    assert messages({"role": "user", "content": parts})[0]["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA==", "filename": "a.pdf"}},
+        {"type": "file", "file": {"file_id": "file_1"}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ]
+
+
+def test_a_turn_with_calls_is_one_message() -> None:
+    """Reasoning, text and parallel calls belong together; each round of calls and outputs is a turn of its own."""
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "think"}]}
+    made = messages(
+        said("go"), reasoning, said("I look.", "assistant"), call("1"), call("2"), output("1"), output("2"),
+        call("3"), output("3", [{"type": "input_text", "text": "x"}]), said("done", "assistant"),
+    )  # fmt: skip
+    assert [(one["role"], one.get("content"), [c["id"] for c in one.get("tool_calls", ())]) for one in made] == [
+        ("user", "go", []),
+        ("assistant", "I look.", ["1", "2"]),
+        ("tool", "found", []),
+        ("tool", "found", []),
+        ("assistant", None, ["3"]),
+        ("tool", "x", []),
+        ("assistant", "done", []),
+    ]
+    assert made[1]["reasoning_details"] == [
+        {"type": "reasoning.summary", "summary": "think", "index": 0, "format": "openai-responses-v1", "id": "rs_1"}
+    ]
+
+
+def test_nothing_stands_between_calls_and_their_outputs() -> None:
+    """A text after a call, and a second one, are put into the message of the calls."""
+    made = messages(said("go"), said("a", "assistant"), call("1"), said("b", "assistant"), output("1"))
+    assert [one["role"] for one in made] == ["user", "assistant", "tool"]
+    assert made[1]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+def test_two_texts_in_a_row_stay_two_messages() -> None:
+    made = messages(said("a", "assistant"), said("b", "assistant"), said("c"))
+    assert [one["content"] for one in made] == ["a", "b", "c"]
+
+
+def test_reasoning_alone_is_still_a_valid_message() -> None:
+    encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "tl1.x.y.z"}
+    assert messages(encrypted, said("go on"))[0] == {
+        "role": "assistant",
+        "content": "",
+        "reasoning_details": [
+            {"type": "reasoning.encrypted", "data": "tl1.x.y.z", "format": "openai-responses-v1", "id": "rs_1"}
+        ],
+    }
+
+
+def test_custom_calls() -> None:
+    made = messages(
+        {"type": "custom_tool_call", "call_id": "1", "name": "patch", "input": "*** Begin"},
+        {"type": "custom_tool_call_output", "call_id": "1", "output": "ok"},
+    )
+    assert made == [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "patch", "input": "*** Begin"}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "ok"},
+    ]
+
+
+def test_tools_and_the_choice_of_one() -> None:
+    """A custom tool's grammar is one level deeper; `strict: null` is what older SDKs send for nothing."""
+    parameters = {"type": "object", "properties": {}}
+    chat = read(
+        {
+            "tools": [
+                {"type": "function", "name": "look", "description": "d", "parameters": parameters, "strict": True},
+                {"type": "function", "name": "bare", "parameters": None, "strict": None},
+                {
+                    "type": "custom",
+                    "name": "patch",
+                    "description": "p",
+                    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"},
+                },
+                {"type": "custom", "name": "free", "format": {"type": "text"}},
+            ],
+            "tool_choice": {"type": "function", "name": "look"},
+            "parallel_tool_calls": False,
+        }
+    )
+    assert chat["tools"] == [
+        {
+            "type": "function",
+            "function": {"name": "look", "description": "d", "parameters": parameters, "strict": True},
+        },
+        {"type": "function", "function": {"name": "bare"}},
+        {
+            "type": "custom",
+            "custom": {
+                "name": "patch",
+                "description": "p",
+                "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a/"}},
+            },
+        },
+        {"type": "custom", "custom": {"name": "free", "format": {"type": "text"}}},
+    ]
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "look"}}
+    assert chat["parallel_tool_calls"] is False
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}
+    assert read({"tool_choice": allowed})["tool_choice"] == {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "look"}}]},
+    }
+    assert read({"tool_choice": "required"})["tool_choice"] == "required"
+
+
+def test_options() -> None:
+    chat = read(
+        {
+            "text": {
+                "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True},
+                "verbosity": "low",
+            },
+            "reasoning": {"effort": "high"},
+            "max_output_tokens": 50,
+            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+            "top_logprobs": 3,
+            "temperature": 0.5,
+            "stream": True,
+            "stream_options": {"include_obfuscation": False},
+            "top_k": 4,
+        }
+    )
+    assert chat["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True},
+    }
+    expected = {
+        "verbosity": "low", "reasoning_effort": "high", "max_completion_tokens": 50, "logprobs": True,
+        "top_logprobs": 3, "temperature": 0.5, "stream": True, "top_k": 4,
+        "stream_options": {"include_obfuscation": False, "include_usage": True},
+    }  # fmt: skip
+    assert {name: chat[name] for name in expected} == expected
+    assert wants_usage(chat)
+    assert chat[NATIVE]["lost"] == {}
+    assert "response_format" not in read({"text": {"format": {"type": "text"}}})
+    assert read({"text": {"format": {"type": "json_object"}}})["response_format"] == {"type": "json_object"}
+
+
+# --- each field of the schema -----------------------------------------------------------------------------------------
+
+_FIELDS = set(get_type_hints(response_create_params.ResponseCreateParamsBase)) | {"stream"}
+_SAMPLES: Json = {
+    "access_programs": {"cyber": "standard"},
+    "context_management": [{"type": "compaction"}],
+    "image": {"context_compression": "auto"},
+    "max_tool_calls": 3,
+    "metadata": {"a": "b"},
+    "moderation": {"model": "omni"},
+    "parallel_tool_calls": True,
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "implicit"},
+    "prompt_cache_retention": "24h",
+    "safety_identifier": "s",
+    "service_tier": "flex",
+    "stream": True,
+    "temperature": 1.0,
+    "top_p": 0.5,
+    "truncation": "auto",
+    "user": "u",
+}
+
+
+def test_each_field_of_the_schema_has_one_fate() -> None:
+    """Kept, honoured by the gateway, lost (and listed), needed or refused: none is passed over."""
+    fates = [reading.SAME, reading.TRANSLATED, reading.STATE, reading.LOST, reading.NEEDED, reading.REFUSED]
+    assert set().union(*fates) == _FIELDS
+    assert sum(map(len, fates)) == len(_FIELDS)
+    assert reading.SAME | reading.LOST - {"model"} <= {*_SAMPLES, "model"}
+
+
+@pytest.mark.parametrize("name", sorted(reading.SAME - {"model"}))
+def test_fields_of_both_apis_are_kept(name: str) -> None:
+    assert read({name: _SAMPLES[name]})[name] == _SAMPLES[name]
+
+
+@pytest.mark.parametrize("name", sorted(reading.LOST))
+def test_lost_fields_are_listed(name: str) -> None:
+    """A backend that speaks chat completions lists the field; one of this API gets it in the client's own body."""
+    chat = read({name: _SAMPLES[name]})
+    assert name not in chat
+    assert lost_fields(chat, "chat") == (name,)
+    assert lost_fields(chat, "responses") == ()
+    body = native_body(chat, "responses")
+    assert body is not None
+    assert body[name] == _SAMPLES[name]
+    assert lost_fields(read({name: None}), "chat") == ()
+
+
+def test_what_asks_for_nothing_is_not_listed() -> None:
+    body = {"truncation": "disabled", "background": False, "include": [], "text": None, "reasoning": {"summary": None}}
+    assert lost_fields(read(body), "chat") == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "lost"),
+    [
+        ({"reasoning": {"effort": "low", "summary": "auto"}}, "reasoning.summary"),
+        ({"text": {"speed": 1}}, "text.speed"),
+        ({"include": ["web_search_call.action.sources", "reasoning.encrypted_content"]}, "include"),
+        ({"input": [{**said("a"), "phase": "commentary"}]}, "input[0].phase"),
+        ({"input": [{**call("1"), "namespace": "crm"}, output("1")]}, "input[0].namespace"),
+        (
+            {
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "x"}}],
+                    }
+                ]
+            },
+            "input[0].content[0].prompt_cache_breakpoint",
+        ),
+        ({"tools": [{"type": "function", "name": "f", "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"input": [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, said("a")]}, "input[0]"),
+        ({"text": {"a\r\nset-cookie": 1}}, "text['a\\r\\nset-cookie']"),
+    ],
+)
+def test_lost_members_are_listed_by_their_paths(body: Json, lost: str) -> None:
+    assert lost_fields(read(body), "chat") == (lost,)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "mcp", "server_label": "x", "server_url": "https://x"}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"input": [{"type": "compaction", "encrypted_content": "x"}, said("a")]}, "input[0].type"),
+        ({"input": [{"type": "shell_call", "call_id": "1", "action": {}}]}, "input[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f", "detail": "auto"}]}]},
+            "input[0].content[0].file_id",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]},
+            "input[0].content[0].file_url",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "computer_screenshot"}]}]},
+            "input[0].content[0].type",
+        ),
+    ],
+)
+def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
+    """It is refused by name where there is none; else the request goes to such tiers, under a key of its own."""
+    assert refused(body) == ("unsupported_value", param)
+    whole = {"input": [*body["input"], said("b")]} if "input" in body else body
+    chat = read({**body, **whole}, hosted=True)
+    assert needs_of(chat) == {"hosted_tools"}
+    assert len(chat[NATIVE]["lost"]) == 1
+    assert NATIVE in chat
+    assert not needs_of(read({}, hosted=True))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param"),
+    [
+        ({"background": True}, "unsupported_value", "background"),
+        ({"background": "yes"}, "invalid_type", "background"),
+        ({"conversation": "conv_1"}, "unsupported_value", "conversation"),
+        ({"messages": []}, "unsupported_value", "messages"),
+        ({"max_tokens": 1}, "unsupported_value", "max_tokens"),
+        ({"response_format": {}}, "unsupported_value", "response_format"),
+        ({"n": 2}, "unsupported_value", "n"),
+        ({NATIVE: {}}, "unsupported_value", NATIVE),
+        ({"input": 5}, "invalid_type", "input"),
+        ({"input": [5]}, "invalid_type", "input[0]"),
+        ({"input": [{"type": 5}]}, "invalid_type", "input[0].type"),
+        ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
+        ({"input": [{"content": "a"}]}, "missing_required_parameter", "input[0].role"),
+        ({"input": [said("a", "bot")]}, "unsupported_value", "input[0].role"),
+        ({"input": [{"role": "user", "content": 5}]}, "invalid_type", "input[0].content"),
+        ({"input": [{"role": "user", "content": [5]}]}, "invalid_type", "input[0].content[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 5}]}]},
+            "invalid_type",
+            "input[0].content[0].text",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "detail": "low"}]}]},
+            "missing_required_parameter",
+            "input[0].content[0].image_url",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "filename": "a"}]}]},
+            "missing_required_parameter",
+            "input[0].content[0].file_data",
+        ),
+        ({"input": [{**call("1"), "arguments": {}}]}, "invalid_type", "input[0].arguments"),
+        ({"input": [{"type": "function_call", "call_id": "1"}]}, "missing_required_parameter", "input[0].name"),
+        ({"input": [output("1", None)]}, "missing_required_parameter", "input[0].output"),
+        (
+            {"input": [{"type": "function_call_output", "output": "a"}]},
+            "missing_required_parameter",
+            "input[0].call_id",
+        ),
+        ({"input": [{"type": "reasoning", "summary": "a"}]}, "invalid_type", "input[0].summary"),
+        ({"input": [{"type": "reasoning", "summary": [{}]}]}, "missing_required_parameter", "input[0].summary[0].text"),
+        ({"input": [{"type": "reasoning", "encrypted_content": 1}]}, "invalid_type", "input[0].encrypted_content"),
+        ({"instructions": 5}, "invalid_type", "instructions"),
+        ({"max_output_tokens": "5"}, "invalid_type", "max_output_tokens"),
+        ({"max_output_tokens": 0}, "unsupported_value", "max_output_tokens"),
+        ({"top_logprobs": True}, "invalid_type", "top_logprobs"),
+        ({"top_logprobs": 21}, "unsupported_value", "top_logprobs"),
+        ({"include": "a"}, "invalid_type", "include"),
+        ({"text": "a"}, "invalid_type", "text"),
+        ({"text": {"format": "json"}}, "invalid_type", "text.format"),
+        ({"text": {"format": {}}}, "missing_required_parameter", "text.format.type"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a"}}},
+            "missing_required_parameter",
+            "text.format.schema",
+        ),
+        ({"reasoning": "high"}, "invalid_type", "reasoning"),
+        ({"reasoning": {"effort": 1}}, "invalid_type", "reasoning.effort"),
+        ({"tools": {}}, "invalid_type", "tools"),
+        ({"tools": [5]}, "invalid_type", "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
+        ({"tools": [{"type": "custom", "name": "a", "format": 1}]}, "invalid_type", "tools[0].format"),
+        ({"tool_choice": 5}, "invalid_type", "tool_choice"),
+        ({"tool_choice": "maybe"}, "unsupported_value", "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "missing_required_parameter", "tool_choice.name"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "invalid_type", "tool_choice.tools"),
+        ({"stream": "yes"}, "invalid_type", "stream"),
+        ({"stream": True, "stream_options": 1}, "invalid_type", "stream_options"),
+        ({"temperature": "hot"}, "invalid_type", "temperature"),
+        ({"metadata": []}, "invalid_type", "metadata"),
+        ({"user": 5}, "invalid_type", "user"),
+        ({"parallel_tool_calls": "no"}, "invalid_type", "parallel_tool_calls"),
+    ],
+)
+def test_errors_name_the_fields_own_path(body: Json, code: str, param: str) -> None:
+    assert refused(body) == (code, param)
+
+
+def test_a_backend_of_this_api_gets_the_clients_own_body() -> None:
+    """With the whole conversation as its input. What the gateway keeps must not lose the model's reasoning."""
+    body = native_body(read({"input": [said("a")], "previous_response_id": "resp_1"}), "responses")
+    assert body == {"model": "chat", "input": [said("a")]}
+    kept = native_body(read({"reasoning": {"effort": "low"}, "include": ["a.b"]}, kept=True), "responses")
+    assert kept is not None
+    assert kept["include"] == ["a.b", "reasoning.encrypted_content"]
+    assert native_body(read({}), "messages") is None
