@@ -28,6 +28,7 @@ from gateway.backends.quota import Quota
 from gateway.backends.service import ServiceClient
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
+from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
@@ -133,6 +134,7 @@ def build(
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, question_embedder.cosine),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets), comparer, shadows),
+        kept_responses=KeptResponses(store, os.environ.get(SECRET_ENV, "").encode()),
         comparer=comparer,
         shadows=shadows,
         cache=cache,
@@ -206,6 +208,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
     await steps.cache.start()
     steps.telemetry.start()
     steps.write_behind.start()
+    steps.kept_responses.start()
     steps.comparer.start()
     steps.shadows.start()
     steps.coalescer.start()
@@ -227,6 +230,7 @@ async def running(steps: Steps) -> AsyncIterator[Steps]:
         await steps.policies.aclose()
         await steps.coalescer.aclose()
         await steps.write_behind.aclose()
+        await steps.kept_responses.aclose()
         await steps.comparer.aclose()
         await steps.shadows.aclose()
         await steps.telemetry.aclose()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.backends.service import ServiceClient
     from gateway.caching.coalescer import Coalescer
+    from gateway.caching.kept_responses import KeptResponses
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
     from gateway.caching.text_encoder import TextEncoder
     from gateway.caching.write_behind import WriteBehind
@@ -45,6 +46,7 @@ class Steps:
     router: Router
     cascade: CascadeRunner
     write_behind: WriteBehind
+    kept_responses: KeptResponses
     comparer: Comparer
     shadows: ShadowRunner
     cache: ResponseCache

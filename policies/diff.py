@@ -76,6 +76,7 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     ("load",): "Who waits, and for how long, when all backends are full.",
     ("endpoints",): "Who answers what is not a chat, such as embeddings or audio.",
     ("endpoints", "embeddings", "ttl"): "How long a text's vector is stored.",
+    ("state",): "How long clients may refer to earlier responses.",
     ("holdout",): "How many requests go to the strongest tier whatever the rules say.",
     ("learn",): "How many requests a second tier answers too, off the path, and what that may cost.",
 }

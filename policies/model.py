@@ -331,6 +331,16 @@ class Load(Section):
     max_waiting: Annotated[Whole, Field(ge=0)] = 256
 
 
+class State(Section):
+    """What the gateway keeps of this surface's requests so that clients may refer to it later.
+
+    `responses`: how many seconds a response of the Responses API is kept, with what it was given, unless its request
+    says `store: false`; 0 keeps none.
+    """
+
+    responses: Seconds = 86400.0
+
+
 class Rules(Section):
     """The contents of a policy file."""
 
@@ -345,6 +355,7 @@ class Rules(Section):
     output: Output = Output()
     load: Load = Load()
     endpoints: Endpoints = Endpoints()
+    state: State = State()
     holdout: Share = 0.01
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against."""
     rollout: Rollout | None = None

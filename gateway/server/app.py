@@ -15,7 +15,7 @@ from starlette.routing import Route
 from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.http.messages import RequestIdMiddleware, send_error
-from gateway.http.routes import health, models
+from gateway.http.routes import health, models, responses
 from gateway.http.routes.admin import cache_routes
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
 _HINTS: Final = {
-    "/v1/responses": "Use chat completions: openai.chat() in the Vercel AI SDK, use_responses_api=False in LangChain.",
     "/v1": "This is the base URL; requests go to paths below it, such as /v1/chat/completions.",
 }
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
 class App:
-    """The ASGI application. `/chat/completions` is an alias of `/v1/chat/completions`; there are no redirects.
+    """The ASGI application. `/chat/completions` is an alias of `/v1/chat/completions`, and `/responses` of
+    `/v1/responses`; there are no redirects.
 
     Requests to the admin port get the admin API only, and requests to the public port never do.
     """
@@ -49,9 +49,10 @@ class App:
         self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
             "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
+            **dict.fromkeys(responses.PATHS, responses.responses_endpoint(steps)),
         }
         """The other endpoints that only take POST, by path."""
-        self._rest = _api(steps, *models.ROUTES, *health.ROUTES, feedback_route())
+        self._rest = _api(steps, *models.ROUTES, *health.ROUTES, *responses.ROUTES, feedback_route())
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None

@@ -1,0 +1,195 @@
+"""Responses in the store: found at once, by other workers too, never another tenant's, and off the reply's path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cache.store.base import Command, NoStore, Operation, StoreUnavailable
+from cache.store.redis_store import RedisStore
+from gateway.caching.kept_responses import KeptResponses
+from gateway.errors import InvalidRequest, Overloaded
+from tests.support.store import UNHURRIED, LocalStore
+
+Json = dict[str, Any]
+
+
+class Held(RedisStore):
+    """A store whose writes wait for `go`, and can fail."""
+
+    go: asyncio.Event
+    fails = False
+
+    async def apply(self, operations: Sequence[Operation]) -> None:
+        await self.go.wait()
+        if self.fails:
+            raise StoreUnavailable("full")
+        await super().apply(operations)
+
+
+def made(number: int, text: str = "a") -> Json:
+    """A response."""
+    item = {"id": f"msg_{number}", "type": "message", "content": [{"type": "output_text", "text": text}]}
+    return {"id": f"resp_{number}", "object": "response", "output": [item]}
+
+
+def given(text: str) -> list[Json]:
+    return [{"role": "user", "content": text}]
+
+
+@asynccontextmanager
+async def worker(store: LocalStore) -> AsyncIterator[tuple[KeptResponses, Held]]:
+    """One worker's responses, and the store beneath them, which holds nothing back yet."""
+    held = Held.from_url(store.url, slack=UNHURRIED)
+    assert isinstance(held, Held)
+    held.go = asyncio.Event()
+    held.go.set()
+    kept = KeptResponses(held, b"secret")
+    kept.start()
+    try:
+        yield kept, held
+    finally:
+        held.go.set()
+        await kept.aclose()
+        await held.aclose()
+
+
+async def test_a_response_is_found_before_and_after_it_is_written(store: LocalStore) -> None:
+    async with worker(store) as (kept, held):
+        held.go.clear()
+        kept.keep("t", made(1), given("q"), [], 60)
+        assert (found := await kept.find("t", "resp_1")) is not None
+        assert await kept.find("other", "resp_1") is None
+        held.go.set()
+    async with worker(store) as (later, _):  # closing has written what was queued
+        again = await later.find("t", "resp_1")
+        assert again is not None
+        assert (again.response, list(again.given)) == (found.response, found.given)
+        assert await later.find("other", "resp_1") is None
+
+
+async def test_another_worker_looks_again(store: LocalStore) -> None:
+    """A client may be sent to another worker before the first one's write is done."""
+    async with worker(store) as (one, held), worker(store) as (other, _):
+        held.go.clear()
+        one.keep("t", made(1), given("q"), [], 60)
+        asking = asyncio.create_task(other.conversation("t", "resp_1"))
+        await asyncio.sleep(0)
+        held.go.set()
+        found = await asking
+        assert found is not None
+        assert found[0] == [*given("q"), *made(1)["output"]]
+
+
+async def test_a_conversation_is_put_together_in_order(store: LocalStore) -> None:
+    async with worker(store) as (kept, _):
+        before: list[str] = []
+        for number in range(4):
+            kept.keep("t", made(number, f"a{number}"), given(f"q{number}"), before, 60)
+            before = [*before, f"resp_{number}"]
+        found = await kept.conversation("t", "resp_3")
+        assert found is not None
+        items, ids = found
+        assert ids == [f"resp_{number}" for number in range(4)]
+        texts = [item["content"] if "role" in item else item["content"][0]["text"] for item in items]
+        assert texts == [f"{who}{number}" for number in range(4) for who in "qa"]
+        assert await kept.delete("t", "resp_1")
+        assert await kept.conversation("t", "resp_3") is None
+        assert not await kept.delete("t", "resp_1")
+
+
+async def test_a_later_turn_keeps_those_before_it_as_long(store: LocalStore) -> None:
+    async with worker(store) as (kept, held):
+        kept.keep("t", made(1), given("q"), [], 5)
+        await kept.find("t", "resp_1")
+        kept.keep("t", made(2), given("r"), ["resp_1"], 500)
+    async with worker(store) as (kept, held):
+        keys = await held.ask([command("KEYS", "tierline:r1:response:*")])
+        lives = await held.ask([command("TTL", key.decode()) for key in keys[0]])
+        assert len(lives) == 2
+        assert min(lives) > 400
+
+
+def command(*words: str) -> Any:
+    return Command(tuple(word.encode() for word in words))
+
+
+async def test_a_response_that_is_deleted_while_it_is_written_is_gone(store: LocalStore) -> None:
+    async with worker(store) as (kept, held):
+        held.go.clear()
+        kept.keep("t", made(1), given("q"), [], 60)
+        await asyncio.sleep(0)  # the write has begun
+        assert await kept.delete("t", "resp_1")
+        held.go.set()
+    async with worker(store) as (kept, _):
+        assert await kept.find("t", "resp_1") is None
+
+
+async def test_a_store_that_refuses_costs_the_response_alone(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker(store) as (kept, held):
+        held.fails = True
+        with caplog.at_level(logging.WARNING):
+            kept.keep("t", made(1), given("q"), [], 60)
+            await kept.find("t", "resp_1")
+            async with asyncio.timeout(10):
+                while await kept.find("t", "resp_1") is not None:
+                    await asyncio.sleep(0.001)
+        assert "1 responses are not kept: the store does not answer (full)" in caplog.text
+        held.fails = False
+        kept.keep("t", made(2), given("q"), [], 60)
+        assert await kept.find("t", "resp_2") is not None
+
+
+async def test_too_many_and_too_large(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither may take the worker's memory: the one is dropped at once, the other when it is encoded."""
+    async with worker(store) as (kept, held):
+        held.go.clear()
+        for number in range(1025):
+            kept.keep("t", made(number), [], [], 60)
+        assert "resp_1024 is not kept" in caplog.text
+        assert await kept.find("t", "resp_1023") is not None
+        assert await kept.find("t", "resp_1024") is None
+        held.go.set()
+    async with worker(store) as (kept, _):
+        kept.keep("t", made(2000), given("x" * (8 << 20)), [], 60)
+    assert "resp_2000 is not kept: it has 8388" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"[]", b"nothing", b'["t",5,[],[]]', b'["t",{"id":"resp_2"},[],[]]', b'["u",{"id":"resp_1"},[],[]]'],
+)
+async def test_a_damaged_value_is_no_response(store: LocalStore, value: bytes) -> None:
+    async with worker(store) as (kept, held):
+        await held.ask([command("SET", kept._key("t", "resp_1"), value.decode())])
+        assert await kept.find("t", "resp_1") is None
+
+
+async def test_items_by_their_ids(store: LocalStore) -> None:
+    async with worker(store) as (kept, _):
+        kept.keep("t", made(1), given("q"), [], 60)
+        wanted = {"msg_1": "resp_1", "msg_2": "resp_1", "msg_3": "resp_3"}
+        assert await kept.items("t", wanted) == {"msg_1": made(1)["output"][0]}
+
+
+async def test_without_a_store() -> None:
+    kept = KeptResponses(NoStore(), b"")
+    assert not kept.configured
+    with pytest.raises(InvalidRequest):
+        await kept.find("t", "resp_1")
+    with pytest.raises(InvalidRequest):
+        await kept.delete("t", "resp_1")
+
+
+async def test_a_store_that_is_away() -> None:
+    kept = KeptResponses(RedisStore.from_url("redis://127.0.0.1:1"), b"x" * 100)
+    with pytest.raises(Overloaded) as caught:
+        await kept.conversation("t", "resp_1")
+    assert caught.value.code == "state_unavailable"
