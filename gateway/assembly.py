@@ -39,7 +39,6 @@ from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TierConfig
-from gateway.dialects.reasoning import maker_of
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
@@ -322,7 +321,7 @@ def _backend(config: BackendConfig, quota: Quota) -> Backend | None:
 
 def _called_over(transport: Transport, config: BackendConfig, key: str | None, quota: Quota) -> Backend:
     """Return the backend in the dialect that its config names."""
-    maker = maker_of(f"{config.base_url}\0{config.model}", key)
+    maker = config.maker()
     if config.kind == "anthropic":
         from gateway.backends.anthropic import AnthropicBackend
 

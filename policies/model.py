@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -36,6 +37,7 @@ ROUTE_VALUES: Final[Ranges] = {
     "wants_json": FLAG,
     "has_images": FLAG,
     "stream": FLAG,
+    "reasoning_above": FLAG,
     "budget_ms": Range(0.0),
 }
 """Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
@@ -199,6 +201,11 @@ class Route(Section):
     """`default` for the deployment's, `none`, or FOLDER@HASH for an artefact that is pinned: see `pinned`."""
     start: Annotated[Mapping[str, RouteRule], Field(min_length=1)]
     traffic: Traffic | None = None
+
+    @cached_property
+    def asks_for_reasoning(self) -> bool:
+        """Whether a start rule asks which tier made the conversation's reasoning."""
+        return any("reasoning_above" in rule.names for rule in self.start.values())
 
     @property
     def pinned(self) -> PinnedArtefact | None:

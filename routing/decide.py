@@ -236,6 +236,7 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
         "wants_json": features.wants_json,
         "has_images": features.has_images,
         "stream": features.stream,
+        "reasoning_above": features.reasoning_above,
         "budget_ms": budget_s * 1000,
     }
 

@@ -32,6 +32,7 @@ _TOOLS: Final = 1
 _JSON: Final = 2
 _IMAGES: Final = 4
 _STREAM: Final = 8
+_REASONING: Final = 16 << len(FURTHER)
 _FURTHER: Final = {name: 16 << place for place, name in enumerate(FURTHER)}
 FLAGS: Final = {
     "has_tools": _TOOLS,
@@ -39,6 +40,7 @@ FLAGS: Final = {
     "has_images": _IMAGES,
     "stream": _STREAM,
     **{f"needs_{name}": bit for name, bit in _FURTHER.items()},
+    "reasoning_above": _REASONING,
 }
 """The bit of each flag in a record, by its name among the columns of a table."""
 _JUDGED: Final = ("kind", "p_kind", "quantile")
@@ -69,6 +71,7 @@ def record_of(given: DecisionInput) -> Record:
         + _JSON * features.wants_json
         + _IMAGES * features.has_images
         + _STREAM * features.stream
+        + _REASONING * features.reasoning_above
     )
     if features.further:
         flags += sum(_FURTHER[name] for name in features.further)
@@ -104,6 +107,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
                 bool(flags & _IMAGES),
                 bool(flags & _STREAM),
                 further=frozenset(name for name, bit in _FURTHER.items() if flags & bit),
+                reasoning_above=bool(flags & _REASONING),
             ),
             {facts.name: _health(facts, one) for facts, one in zip(tiers, health, strict=True)},
             budget_s,

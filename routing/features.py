@@ -136,6 +136,8 @@ class Features(NamedTuple):
     tools: int = 0
     parallel_tools: bool = False
     further: frozenset[str] = _NOTHING_FURTHER
+    reasoning_above: bool = False
+    """Whether its messages hold signed reasoning of a tier above the cheapest, which that one could not be sent."""
 
 
 def features_of_text(text: str) -> Features:

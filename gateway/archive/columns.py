@@ -83,7 +83,8 @@ _DECISION: Final = (
 _GIVEN: Final = (
     "STRUCT(tokens_in BIGINT, turns INTEGER, has_tools BOOLEAN, wants_json BOOLEAN, has_images BOOLEAN, "
     f"stream BOOLEAN, {''.join(f'needs_{name} BOOLEAN, ' for name in FURTHER)}"
-    "budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, max_tier VARCHAR, "
+    "reasoning_above BOOLEAN, budget_s DOUBLE, ttft_s DOUBLE, room BIGINT, holdout BOOLEAN, min_tier VARCHAR, "
+    "max_tier VARCHAR, "
     "difficulty STRUCT(in_domain BOOLEAN, kind VARCHAR, p_kind DOUBLE, quantile DOUBLE, p_right DOUBLE[]), "
     "health STRUCT(unavailable VARCHAR, failing BOOLEAN, ttft_s DOUBLE, ttft_p95_s DOUBLE, whole_s DOUBLE, "
     "queue_s DOUBLE, least_s DOUBLE, cold BOOLEAN)[])"

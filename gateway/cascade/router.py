@@ -39,7 +39,12 @@ class Router:
 
     def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers) -> None:
         self._tiers = tiers
+        self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
         self.classifiers = classifiers
+
+    def tier_of_maker(self, maker: str) -> str | None:
+        """Return the tier whose backend sealed reasoning under this name; None if none of them did."""
+        return self._tier_of_maker.get(maker)
 
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""

@@ -21,6 +21,7 @@ from cache.index.base import Choice
 from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
 from gateway.config.prices import Dollars, Price
+from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Whole, raise_findings
 from routing.confidence.judge import ScoringHead
@@ -218,6 +219,10 @@ class BackendConfig(Section):
             ]
         raise_findings(findings)
         return self
+
+    def maker(self) -> Maker:
+        """Return the maker of the reasoning that the backend signs: the same for all with this URL, model and key."""
+        return maker_of(f"{self.base_url}\0{self.model}", None if self.key is None else self.key.get_secret_value())
 
     @property
     def lacks_url(self) -> bool:

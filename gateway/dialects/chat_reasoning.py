@@ -36,6 +36,16 @@ def seal_reasoning(holder: Mapping[str, Any], maker: Maker) -> bool:
     return sealed
 
 
+def last_maker(messages: Sequence[Any]) -> str | None:
+    """Return the name of the maker of a conversation's latest sealed text; None if it has none."""
+    for message in reversed(messages):
+        if len(message) > _PLAIN_MESSAGE and not MAY_HOLD_REASONING.isdisjoint(message):
+            makers = [name for item, key in _signed_texts(message) if (name := maker_name(item[key])) is not None]
+            if makers:
+                return makers[-1]
+    return None
+
+
 def own_reasoning(messages: Sequence[Any], maker: Maker) -> tuple[list[Any], bool] | None:
     """Return the messages with the texts that `maker` sealed as they were, and without those that others sealed.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import NATIVE, needs_of
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.access import bearer_key
@@ -59,6 +60,10 @@ def build_context(
     features = features_of(effective)
     if NATIVE in effective:
         features = features._replace(further=features.further | needs_of(effective))
+    if policy.route.asks_for_reasoning:
+        maker = last_maker(effective["messages"])
+        above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
+        features = features._replace(reasoning_above=above)
     came = time.monotonic() - trace.root.seconds
     if steps.deployment.telemetry.prompts:
         trace.root.attributes[names.PROMPT] = features.text

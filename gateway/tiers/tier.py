@@ -61,6 +61,8 @@ class Tier:
         """Whether all its backends have a price of 0."""
         self.price = configs[0].price
         """Price of its first configured backend in US dollars per million tokens; used to compare tiers."""
+        self.makers = frozenset(config.maker().name for config in configs)
+        """Names of the makers of its backends' signed reasoning (`gateway.dialects.reasoning`)."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
         self._candidates: dict[int, tuple[float, Mapping[Endpoint, Candidate]]] = {}
         self._looked = 0

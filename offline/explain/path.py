@@ -88,6 +88,7 @@ def _features(values: Mapping[str, Any], given: DecisionInput) -> Iterator[PathL
     shown = [f"tokens_in {values['tokens_in']}", f"turns {values['turns']}"]
     shown += [f"{name} {_yes(values[name])}" for name in flags]
     shown += [f"needs {name}" for name in sorted(given.features.further)]
+    shown += ["reasoning_above yes"] if given.features.reasoning_above else []
     yield PathLine("features", ", ".join(shown))
     if given.room:
         yield PathLine("features", f"prompt and reply take {given.room} tokens at most")

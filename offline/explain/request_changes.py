@@ -39,9 +39,17 @@ from routing.difficulty.model import Difficulty
 
 _FEATURES: Final = {
     "tokens_in": "approx_tokens",
-    **{name: name for name in ("turns", "has_tools", "wants_json", "has_images", "stream")},
+    **{name: name for name in ("turns", "has_tools", "wants_json", "has_images", "stream", "reasoning_above")},
 }
 """The fields of the request's features, by the names that rules have for them."""
+_FLAGS: Final = {
+    "has_tools": "tools",
+    "wants_json": "json",
+    "has_images": "vision",
+    "stream": "",
+    "reasoning_above": "",
+}
+"""Flags that may be turned, each with the capability that it needs of a tier, '' for none."""
 _CLASSIFIED: Final = frozenset({"p_adequate", "kind", "quantile"})
 
 
@@ -114,9 +122,10 @@ def request_things(policy: Policy, given: DecisionInput) -> list[list[Move]]:
     cuts = {*tests.cuts("tokens_in"), *(float(most - spare) for most in contexts)}
     things.append(_whole("tokens_in", features.approx_tokens, cuts, [*tests.of("tokens_in"), *holds]))
     things.append(_whole("turns", features.turns, tests.cuts("turns"), tests.of("turns")))
-    for name, capability in (("has_tools", "tools"), ("wants_json", "json"), ("has_images", "vision"), ("stream", "")):
+    for name, capability in _FLAGS.items():
         matters = name in tests.names
-        matters |= any(capability not in one.capabilities for one in health) if capability else bool(expected)
+        matters |= any(capability not in one.capabilities for one in health) if capability else False
+        matters |= name == "stream" and bool(expected)
         matters |= name == "has_images" and features.has_images  # with images, the classifier says nothing
         if matters:
             is_set = bool(getattr(features, name))

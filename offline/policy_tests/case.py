@@ -224,6 +224,7 @@ class PolicyUnderTest:
             bool(wants("has_images")),
             bool(wants("stream")),
             int(tools),
+            reasoning_above=bool(wants("reasoning_above")),
         )
         return Request(features, body, values, self._difficulty(case, values))
 

@@ -92,6 +92,7 @@ class Given(Section):
     has_tools: bool = False
     wants_json: bool = False
     has_images: bool = False
+    reasoning_above: bool = False
     stream: bool = False
     budget_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None
     ttft_ms: Annotated[float, BeforeValidator(number), Field(gt=0)] | None = None

@@ -37,7 +37,7 @@ Bools = NDArray[np.bool_]
 _STREAM: Final = 8
 _ALL: Final = frozenset({"tools", "vision", "json", *FURTHER})
 _FLAG_VALUES: Final = 1 << len(FLAGS)
-_FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream"})
+_FLAGS: Final = frozenset({"has_tools", "wants_json", "has_images", "stream", "reasoning_above"})
 _LIMIT: Final = 1 << 62
 
 

@@ -45,6 +45,7 @@ features = st.builds(
     st.booleans(),
     st.booleans(),
     further=st.frozensets(st.sampled_from(FURTHER)),
+    reasoning_above=st.booleans(),
 )
 forecasts = st.none() | st.builds(
     Forecast, seconds, seconds, seconds, seconds, known=st.just(True), cold=st.booleans(), least_s=seconds
@@ -131,6 +132,7 @@ def test_nothing_that_decides_is_left_out() -> None:
         "tools",
         "parallel_tools",
         "further",
+        "reasoning_above",
     )  # fmt: skip  (the text, and the tools in detail, decide by the difficulty alone)
     assert [field.name for field in fields_of(TierHealth)] == [
         "name", "capabilities", "endpoints", "unavailable", "failing", "forecast", "context",
