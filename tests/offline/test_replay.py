@@ -204,7 +204,11 @@ def test_the_command_prints_a_report_and_holds_gates(
     assert main(["policy", "plan", str(file), *arguments, "--format", "markdown"]) == 0
     page, said = capsys.readouterr()
     assert page.startswith("### Policy plan: chat@") and said.endswith("-m WHY` applies it\n")
-    assert "escalate.when.confidence_below 0.62 -> 0.8" in page and "canary at 5% would see a fall of 1%" in page
+    assert (
+        "escalate.when.confidence_below 0.62 -> 0.8" in page
+        and "canary at 5%: " in page
+        and "unchanged, it passes after about" in page
+    )
     made = read_plan(plan)
     assert made.version == policy(confidence=0.8).version and made.bound.base == policy().version
     assert made.text == file.read_text() and made.replay is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import sys
 import time
 from dataclasses import asdict
@@ -15,9 +14,10 @@ from gateway.cli.commands import CommandError
 from gateway.cli.commands._flags import launch_of
 from gateway.cli.commands.policy._bound import base_in, bound_to
 from gateway.cli.commands.policy._replay_view import change_text, quality_text, signed
-from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, replay_of
+from gateway.cli.commands.policy.replay import add_ledger_flags, gate_lines, gates_of, ledger_folder, replay_of
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
+from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
 from offline.replay.plan_file import PolicyPlan, as_json, write_plan
 from offline.report import print_json
 from policies.codes import is_error
@@ -41,10 +41,6 @@ EXAMPLES = """examples:
 
 Exit code 1: an error of lint, a failed test, or a difference beyond --fail-if."""
 
-_FALL: Final = 0.01
-_SHARE: Final = 0.05
-_SURE: Final = 0.95
-_MOST: Final = 1e9
 _VERIFIED: Final = 1000
 
 
@@ -80,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     replayed, why_not = _replayed(args, candidate)
     seconds = time.perf_counter() - began
-    canary = None if replayed is None else canary_figures(replayed)
+    canary = None if replayed is None else _canary(args, candidate, replayed.figures["goodput"].before)
     plan = PolicyPlan(
         surface=candidate.surface,
         file=args.file.name,
@@ -92,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         tests=tests,
         changes=_changes(found),
         replay=None if replayed is None else replayed.as_json(),
-        canary=canary,
+        canary=None if canary is None else canary.as_json(),
     )
     failed = [] if replayed is None else failed_gates(gates, replayed)
     unmet = gates if replayed is None else failed
@@ -103,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             *_head(plan, base, document, found),
             *_parts(plan, tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
-            *([] if canary is None else [canary_line(canary)]),
+            *([] if canary is None else forecast_lines(canary)),
             *gate_lines(args.fail_if, unmet),
         ]
         sys.stdout.write(_markdown(lines) if args.format == "markdown" else "".join(f"{line}\n" for line in lines))
@@ -111,47 +107,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _write(args.out, plan, "refuses it until that is mended" if refused else "applies it")
     return Exit.FINDINGS if refused or unmet else Exit.OK
-
-
-def canary_figures(replayed: Replayed, fall: float = _FALL, share: float = _SHARE) -> dict[str, Any] | None:
-    """Return after how many requests of a canary a fall in goodput would be seen, by the sequential test of a canary.
-
-    The number is where the test's expected evidence suffices; every request counts as a conversation of its own.
-    None where goodput is not known, or the requests do not span any time.
-    """
-    from gateway.rollout.sequential import Sums, log_capital
-
-    goodput = replayed.figures["goodput"].before
-    span_s = replayed.last_s - replayed.first_s
-    if math.isnan(goodput) or span_s <= 0:
-        return None
-    bad = 1 - goodput
-
-    def evidence(n: float) -> float:
-        arms = []
-        for count, p in ((n, bad + fall), (n * (1 - share) / share, bad)):
-            events = count * p
-            arms.append(Sums(count, count, events, count, events, events))
-        return float(log_capital(arms[0], arms[1], 0.0, worse=True))
-
-    low, high = 1.0, 10.0
-    while evidence(high) < math.log(1 / (1 - _SURE)) and high < _MOST:
-        low, high = high, high * 2
-    while high - low > max(1.0, low * 0.01):
-        middle = (low + high) / 2
-        low, high = (low, middle) if evidence(middle) >= math.log(1 / (1 - _SURE)) else (middle, high)
-    n = math.ceil(high)
-    per_hour = replayed.requests / span_s * 3600 * share
-    return {"fall": fall, "share": share, "conversations": n, "hours": n / per_hour}
-
-
-def canary_line(canary: dict[str, Any]) -> str:
-    """Return what a canary would see, as a line."""
-    n = float(f"{canary['conversations']:.2g}")
-    return (
-        f"canary at {canary['share']:.0%} would see a fall of {canary['fall']:.0%} in goodput after about {n:,.0f} "
-        f"conversations, {canary['hours']:.1f} h at the pace recorded"
-    )
 
 
 def _base(args: argparse.Namespace, surface: str) -> tuple[Policy, Document] | None:
@@ -205,6 +160,19 @@ def _replayed(args: argparse.Namespace, candidate: Policy) -> tuple[Replayed | N
         if args.ledger is not None:
             raise
         return None, str(error)
+
+
+def _canary(args: argparse.Namespace, candidate: Policy, goodput: float) -> CanaryForecast | None:
+    """Return how long the candidate's canary would take, by the records that are replayed. Raises CommandError."""
+    from gateway.archive.folder import ArchiveError
+    from gateway.archive.query import opened
+
+    since = time.time() - args.since if args.since else None
+    try:
+        with opened(ledger_folder(args), threads=1) as database:
+            return canary_forecast(database, candidate.surface, since, candidate.rollout, goodput)
+    except ArchiveError as error:
+        raise CommandError(str(error)) from None
 
 
 def _changes(found: Difference | None) -> dict[str, Any]:

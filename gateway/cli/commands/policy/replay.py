@@ -110,6 +110,11 @@ def candidate_of(file: Path) -> Policy:
         raise CommandError(f"{file} cannot be replayed:{problems}") from None
 
 
+def ledger_folder(args: argparse.Namespace) -> Path:
+    """Return the folder of the ledger's files that the options name."""
+    return Path(args.ledger or Path(args.state) / "ledger")
+
+
 def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -> Replayed:
     """Replay the records that the options choose. Raises CommandError."""
     from gateway.archive.folder import ArchiveError
@@ -117,7 +122,7 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     from offline.replay.run import NothingRecordedError, replay
     from routing.decision_basis import BasisError
 
-    folder = Path(args.ledger or Path(args.state) / "ledger")
+    folder = ledger_folder(args)
     since = time.time() - args.since if args.since else None
     try:
         with (
