@@ -29,10 +29,11 @@ class Endpoints(Section):
     """Who answers what is not a chat: names of services in the deployment's config; None for nobody.
 
     `images` and the others stand for all paths under that name: `audio` for `/v1/audio/speech` and the rest. Uploads
-    belong to `files`.
+    belong to `files`. Without a service for `completions` (`/v1/completions`) these are asked as chats.
     """
 
     embeddings: EmbeddingsEndpoint = EmbeddingsEndpoint()
+    completions: ServiceName | None = None
     moderations: ServiceName | None = None
     audio: ServiceName | None = None
     images: ServiceName | None = None
@@ -43,7 +44,7 @@ class Endpoints(Section):
         """Yield the services that are named, each with its place."""
         if self.embeddings.service is not None:
             yield ("endpoints", "embeddings", "service"), self.embeddings.service
-        for name in ("moderations", "audio", "images", "files", "batches"):
+        for name in ("completions", "moderations", "audio", "images", "files", "batches"):
             service = getattr(self, name)
             if service is not None:
                 yield ("endpoints", name), service

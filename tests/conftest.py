@@ -49,6 +49,7 @@ TOGETHER = {
         "test_control.py",
     ),
     "lanes": ("test_backends.py", "test_clients.py", "test_context.py"),
+    "endpoints": ("test_embeddings.py", "test_passthrough.py"),
     "gateway": (
         "test_curl.py",
         "test_door.py",

@@ -112,12 +112,13 @@ class SideExchange:
         self.ledger.policy = policy.label
         return policy
 
-    async def start(self, status: int, headers: list[Header]) -> None:
-        """Send the head of the reply."""
+    async def start(self, status: int, headers: list[Header], *, opaque: bool = False) -> None:
+        """Send the head of the reply. The parts of an `opaque` body may be cut anywhere."""
         self.ledger.status = status
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
         self._started = True
-        await self.send({"type": "http.response.start", "status": status, "headers": [*self._explained(), *headers]})
+        message = {"type": "http.response.start", "status": status, "headers": [*self._explained(), *headers]}
+        await self.send(message | {"opaque": True} if opaque else message)
 
     async def part(self, body: bytes, *, more: bool) -> None:
         """Send a part of the body; the last one without `more`."""
@@ -128,7 +129,7 @@ class SideExchange:
         headers = [
             (name, surface if name == b"x-tierline-surface" else value)
             for name, value in explain(self.trace, self.ledger)
-            if self.priced or name != _UNPRICED
+            if value and (self.priced or name != _UNPRICED)
         ]
         if self.headers.get(b"x-tierline-debug") == b"1":
             headers.append(reasons(self.trace))

@@ -21,6 +21,7 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
+from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
 from gateway.server.connection_limits import ConnectionLimits
@@ -52,6 +53,7 @@ class App:
             **dict.fromkeys(responses.PATHS, responses.responses_endpoint(steps)),
         }
         """The other endpoints that only take POST, by path."""
+        self._passed_on = PassedOn(steps)
         self._rest = _api(steps, *models.ROUTES, *health.ROUTES, *responses.ROUTES, feedback_route())
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
@@ -70,6 +72,8 @@ class App:
                 return self._chat(scope, receive, send)
             if (endpoint := self._posts.get(scope["path"])) is not None and scope["method"] == "POST":
                 return endpoint(scope, receive, send)
+            if (passed := endpoint_of(scope["path"])) is not None:
+                return self._passed_on(passed, scope, receive, send)
             return self._others(scope, receive, send)
         if scope["type"] == "lifespan":
             return _lifespan(self._steps, scope, receive, send)

@@ -63,6 +63,8 @@ class ReplyCycle(RequestResponseCycle):
     _head = b""
     """The head of the reply until it is written."""
     _when_gone: Callable[[], None] | None = None
+    opaque = False
+    """Whether the body is not the gateway's own, so that its pieces may be cut in the middle of an event."""
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
         """See `request.context.ClientConnection`."""
@@ -86,6 +88,7 @@ class ReplyCycle(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
+            self.opaque = "opaque" in message
             self._start(message["status"], [*self.default_headers, *message.get("headers", ())])
             return
         if not self.response_started or self.response_complete:
@@ -214,10 +217,12 @@ class HttpProtocol(HttpToolsProtocol):
             return None
         if cycle.scope["http_version"] == "1.0":
             return None  # HTTP/1.0 has no interim responses
+        if cycle.opaque:
+            return None  # nothing harmless can be sent in the middle of a file
         cycle.keep_alive = False
         if not cycle.response_started and not self.pipeline:
             self.transport.write(_CONTINUE)
-        elif cycle.chunked_encoding:  # only event streams are sent chunked
+        elif cycle.chunked_encoding:  # of the gateway's own replies, only event streams are sent chunked
             cycle.send_held_head()
             self.transport.write(_COMMENT)
         self._look_for_reset()

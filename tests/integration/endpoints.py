@@ -20,6 +20,7 @@ REMOTE = CHAT.replace("surface: chat", "surface: remote").replace("[chat, gpt-4o
 ENDPOINTS = """
 endpoints:
   embeddings: {service: account, model: text-embedding-3-small}
+  completions: account
   moderations: account
   audio: account
   images: account

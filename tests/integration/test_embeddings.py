@@ -14,25 +14,8 @@ import openai
 import pytest
 
 from routing.embedding.embedder import StaticEmbedder
-from tests.integration.endpoints import EndpointsSetup, setup
-from tests.support.account import Account
-from tests.support.store import LocalStore
-from tests.support.upstream import Upstream
+from tests.integration.endpoints import EndpointsSetup
 from tests.support.wait import until
-
-
-@pytest.fixture(scope="module")
-def _running(
-    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EndpointsSetup]:
-    with Account() as account, setup(tmp_path_factory.mktemp("embed"), _upstreams[0].url, account, _store) as running:
-        yield running
-
-
-@pytest.fixture
-def running(_running: EndpointsSetup, store: LocalStore) -> EndpointsSetup:
-    _running.account.reset()
-    return _running
 
 
 @pytest.fixture

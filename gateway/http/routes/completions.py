@@ -17,6 +17,7 @@ from gateway.dialects.completions import CompletionsClient, prompts_of
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
+from gateway.http.routes.passthrough import PassedOn
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
 from gateway.request.options import known_headers
@@ -47,16 +48,26 @@ class TextCompletions:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
+        self._passed_on = PassedOn(steps)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         given = _Given(receive)
         prompts = await self._prompts(scope, given)
-        if prompts is None or len(prompts) == 1:
+        if given.model is not None and self._is_passed_on(given.model, scope):
+            await self._passed_on("completions", scope, given.receive, send, given.model)
+        elif prompts is None or len(prompts) == 1:
             # Whatever is wrong with the body, the exchange finds it again and records the request.
             await Exchange(self._steps, self._bodies, scope, given.receive, send, CompletionsClient()).run()
         else:
             await _Batch(self._steps, self._bodies, scope, given, send).run(prompts)
+
+    def _is_passed_on(self, model: str, scope: Any) -> bool:
+        header = known_headers(scope["headers"]).get(b"x-tierline-surface")
+        surface = None if header is None else header.decode("latin-1").strip()
+        policies = self._steps.policies.current
+        policy = policies.resolve(model, surface) or (policies.default if surface is None else None)
+        return policy is not None and policy.endpoints.completions is not None
 
     async def _prompts(self, scope: Any, given: _Given) -> list[str] | None:
         """Return the prompts of a request that may be read; None for one that the exchange refuses, or is gone."""
@@ -68,6 +79,8 @@ class TextCompletions:
             limit = self._steps.deployment.limits.body
             raw = await read_body(given.receive, headers, limit, typed=self._steps.guard.active)
             given.body, _ = await self._bodies.read_object(raw)
+            model = given.body.get("model")
+            given.model = model if isinstance(model, str) else None
             return prompts_of(given.body)
         except (ApiError, ClientGone):
             return None
@@ -88,6 +101,8 @@ class _Given:
         self._again = 0
         self._rewound = False
         self.body: dict[str, Any] = {}
+        self.model: str | None = None
+        """The body's model, once it was read."""
 
     async def receive(self) -> Any:
         if self._rewound and self._again < len(self._read):

@@ -1,0 +1,226 @@
+"""Pass requests for what is not a chat on to the service that the surface's policy names, and its replies back.
+
+Bodies are streamed in both directions as they come, whatever is in them, so nothing of them is kept or looked at; only
+where the config maps names of models (`services.NAME.models`) is a JSON body read whole. Headers go through lists of
+those that are passed on. The gateway's key for the service takes the place of the client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.backends.base import BackendError
+from gateway.cascade.client_errors import exhausted
+from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTooLarge, UnsupportedMediaType
+from gateway.http.messages import read_body
+from gateway.http.routes.services import client_of, hop_of
+from gateway.http.side_exchange import SideExchange
+from gateway.request.body import ChatBodies
+from gateway.request.context import ClientGone
+from gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from gateway.backends.service import ServiceReply
+    from gateway.config.schema import ServiceConfig
+    from gateway.request.reply import Header
+    from gateway.steps import Steps
+    from policies.model import Policy
+
+PATHS: Final = {
+    "/v1/moderations": "moderations",
+    "/v1/audio": "audio",
+    "/v1/images": "images",
+    "/v1/files": "files",
+    "/v1/uploads": "files",
+    "/v1/batches": "batches",
+}
+"""The endpoint of a policy's `endpoints` that each path, and all below it, belongs to."""
+METHODS: Final = ("GET", "POST", "DELETE")
+_SHARED: Final = frozenset({"files", "batches"})
+"""Endpoints whose replies show what others at the same account have put there."""
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.~:@!$&'()*+,;=-]+)+/?")
+_QUERY: Final = re.compile(r"[!-~]*")
+_REQUEST_HEADERS: Final = frozenset(
+    {b"accept", b"content-length", b"content-type", b"idempotency-key", b"openai-beta", b"range"}
+)
+_REPLY_HEADERS: Final = (
+    "accept-ranges",
+    "cache-control",
+    "content-disposition",
+    "content-length",
+    "content-range",
+    "content-type",
+    "etag",
+    "last-modified",
+    "openai-version",
+)
+_JSON: Final = b"application/json"
+
+
+def endpoint_of(path: str) -> str | None:
+    """Return the endpoint that a path belongs to; None if it is not one of those that are passed on."""
+    first = path.find("/", len("/v1/"))
+    return PATHS.get(path if first < 0 else path[:first])
+
+
+class PassedOn:
+    """Pass on the requests of one worker."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
+
+    def __call__(
+        self, endpoint: str, scope: Any, receive: Any, send: Any, model: str | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers one request. `model` is its body's, where that may name the surface."""
+        return _PassedRequest(self._bodies, self._steps, endpoint, scope, receive, send, model).run()
+
+
+class _PassedRequest(SideExchange):
+    def __init__(
+        self,
+        bodies: ChatBodies,
+        steps: Steps,
+        endpoint: str,
+        scope: Any,
+        receive: Any,
+        send: Any,
+        model: str | None,
+    ) -> None:
+        super().__init__(steps, endpoint, scope, receive, send)
+        self._bodies = bodies
+        self._model = model
+        self.priced = False
+
+    async def answer(self) -> None:
+        self.accept()
+        method, path, query = self.scope["method"], self.scope["path"], self.scope["query_string"].decode("latin-1")
+        if method not in METHODS:
+            raise MethodNotAllowed(
+                f"{method} is not a method of this URL; use {', '.join(METHODS)}.",
+                headers=((b"allow", ", ".join(METHODS).encode()),),
+            )
+        segments = path.split("/")
+        plain = self.scope["raw_path"].decode("latin-1") == path and _PATH.fullmatch(path) and _QUERY.fullmatch(query)
+        if not plain or "." in segments or ".." in segments:
+            raise NotFound(f"There is no {path!r} here: a path that is passed on has plain characters only.")
+        policy = self.policy(self._model)
+        service = self._service(policy)
+        config = self.steps.deployment.services[service]
+        client = client_of(self.steps, service)
+        self.ledger.tier = self.ledger.backend = service
+        headers = self._headers()
+        body = await self._body(config, headers)
+        self.client.watch()
+        hop = hop_of(self.trace, self.ledger, service, self.endpoint, self.ledger.model)
+        headers["traceparent"] = self.trace.traceparent(hop)
+        outcome = "cancelled"
+        try:
+            reply = await client.send(method, path.removeprefix("/v1"), headers, body, query=query)
+            try:
+                await self._pass_back(reply)
+            finally:
+                reply.close()
+            outcome = "answered"
+        except BackendError as error:
+            outcome = error.error_type
+            raise exhausted([error], timed_out=False) from None
+        finally:
+            hop.attributes[names.OUTCOME] = outcome
+            hop.end(None if outcome == "answered" else outcome)
+
+    def _service(self, policy: Policy) -> str:
+        """Return the service for this endpoint. Raises NotFound or Forbidden."""
+        service: str | None = getattr(policy.endpoints, self.endpoint)
+        if service is None:
+            raise NotFound(
+                f"Surface {policy.surface!r} has no {self.endpoint} endpoint: set endpoints.{self.endpoint} in its "
+                "policy to a service of the config (services)."
+            )
+        deployment = self.steps.deployment
+        if self.endpoint in _SHARED and len(deployment.tenants) > 1 and not deployment.services[service].share_files:
+            raise Forbidden(
+                f"All tenants would share the {self.endpoint} at the service {service!r}. "
+                f"services.{service}.share_files in the config allows that.",
+                code="files_not_shared",
+            )
+        return service
+
+    def _headers(self) -> dict[str, str]:
+        """Return the client's headers that are passed on. Raises UnsupportedMediaType for a coded body."""
+        if self.headers.get(b"content-encoding", b"identity") != b"identity":
+            raise UnsupportedMediaType("Send the body without a content encoding.")
+        return {
+            name.decode().title(): value.decode("latin-1")
+            for name, value in self.scope["headers"]
+            if name in _REQUEST_HEADERS
+        }
+
+    async def _body(self, config: ServiceConfig, headers: dict[str, str]) -> bytes | AsyncIterator[bytes] | None:
+        """Return the body to send: as it comes, or with another model in it; None without a body."""
+        length = headers.get("Content-Length")
+        if length is not None and length.isdigit() and int(length) > config.max_request:
+            raise _too_large(config.max_request)
+        if not length and b"transfer-encoding" not in dict(self.scope["headers"]):
+            headers.pop("Content-Type", None)
+            return None
+        is_json = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == _JSON
+        if not config.models or not is_json:
+            return self._parts(config.max_request)
+        raw = await read_body(self.receive, self.headers, self.steps.deployment.limits.body)
+        value, _ = await self._bodies.read_object(raw)
+        model = value.get("model")
+        if isinstance(model, str):
+            self.ledger.requested_model = model[:256]
+            if model in config.models:
+                self.ledger.model = config.models[model]
+                raw = orjson.dumps(value | {"model": self.ledger.model})
+        headers["Content-Length"] = str(len(raw))
+        return raw
+
+    async def _parts(self, limit: int) -> AsyncIterator[bytes]:
+        """Yield the client's body as it comes. Raises ClientGone and RequestTooLarge."""
+        left, more = limit, True
+        while more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            left -= len(part)
+            if left < 0:
+                raise _too_large(limit)
+            more = message.get("more_body", False)
+            if part:
+                yield part
+
+    async def _pass_back(self, reply: ServiceReply) -> None:
+        """Send the service's reply as it comes. A client that leaves it unread for too long is given up."""
+        headers: list[Header] = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name in _REPLY_HEADERS
+            if (value := reply.headers.get(name)) is not None and value.isprintable()
+        ]
+        if reply.headers.get("content-type", "").startswith("text/event-stream"):
+            headers.append((b"x-accel-buffering", b"no"))
+        self.ledger.path = "passthrough"
+        await self.start(reply.status, headers, opaque=True)
+        stall_s = self.steps.deployment.limits.stall
+        while part := await reply.chunk():
+            try:
+                async with asyncio.timeout(stall_s):
+                    await self.part(part, more=True)
+            except TimeoutError:
+                self.client.drop()
+                raise ClientGone from None
+        await self.part(b"", more=False)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    # Closing the connection is the only way not to read the rest of the body.
+    return RequestTooLarge(f"The body is larger than {limit} bytes.", headers=((b"connection", b"close"),))
