@@ -133,6 +133,15 @@ class RecordBatch:
     """By basis: the positions of its requests in the batch, and their inputs."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecidedBatch:
+    """Some requests on which something was decided: when they began, their entries' ids (n, 2), and inputs by basis."""
+
+    started_s: Floats
+    place: Ints
+    inputs: dict[int, tuple[Ints, Inputs]]
+
+
 class LedgerReader:
     """Read the requests of one surface. Every text is a number of one of the `Words`, made once."""
 
@@ -168,6 +177,19 @@ class LedgerReader:
             if len(batch.requests):
                 yield batch
             on_progress("replaying", done, self.count)
+
+    def decided(self, on_progress: OnProgress = silent) -> Iterator[DecidedBatch]:
+        """Yield what was decided on, without what came of it, in the order in which the requests ended."""
+        done, total = 0, self.count
+        for start in range(self._first, self._last + 1, BATCH):
+            where = f"{self.which.where} AND ordinal >= {start} AND ordinal < {start + BATCH} AND given IS NOT NULL"
+            columns = ", ".join(["entry_ms", "entry_seq", "started_s", *self._coded(), *self._given()])
+            got = self.database.execute(f"SELECT {columns} FROM requests WHERE {where}", self.which.values).fetchnumpy()
+            place = _places(got["entry_ms"], got["entry_seq"])
+            if len(place):
+                yield DecidedBatch(_floats(got["started_s"]), place, self._by_basis(got))
+            done = min(total, done + BATCH)
+            on_progress("deciding again", done, total)
 
     def hits(self, path: str) -> list[tuple[int, int, str, float, float | None]]:
         """Return each hit of this path: its place, the stored entry that answered it, how old that was, since when.
@@ -210,15 +232,25 @@ class LedgerReader:
                 yield basis, request_id, given, out
 
     def request_ids(self, places: Ints) -> list[str]:
-        """Return the ids of the requests of these entries."""
+        """Return the ids of the requests of these entries, in their order."""
         if not len(places):
             return []
         wanted = ", ".join(f"({ms}, {seq})" for ms, seq in places.tolist())
-        rows = self._all(f"SELECT request_id FROM requests WHERE {{where}} AND (entry_ms, entry_seq) IN ({wanted})")
-        return [name for (name,) in rows]
+        sql = "SELECT entry_ms, entry_seq, request_id FROM requests WHERE {where} "
+        sql += f"AND (entry_ms, entry_seq) IN ({wanted})"
+        names = {(ms, seq): name for ms, seq, name in self._all(sql)}
+        return [names[ms, seq] for ms, seq in places.tolist()]
 
     def _batch(self, first: int, end: int) -> RecordBatch:
         within = f"FROM requests WHERE {self.which.where} AND ordinal >= {first} AND ordinal < {end}"
+        columns = ", ".join([*_REQUEST, *self._coded(), *self._given()])
+        got = self.database.execute(f"SELECT {columns} {within}", self.which.values).fetchnumpy()
+        score = self._scores(first, end, got)
+        recorded = self._recorded(np.ma.getdata(got["hash_"]).astype(np.uint64), within)
+        requests = _requests(got, recorded, score)
+        return RecordBatch(requests, self._calls(within, got), self._by_basis(got))
+
+    def _given(self) -> list[str]:
         tiers = max([len(basis.tiers) for basis in self.bases], default=0)
         health = [
             f"given.health[{place}].{name} AS {name}_{place}"
@@ -231,17 +263,15 @@ class LedgerReader:
             for place in range(1, tiers + 1)
         ]
         heads = [f"given.difficulty.p_right[{place}] AS p_{place}" for place in range(1, self._heads + 1)]
-        columns = ", ".join([*_REQUEST, *self._coded(), *_GIVEN, *health, *states, *heads])
-        got = self.database.execute(f"SELECT {columns} {within}", self.which.values).fetchnumpy()
-        score = self._scores(first, end, got)
-        recorded = self._recorded(np.ma.getdata(got["hash_"]).astype(np.uint64), within)
-        requests = _requests(got, recorded, score)
-        inputs = {}
+        return [*_GIVEN, *health, *states, *heads]
+
+    def _by_basis(self, got: dict[str, Any]) -> dict[int, tuple[Ints, Inputs]]:
+        of, inputs = _ints(got["basis_"]) - 1, {}
         for number, basis in enumerate(self.bases):
-            rows = np.flatnonzero(requests.basis == number)
+            rows = np.flatnonzero(of == number)
             if len(rows):
                 inputs[number] = rows, self._inputs(got, rows, len(basis.tiers))
-        return RecordBatch(requests, self._calls(within, got), inputs)
+        return inputs
 
     def _coded(self) -> list[str]:
         return [

@@ -15,15 +15,24 @@ from gateway.archive.folder import segments_of
 from gateway.archive.query import opened
 from gateway.cli.commands.policy._replay_view import quality_text
 from gateway.cli.main import main
+from offline.replay.cells import policy_on
 from offline.replay.gates import Gate, GateError
 from offline.replay.plan_file import BoundTo, PlanError, PolicyPlan, read_plan, why_stale, write_plan
+from offline.replay.records import Which
 from offline.replay.run import NothingRecordedError, Replayed, replay
+from offline.replay.starts import start_moves
 from policies.loader import made_policy
+from policies.model import Policy
+from routing.decide import decide
+from routing.decision_basis import DecisionBasis
+from routing.decision_record import unnamed
 from tests.bench.replay_files import write_ledger
 from tests.bench.replay_truth import truth_of
 from tests.bench.replay_world import World, policy
 
 N = 900
+OLDEST_S = 1_767_225_620.0
+"""Twenty seconds after the first request."""
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +228,38 @@ def test_the_command_prints_a_report_and_holds_gates(
     assert main(["policy", "plan", str(base), *arguments]) == 1
     page, said = capsys.readouterr()
     assert "rules the same as what is in force" in page and "refuses it until that is mended" in said
+
+
+def test_starts_are_counted_as_each_record_decides(ledger: Path) -> None:
+    """By cells, the same figures and the same latest examples as when every record is decided by itself."""
+    before = policy()
+    content = dict(before.content)
+    limits = {"local": "p_adequate >= 0.8 and tokens_in < 700 or budget_ms < 3000 or turns > 4", "hosted": "otherwise"}
+    other = made_policy({**content, "route": {**content["route"], "start": limits}}, Path("other.yaml"), {})
+    alone = made_policy({**content, "tiers": ["hosted"], "route": {"start": {"hosted": "otherwise"}}}, Path("a"), {})
+    with opened(ledger) as database:
+        rows = database.execute(
+            "SELECT basis, given, request_id FROM requests WHERE given IS NOT NULL AND started_s >= $oldest "
+            "ORDER BY started_s DESC",
+            {"oldest": OLDEST_S},
+        ).fetchall()
+        blobs = database.execute("SELECT id, basis::VARCHAR FROM bases").fetchall()
+        bases = {name: DecisionBasis.decode(blob.encode()) for name, blob in blobs}
+        for after in (other, alone):
+            both = {name: (policy_on(basis, before), policy_on(basis, after)) for name, basis in bases.items()}
+            seen: dict[tuple[str, str], list[str]] = {}
+            for name, given, request in rows:
+                made = bases[name].input_of(unnamed(given))
+                one, two = (decide(which, made).tiers[0] for which in both[name])
+                seen.setdefault((one, two), []).append(request)
+
+            def deployed(basis: DecisionBasis, after: Policy = after) -> tuple[Policy, Policy]:
+                return policy_on(basis, before), policy_on(basis, after)
+
+            moves = start_moves(database, Which("chat", OLDEST_S), deployed)
+            assert moves.counts == {pair: len(requests) for pair, requests in seen.items()}
+            assert moves.examples == {pair: requests[:3] for pair, requests in seen.items()}
+            assert len(moves.counts) > 1 and moves.counts.total() == len(rows)
 
 
 def test_a_plan_names_what_has_moved(tmp_path: Path) -> None:

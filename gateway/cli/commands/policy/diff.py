@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -24,9 +24,10 @@ from offline.report import Report, show, table
 from policies.diff import DROPS, Difference, PolicyChange, difference
 from policies.model import Policy
 from policies.yaml_source import Document
-from routing.decide import NoTierError, decide
 from routing.decision_basis import BasisError, DecisionBasis
-from routing.decision_record import unnamed
+
+if TYPE_CHECKING:
+    from offline.replay.starts import StartMoves
 
 DESCRIPTION = (
     "Compare what two policies mean. Units, defaults, comments and the order of keys make no difference; the order of "
@@ -41,25 +42,7 @@ EXAMPLES = """examples:
 Exit code 1: they differ in what is in force."""
 
 _WIDTH: Final = 120
-_MOST: Final = 100_000
-_PAGE: Final = 5_000
-_EXAMPLES_EACH: Final = 3
-_COUNT: Final = "SELECT count(*) FROM requests WHERE surface = $surface AND started_s >= $oldest AND given IS NOT NULL"
-_LATEST: Final = (
-    "SELECT request_id, basis, given FROM requests WHERE surface = $surface AND started_s >= $oldest "
-    "AND given IS NOT NULL ORDER BY started_s DESC LIMIT $most"
-)
-_NO_TIER: Final = "no tier"
 _HEADINGS: Final = {"rewritten": "written differently, the same meaning", "aside": "rules nothing in force"}
-
-
-@dataclass(slots=True)
-class _StartMoves:
-    """Where recorded requests start with each of two policies."""
-
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    examples: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    notes: list[str] = field(default_factory=list)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,17 +60,25 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print the differences and return the exit code."""
     (before, _), (after, document) = policy_of(args.before, args), policy_of(args.after, args)
     found = difference(before, after, lambda path: document.problem(path, "").line)
-    moves = None
+    moves: StartMoves | None = None
+    more_notes: list[str] = []
     if args.since is not None:
         with progress(quiet=args.json) as on_progress:
-            moves = _moves(
+            moves, more_notes = _moves(
                 before, after, args.ledger or Path(args.state) / "ledger", time.time() - args.since, on_progress
             )
-    show(_report(before, after, document, found, moves), as_json=args.json)
+    show(_report(before, after, document, found, moves, more_notes), as_json=args.json)
     return Exit.FINDINGS if found.in_force or found.drops_answers else Exit.OK
 
 
-def _report(before: Policy, after: Policy, document: Document, found: Difference, moves: _StartMoves | None) -> Report:
+def _report(
+    before: Policy,
+    after: Policy,
+    document: Document,
+    found: Difference,
+    moves: StartMoves | None,
+    more_notes: list[str],
+) -> Report:
     values: dict[str, Any] = {
         "before": before.label,
         "after": after.label,
@@ -114,7 +105,7 @@ def _report(before: Policy, after: Policy, document: Document, found: Difference
             for pair, number in moves.counts.most_common()
         ]
         lines += ["", *_moved(moves)]
-        notes += moves.notes
+        notes += more_notes
     return Report(values, lines, notes, width=_WIDTH)
 
 
@@ -127,7 +118,7 @@ def _lines(document: Document, change: PolicyChange, *, with_effect: bool = True
     return [Text(line) for line in [*lines, *([f"{'':16}{change.effect}"] if with_effect else [])]]
 
 
-def _moved(moves: _StartMoves) -> Iterator[str | Table]:
+def _moved(moves: StartMoves) -> Iterator[str | Table]:
     total = moves.counts.total()
     moved = Counter({pair: number for pair, number in moves.counts.items() if pair[0] != pair[1]})
     share = f", {moved.total() / total:.1%}" if total else ""
@@ -141,55 +132,28 @@ def _moved(moves: _StartMoves) -> Iterator[str | Table]:
         yield shown
 
 
-def _moves(before: Policy, after: Policy, folder: Path, oldest: float, on_progress: OnProgress) -> _StartMoves:
-    """Decide the latest recorded requests of the surface again with both policies. Raises CommandError."""
+def _moves(
+    before: Policy, after: Policy, folder: Path, oldest: float, on_progress: OnProgress
+) -> tuple[StartMoves, list[str]]:
+    """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
     from gateway.archive.folder import ArchiveError
-    from gateway.archive.query import ask, opened
+    from gateway.archive.query import opened
+    from offline.replay.records import Which
+    from offline.replay.starts import start_moves
 
-    values = {"surface": before.surface, "oldest": oldest}
-    moves = _StartMoves()
+    notes: list[str] = []
+
+    def deployed(basis: DecisionBasis) -> tuple[Policy, Policy]:
+        """Return both policies as the deployment of its records would have had them."""
+        (one, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
+        for name in unknown:
+            note = f"{name} is left out where the records do not hold its state"
+            if note not in notes:
+                notes.append(note)
+        return one, other
+
     try:
         with opened(folder) as database:
-            [[count]] = ask(database, _COUNT, values).fetchall()
-            bases = {
-                name: _with(DecisionBasis.decode(blob.encode()), before, after, moves.notes)
-                for name, blob in ask(database, "SELECT id, basis::VARCHAR FROM bases").fetchall()
-            }
-            result = ask(database, _LATEST, {**values, "most": _MOST})
-            done, total = 0, min(count, _MOST)
-            while rows := result.fetchmany(_PAGE):
-                for request, name, given in rows:
-                    if name not in bases:
-                        raise CommandError(f"{folder} lacks the basis {name} of {request}; was bases.jsonl deleted?")
-                    basis, one, other = bases[name]
-                    recorded = basis.input_of(unnamed(given))
-                    pair = _start(one, recorded), _start(other, recorded)
-                    moves.counts[pair] += 1
-                    if len(moves.examples[pair]) < _EXAMPLES_EACH:
-                        moves.examples[pair].append(request)
-                done += len(rows)
-                on_progress("deciding again", done, total)
+            return start_moves(database, Which(before.surface, oldest), deployed, on_progress), notes
     except (ArchiveError, BasisError) as error:
         raise CommandError(str(error)) from None
-    if count > _MOST:
-        moves.notes.append(f"the latest {_MOST} of {count} requests; `tierline policy replay` takes all")
-    return moves
-
-
-def _with(
-    basis: DecisionBasis, before: Policy, after: Policy, notes: list[str]
-) -> tuple[DecisionBasis, Policy, Policy]:
-    """Return the basis with both policies as the deployment of its records would have had them."""
-    (one, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
-    for name in unknown:
-        note = f"{name} is left out where the records do not hold its state"
-        if note not in notes:
-            notes.append(note)
-    return basis, one, other
-
-
-def _start(policy: Policy, given: Any) -> str:
-    try:
-        return decide(policy, given).tiers[0]
-    except NoTierError:
-        return _NO_TIER
