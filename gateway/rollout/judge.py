@@ -28,7 +28,7 @@ from gateway.rollout.assignment import CANDIDATE, CONTROL
 from gateway.rollout.evaluation import Evaluation
 from gateway.rollout.report import canary_report, details_of, evaluation_report, shadow_report
 from gateway.rollout.shadow_figures import ShadowFigures
-from gateway.rollout.trial import SETTLE_S, Trial
+from gateway.rollout.trial import SETTLE_S, Trial, ttft_of
 from gateway.telemetry import feedback, label
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW, TRACES, is_record
@@ -44,6 +44,10 @@ _JUDGED: Final = "tierline:{policies}:judged"
 PULSE_S: Final = 10.0
 _LOOK_S: Final = 1.0
 _PAGE: Final = 200
+_ENOUGH_BEFORE: Final = 1000
+"""So many of the control's first tokens before a step give its 95th percentile: more would be of too long ago."""
+_MOST_BEFORE: Final = 4000
+"""Most requests before a step, of all surfaces, that are read for them."""
 _LIMIT_S: Final = 5.0
 # KEYS: lease, judged. ARGV: holder, lifetime in ms, now. Returns 1 and when a judge was last at work (false: never), or
 # 0 and who has the lease.
@@ -212,8 +216,30 @@ class CanaryJudge:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
         learn = {CANDIDATE: candidate.learn, CONTROL: control.learn}
-        trial = Trial(rollout, rolling.share, since, self._settle_s, learn)
+        before = [] if rollout.guard.ttft_p95 is None else await self._ttfts_before(since, live)
+        trial = Trial(rollout, rolling.share, since, self._settle_s, learn, before)
         return _Candidate(state, labels, rollout, trial, None, None, since)
+
+    async def _ttfts_before(self, since: float, live: Version) -> list[float]:
+        """Return the latest times to the first token under the policy in force before `since`, in seconds."""
+        found: list[float] = []
+        end = b"(%d-0" % (since * 1000)
+        for _ in range(_MOST_BEFORE // _PAGE):
+            words = (b"XREVRANGE", TRACES.encode(), end, b"-", b"COUNT", b"%d" % _PAGE)
+            [page] = await self._store.ask([Command(words)], _LIMIT_S)
+            for _, fields in page:
+                if not is_record(fields[1]):
+                    continue
+                ledger = orjson.loads(fields[1])["ledger"]
+                if ledger["policy"] == live.label and ledger.get("arm") in ("", None, CONTROL):
+                    ttft_s = ttft_of(ledger)
+                    found += [] if ttft_s is None else [ttft_s]
+            if len(page) < _PAGE:
+                break
+            end = b"(" + page[-1][0]
+            if len(found) >= _ENOUGH_BEFORE:
+                break
+        return found[:_ENOUGH_BEFORE]
 
     async def _version(self, state: InForce, document: str) -> Version:
         if document not in self._documents:

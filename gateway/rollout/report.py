@@ -75,7 +75,7 @@ def _counts(verdict: TrialVerdict) -> str:
 
 def _guard_line(one: GuardFigures) -> str:
     if one.difference is None or one.low is None or one.high is None:
-        what = f"waits for {one.waits_for}"
+        what = f"waits for {one.waits_for}" if one.waits_for else _amounts(one)
     else:
         what = f"{_percent(one.difference)}, between {_percent(one.low)} and {_percent(one.high)}"
     if one.guard == "ttft_p95":
@@ -88,6 +88,11 @@ def _guard_line(one: GuardFigures) -> str:
     if one.state == "open" and one.decided_in_s is not None:
         return f"{one.guard:<9} open     {what}; decided in about {duration(one.decided_in_s)} at this pace"
     return f"{one.guard:<9} {one.state:<8} {what}"
+
+
+def _amounts(one: GuardFigures) -> str:
+    """Return the costs of a request, where the control's is 0 and nothing can be relative to it."""
+    return f"${one.candidate or 0:.6f} a request against ${one.control or 0:.6f}"
 
 
 def duration(seconds: float) -> str:

@@ -8,7 +8,10 @@ the same time:
                client broke off or that were wrong themselves
     quality    people's ratings and a judge's labels of the answers, 0 to 1, as `gateway.rollout.arm_opinions` has it
     ttft_p95   first tokens that came later than the control's 95th percentile, for the candidate plus what is allowed:
-               crossed when they are more than the control's own, within when they are fewer
+               crossed when they are more than the control's own, within when they are fewer. Until the step has some
+               hundreds of its own, the percentile is that of the control before it, so that the first request counts;
+               both arms are held against one time, so a change of all traffic does not make them differ. Whether a
+               95th percentile has risen beyond a limit shows in no more than the share beyond it.
     cost       US dollars per request, the calls for nothing included
 """
 
@@ -158,17 +161,20 @@ class Trial:
         since: float,
         settle_s: float = SETTLE_S,
         learn: Mapping[str, Learn | None] | None = None,
+        before: Sequence[float] = (),
     ) -> None:
         """Judge a step with this share of the units, begun at `since` in Unix seconds.
 
-        `learn` are the sections of both arms' policies, None where there is none: they say who labels answers.
+        `learn` are the sections of both arms' policies, None where there is none: they say who labels answers. `before`
+        has the latest times to the first token under the policy in force before the step, in seconds.
         """
         self.since = since
         self._from = since + settle_s
         self._rollout = rollout
         self._share = share
         self._arms = {CANDIDATE: _Arm(), CONTROL: _Arm()}
-        self._slow_after: float | None = None
+        enough = len(before) >= _FIRST_TTFTS
+        self._slow_after: float | None = float(np.quantile(before, _P95)) if enough else None
         self._ttfts_seen = 0
         self._minute: deque[tuple[float, str, str, float]] = deque()
         self._pending: deque[tuple[float, str]] = deque()
@@ -210,8 +216,8 @@ class Trial:
             bad = float(not all(met for limit, met in ledger["slo"].items() if not limit.endswith(_OF_MANY)))
             arm.add(unit, _BAD, bad)
             self._minute.append((ended, name, unit, bad))
-        if ledger["status"] == 200 and ledger["error"] is None and ledger["ttft_ms"] is not None:
-            self._add_ttft(arm, unit, ledger["ttft_ms"] / 1000, name)
+        if (ttft_s := ttft_of(ledger)) is not None:
+            self._add_ttft(arm, unit, ttft_s, name)
 
     def rate(self, tenant: str, request_id: str, score: float) -> None:
         """Count a person's rating, 0 to 1, of a request of this step, the last of each; others are left out."""
@@ -271,7 +277,8 @@ class Trial:
         arm.ttfts.append(ttft_s)
         if name == CONTROL:
             self._ttfts_seen += 1
-            if self._ttfts_seen == _FIRST_TTFTS or self._ttfts_seen % _TTFT_EVERY == 0:
+            first = self._slow_after is None and self._ttfts_seen == _FIRST_TTFTS
+            if first or self._ttfts_seen % _TTFT_EVERY == 0:
                 self._slow_after = arm.p95()
 
     def _figures(self, guard: str, now: float) -> GuardFigures:
@@ -389,7 +396,9 @@ class Trial:
             int(candidate.n),
             int(control.n),
             self._left(progress, now),
-            waits_for="" if low is not None else self._needs(_COST, candidate, control),
+            waits_for=""
+            if min(candidate.units, control.units) >= _FEWEST_COSTS
+            else self._needs(_COST, candidate, control),
         )
 
     def _left(self, progress: float, now: float) -> float | None:
@@ -442,15 +451,24 @@ class Trial:
         return f"uneven split: {candidate} of {candidate + control} units ({seen:.2%}) instead of {self._share:.2%}"
 
 
+def ttft_of(ledger: Mapping[str, Any]) -> float | None:
+    """Return a request's time to the first token in seconds; None where none came, or the answer was no success."""
+    if ledger["status"] != 200 or ledger["error"] is not None or ledger["ttft_ms"] is None:
+        return None
+    return float(ledger["ttft_ms"]) / 1000
+
+
 def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
     for one in guards:
         if one.state == "crossed":
             low, high, allowed = (_shown(value) for value in (one.low, one.high, one.allowed))
-            what = "ttft_p95: late first tokens" if one.guard == _SLOW else one.guard
-            yield (
-                f"{what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed}), "
-                f"{one.n_candidate} requests against {one.n_control}"
-            )
+            what = one.guard
+            if one.allowed_s is not None:
+                what, allowed = "ttft_p95: late first tokens", f"{one.allowed_s * 1000:+.0f} ms"
+            what = f"{what} {_shown(one.difference)} (between {low} and {high}; allowed {allowed})"
+            if one.difference is None:  # the control's requests cost nothing
+                what = f"{one.guard} ${one.candidate or 0:.6f} a request against ${one.control or 0:.6f}"
+            yield f"{what}, {one.n_candidate} requests against {one.n_control}"
 
 
 def _shown(share: float | None) -> str:

@@ -2,6 +2,9 @@
 
     fall       goodput 98% to 93% where 1% is allowed: candidate's requests until it is taken back, against a test with
                a fixed sample that knows this fall and has the same two errors
+    late       first tokens 150 ms later where 50 ms are allowed: candidate's requests until it is taken back, with the
+               control's 95th percentile from before the step and from its first hundred requests, against the same
+               kind of fixed sample
     collapse   goodput 98% to 68%: seconds until it is taken back, and the part of the first minute's users that met it
     passing    how soon a candidate like the control is shown to be within the limits, and one at the limit, wrongly
     harmless   candidate and control alike, looked at every second of a day: how often it is taken back
@@ -126,14 +129,20 @@ def arms(one: Day, values: Array, share: float) -> tuple[Sums, Sums]:
     return tuple(sums(one.unit[on], one.second[on], values[on], DAY) for on in (known & mine, known & ~mine))  # type: ignore[return-value]
 
 
-def slow(one: Day, share: float, allowed_s: float) -> Array:
-    """Return which first tokens came late: as a Trial says, by what was known of the control before."""
+def slow(one: Day, share: float, allowed_s: float, before: Array | None = None) -> Array:
+    """Return which first tokens came late: as a Trial says, by what was known of the control until then.
+
+    `before` are the control's times before the step; without them nothing is known until there are a hundred.
+    """
     order = np.argsort(one.second, kind="stable")
     control = order[one.place[order] >= share]
     late_after = np.full(len(order), np.nan)
     known, position = np.nan, np.empty(len(order), int)
     position[order] = np.arange(len(order))
-    marks = [99, *range(199, len(control), 200)]
+    if before is not None:
+        late_after[:] = np.quantile(before, 0.95)
+    first = [99] if before is None else []
+    marks = [mark for mark in (*first, *range(199, len(control), 200)) if mark < len(control)]
     for number, mark in enumerate(marks):
         known = np.quantile(one.ttft[control[max(0, mark - 1999) : mark + 1]], 0.95)
         end = position[control[marks[number + 1]]] if number + 1 < len(marks) else len(order)
@@ -142,13 +151,13 @@ def slow(one: Day, share: float, allowed_s: float) -> Array:
     return np.where(np.isnan(late_after), np.nan, (one.ttft > late_after + allowed).astype(float))
 
 
-def taken_back(one: Day, share: float, allowed: dict[str, float], alpha: float) -> str:
+def taken_back(one: Day, share: float, allowed: dict[str, float], alpha: float, before: Array | None = None) -> str:
     """Return which guard takes the candidate back at any second of the day, or the floor; '' if none does."""
     bar = -math.log(alpha)
     for guard, values, limit, least in (
         ("goodput", one.bad, allowed["goodput"], 1.0),
         ("quality", 1 - one.score, allowed["quality"], 0.0),
-        ("ttft_p95", slow(one, share, allowed["ttft_p95"]), 0.0, 1.0),
+        ("ttft_p95", slow(one, share, allowed["ttft_p95"], before), 0.0, 1.0),
     ):
         candidate, control = arms(one, values, share)
         above = candidate.mean > control.mean + limit  # elsewhere all bets lose, so that nothing can be refuted
@@ -325,6 +334,54 @@ def fall(runs: int, seed: int) -> Iterator[Line]:
     yield from fall_of_talks(runs, seed)
 
 
+def late_needed(
+    chance: np.random.Generator, later_s: float, share: float, seconds: int, pace: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return after how many of its requests and seconds a candidate that is so much later is taken back; 0 if never.
+
+    First with the control's percentile from before the step, then from its first hundred requests, on one traffic.
+    """
+    count = seconds * pace
+    place, ttft = chance.random(count), 0.3 * np.exp(chance.normal(0, 0.5, count))
+    ttft[place < share] += later_s
+    one = Day(np.arange(count), np.arange(count) // pace, ttft, ttft, ttft, ttft, place)
+    found = []
+    for before in (0.3 * np.exp(chance.normal(0, 0.5, 1000)), None):
+        values = slow(one, share, 0.05, before)
+        known, mine = ~np.isnan(values), place < share
+        candidate, control = (
+            sums(one.unit[on], one.second[on], values[on], seconds) for on in (known & mine, known & ~mine)
+        )
+        at = np.flatnonzero(log_capital(candidate, control, 0.0, worse=True) > -math.log(ALPHA))
+        found.append((int(mine[: (at[0] + 1) * pace].sum()), int(at[0]) + 1) if len(at) else (0, 0))
+    return found[0], found[1]
+
+
+def late(runs: int, seed: int) -> Iterator[Line]:
+    """Print what first tokens that come later take."""
+    pace = 20
+    for share, later_s in ((0.05, 0.15), (0.05, 0.3), (0.25, 0.15), (0.25, 0.3)):
+        chance, seconds = np.random.default_rng(seed), 6000 if share < 0.1 else 1500
+        took = np.array([late_needed(chance, later_s, share, seconds, pace) for _ in range(runs)])
+        border = 0.3 * math.exp(0.5 * NormalDist().inv_cdf(0.95)) + 0.05
+        worse = 1 - NormalDist().cdf(math.log((border - later_s) / 0.3) / 0.5)
+        best, (new, old) = oracle(0.05, worse, 0.0, share), (took[:, 0], took[:, 1])
+        error = 1.96 * new[:, 0].std(ddof=1) / best / math.sqrt(runs)
+        gain = new[:, 0] - old[:, 0]
+        gain_error = 1.96 * gain.std(ddof=1) / math.sqrt(runs)
+        missed, ratio = int((new[:, 0] == 0).sum()), new[:, 0].mean() / best
+        what = f"first tokens +{later_s * 1000:.0f} ms, share {share:.0%}, {pace} requests/s"
+        now = f"mean {new[:, 0].mean():.0f} requests, median {np.median(new[:, 1]):.0f} s"
+        before = f"mean {old[:, 0].mean():.0f}, median {np.median(old[:, 1]):.0f} s"
+        yield (
+            f"late      {what}: {now}; oracle {best:.0f}: mean ratio {ratio:.2f} ({ratio - error:.2f}-"
+            f"{ratio + error:.2f}; at most {MOST_OF_ORACLE}), never {missed} of {runs}; with the percentile of the "
+            f"step's own first hundred {before}: difference {gain.mean():+.0f} ({gain.mean() - gain_error:+.0f} to "
+            f"{gain.mean() + gain_error:+.0f})",
+            ratio <= MOST_OF_ORACLE and not missed,
+        )
+
+
 def collapse(runs: int, seed: int) -> Iterator[Line]:
     """Print what a fall of 30% takes at some paces."""
     for pace in (30, STATED_PACE, 300):
@@ -361,7 +418,8 @@ def _alike(name: str, runs: int, seed: int, allowed: dict[str, float], say: Call
     with contextlib.suppress(KeyboardInterrupt):  # the figures of the days that are done are printed all the same
         for run in range(runs):
             one = day(chance)
-            back, off = taken_back(one, SHARE, allowed, (1 - SURE) / GUARDS), uneven(one, SHARE)
+            before = 0.3 * np.exp(chance.normal(0, 0.35, 1000) + chance.normal(0, 0.5, 1000))
+            back, off = taken_back(one, SHARE, allowed, (1 - SURE) / GUARDS, before), uneven(one, SHARE)
             requests, split = requests + len(one.unit), split + off
             why.append(back)
             if (run + 1) % 20 == 0:
@@ -453,7 +511,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.canary", description="What a canary's judge is worth.")
     parser.add_argument("--runs", type=int, default=1000, metavar="N", help="runs of each part (default: 1000)")
     parser.add_argument("--seed", type=int, default=20_000, metavar="N", help="seed of all random numbers")
-    parts: dict[str, Any] = {one.__name__: one for one in (fall, collapse, passing, judged, harmless, border)}
+    parts: dict[str, Any] = {one.__name__: one for one in (fall, late, collapse, passing, judged, harmless, border)}
     parser.add_argument("--only", nargs="+", choices=parts, default=list(parts), help="these parts only")
     asked = parser.parse_args(arguments)
 

@@ -41,3 +41,11 @@ def test_a_judge_decides_what_a_little_feedback_leaves_open() -> None:
         for judged in (0.2, 0.0)
     ]
     assert took[0] > 0 == took[1]
+
+
+def test_later_first_tokens_are_found_sooner_with_the_percentile_of_before() -> None:
+    """In fewer of the candidate's requests than where the step's first hundred have to give the percentile."""
+    chance = np.random.default_rng(4)
+    took = np.array([canary.late_needed(chance, 0.3, 0.5, 60, 20) for _ in range(10)])
+    assert took.min() > 0
+    assert took[:, 0, 0].mean() < 0.9 * took[:, 1, 0].mean()

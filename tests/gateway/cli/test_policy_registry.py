@@ -157,7 +157,7 @@ def test_a_surface_is_removed_from_two_gateways_and_brought_back(shell: Shell) -
     assert code == 0 and "requests for batch get a 404" in out and "on 2 of 2 workers after" in out
     assert "batch" not in shell.run("status")[1]
     assert "batch was removed; `tierline policy rollback batch" in shell.run("status", "batch")[1]
-    assert " remove    ada          nobody uses it" in shell.run("history", "batch")[1]
+    assert "  remove    ada  nobody uses it" in shell.run("history", "batch")[1]
     code, out = shell.run("rollback", "batch", "-m", "it is used")
     assert code == 0 and "is in force, was removed\non 2 of 2 workers" in out
     assert "batch@" in shell.run("status")[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
@@ -116,6 +118,27 @@ async def test_a_candidate_that_fails_is_taken_back_with_its_figures(
         await rig.until_rolling(False)
         assert await rig.ask(20) == {200}
         assert any("rollback" in line for line in rig.said)
+
+
+async def test_what_is_late_is_known_from_the_requests_before_the_step(
+    tmp_path: Path,
+    local_upstream: Upstream,
+    hosted_upstream: Upstream,
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of the surface's policy in force."""
+    monkeypatch.setattr("gateway.rollout.trial._FIRST_TTFTS", 10)
+    async with setup(tmp_path, local_upstream, hosted_upstream, store) as rig:
+        await rig.ask(12)
+        await rig.try_out(TO_HOSTED + ROLLOUT.replace("goodput: -20%", "ttft_p95: +50ms"))
+        await rig.judge.look()
+        [ttft] = (await rig.registry.reports())["chat"]["guards"]
+        assert ttft["waits_for"].startswith("outcomes of more units: 0 of 5 candidate")
+        trial = rig.judge._candidates["chat"].trial
+        records = [json.loads(blob)["ledger"] for _, blob in await rig.app.steps.store.after(TRACES, "0", 100, 0)]
+        times = [record["ttft_ms"] / 1000 for record in records]
+        assert trial is not None and len(times) == 12 and trial._slow_after == pytest.approx(np.quantile(times, 0.95))
 
 
 async def test_a_good_candidate_goes_step_by_step_to_all(

@@ -347,3 +347,24 @@ def test_a_verdict_is_json_whatever_is_known(count: int) -> None:
     for number in range(0, count, 7):
         one.rate("acme", f"req-{number}", 0.5)
     assert b'"guards":[' in orjson.dumps(one.verdict(now).as_json())
+
+
+def test_what_is_late_is_known_from_before_the_step() -> None:
+    """Then the first requests count; without, the control's first hundred are waited for."""
+    rollout = Rollout.model_validate({"steps": ["50%"], "guard": {"ttft_p95": "+50ms"}})
+    before = [0.1 + number / 1000 for number in range(100)]
+    known, unknown = Trial(rollout, 0.5, BEGAN, before=before), Trial(rollout, 0.5, BEGAN, before=before[:99])
+    for number in range(40):
+        for one in (known, unknown):
+            arm = CANDIDATE if number % 2 else CONTROL
+            late = {"ttft_ms": 900.0 if arm == CANDIDATE else 120.0}
+            one.add(ledger(number, arm, **late), BEGAN + SETTLE_S + number)
+    verdict = known.verdict(BEGAN + 60)
+    assert verdict.move == "rollback" and by_guard(verdict)["ttft_p95"].n_candidate == 20
+    figures = by_guard(unknown.verdict(BEGAN + 60))["ttft_p95"]
+    assert (figures.n_candidate, figures.allowed_s) == (0, 0.05)
+    assert figures.waits_for == "the control's 95th percentile: 20 of 100 first tokens"
+    for number in range(40, 400):  # the control has become slower: both arms are held against what it is now
+        for arm in (CONTROL, CANDIDATE):
+            known.add(ledger(number, arm, ttft_ms=300.0), BEGAN + SETTLE_S + number)
+    assert known._slow_after == pytest.approx(0.3)

@@ -33,9 +33,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"changes": changes})
         return Exit.OK
+    labels = max((len(change["surface"]) + 8 for change in changes), default=0)
+    names = max((len(change["by"]) for change in changes), default=0)
     for change in changes:
         label = f"{change['surface']}@{change['version'][:7]}"
-        head = f"{when(change['at'])}  {label:<22} {change['action']:<9} {change['by']:<12} "
+        head = f"{when(change['at'])}  {label:<{labels}}  {change['action']:<8}  {change['by']:<{names}}  "
         details = change["details"].split("\n")
         if len(details) == 1:  # figures have a line for each guard, and everything else is short
             lines = wrapped(head, f"{change['message']} ({details[0]})" if details[0] else change["message"])

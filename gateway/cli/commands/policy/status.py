@@ -106,15 +106,15 @@ def _last(change: dict[str, Any], now: float) -> list[str]:
     """Return the latest change, so that who looks after a verdict sees what it was."""
     about = f"{change['surface']}@{(change['before'] if change['action'] == 'rollback' else change['version'])[:7]}"
     ago = f"{duration(max(0.0, now - change['at']))} ago"
-    return wrapped(f"last change: {change['action']} of {about} by {change['by']}, {ago}: ", change["message"])
+    return wrapped("last change: ", f"{change['action']} of {about} by {change['by']}, {ago}: {change['message']}")
 
 
 def _candidate(surface: str, candidate: dict[str, Any], now: float) -> list[str]:
     steps = candidate.get("steps") or []
     at_step = f", step {candidate['step'] + 1} of {len(steps)}" if candidate["mode"] == "canary" and steps else ""
     since = duration(max(0.0, now - candidate["since"]))
-    head = f"trying {candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for {since}, "
-    lines = wrapped(f"{head}{candidate.get('author', '')}: ", candidate.get("message", ""))
+    what = f"{candidate['policy']}: {candidate['mode']} {percent(candidate['share'])}{at_step}, for {since}"
+    lines = wrapped("trying ", f"{what}, {candidate.get('author', '')}: {candidate.get('message', '')}")
     if candidate["paused"]:
         lines.append(f"paused: {candidate['paused']}; `tierline policy resume {surface} -m WHY` goes on")
     report = candidate.get("report")
