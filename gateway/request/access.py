@@ -18,9 +18,11 @@ _NOBODY: Final = (bytes(32), "")
 
 
 def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return the bearer key of a request; empty if there is none."""
+    """Return the key of a request, as a bearer token or in `x-api-key`; empty if there is none."""
     value = headers.get(b"authorization", b"")
-    return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
+    if value[: len(_BEARER)].lower() == _BEARER:
+        return value[len(_BEARER) :].strip()
+    return headers.get(b"x-api-key", b"").strip()
 
 
 class Tenants:

@@ -50,6 +50,7 @@ _KNOWN: Final = _OPTIONS | {
     b"host",
     b"origin",
     b"traceparent",
+    b"x-api-key",
     b"x-request-id",
     b"x-stainless-retry-count",
     b"x-tierline-debug",

@@ -21,6 +21,7 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
+from gateway.http.routes.messages import CountTokens, Messages
 from gateway.http.routes.passthrough import PassedOn, endpoint_of
 from gateway.http.routes.policies import policy_routes
 from gateway.request.options import known_headers
@@ -51,6 +52,8 @@ class App:
             "/v1/completions": TextCompletions(steps),
             "/v1/embeddings": Embeddings(steps),
             **dict.fromkeys(responses.PATHS, responses.responses_endpoint(steps)),
+            "/v1/messages": Messages(steps),
+            "/v1/messages/count_tokens": CountTokens(steps),
         }
         """The other endpoints that only take POST, by path."""
         self._passed_on = PassedOn(steps)

@@ -1,0 +1,109 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's Messages API, through the pipeline of chats."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway.dialects.messages.client import MessagesClient, chat_body
+from gateway.errors import ApiError
+from gateway.http.exchange import Exchange
+from gateway.http.messages import read_body, request_id_of, send_json
+from gateway.request.body import ChatBodies
+from gateway.request.context import ClientGone
+from gateway.request.options import known_headers
+from routing.features import estimated_tokens, features_of, text_of
+
+if TYPE_CHECKING:
+    from gateway.steps import Steps
+
+_REQUEST_ID = b"x-request-id"
+_OF_AN_IMAGE = 1600
+"""Tokens of an image at the API's largest size."""
+
+
+class Messages:
+    """Answer messages with one worker's steps."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers one request."""
+        scope, request_id = _identified(scope)
+        dialect = MessagesClient(dict(scope["headers"]), request_id)
+        named = _named(send, request_id)
+        return Exchange(self._steps, self._bodies, scope, receive, named, dialect).run()
+
+
+class CountTokens:
+    """Estimate the tokens of a request, by the length of its texts: no model is called, and tokenizers differ.
+
+    The header `x-tierline-estimated: true` says so.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        scope, request_id = _identified(scope)
+        headers, send = known_headers(scope["headers"]), _named(send, request_id)
+        told = [(_REQUEST_ID, request_id.encode("latin-1"))]
+        steps = self._steps
+        try:
+            steps.gate.check()
+            steps.guard.check(headers)
+            steps.tenants.of(headers)
+            raw = await read_body(receive, headers, steps.deployment.limits.body, typed=steps.guard.active)
+            given, _ = await self._bodies.read_object(raw)
+            body = chat_body(given, {}, counting=True)
+            self._bodies.check(body)
+        except ClientGone:
+            return
+        except ApiError as error:
+            refusal = MessagesClient({}, request_id).error(error)
+            await send_json(send, error.status, [*told, *error.headers], refusal)
+            return
+        reply = orjson.dumps({"input_tokens": prompt_tokens(body)})
+        await send_json(send, 200, [*told, (b"x-tierline-estimated", b"true")], reply)
+
+
+def prompt_tokens(body: Mapping[str, Any]) -> int:
+    """Estimate the tokens of a chat-completions body: its texts, images, tool calls and tools."""
+    tokens = float(features_of(body).approx_tokens)
+    for message in body["messages"]:
+        tokens += text_of(message.get("content"))[1] * _OF_AN_IMAGE
+        if message.get("tool_calls"):
+            tokens += _of_json(message["tool_calls"])
+    for name in ("tools", "response_format"):
+        if body.get(name):
+            tokens += _of_json(body[name])
+    return max(1, round(tokens))
+
+
+def _of_json(value: Any) -> float:
+    return estimated_tokens(orjson.dumps(value).decode())
+
+
+def _identified(scope: Any) -> tuple[Any, str]:
+    """Return the scope with a request id in its headers, and that id: errors in the dialect name it in their body."""
+    request_id = request_id_of(known_headers(scope["headers"]))
+    headers = [(name, value) for name, value in scope["headers"] if name != _REQUEST_ID]
+    return {**scope, "headers": [*headers, (_REQUEST_ID, request_id.encode("latin-1"))]}, request_id
+
+
+def _named(send: Any, request_id: str) -> Any:
+    """Return `send`, with the request id in the header that Anthropic's SDKs read."""
+    header = (b"request-id", request_id.encode("latin-1"))
+
+    def named(message: Any) -> Any:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], header]}
+        return send(message)
+
+    return named
