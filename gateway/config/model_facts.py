@@ -29,7 +29,7 @@ from policies.yaml_source import read_yaml
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
 
 
-class ModelFacts(Section):
+class HostedModel(Section):
     """What is known about one model of one provider. None and empty mean that nothing is known, or nothing special."""
 
     price: Price | None = None
@@ -49,7 +49,7 @@ class FactsFile(Section):
     dated: date
     source: str = ""
     hosts: Mapping[str, str] = {}
-    models: Mapping[str, Mapping[str, ModelFacts]] = {}
+    models: Mapping[str, Mapping[str, HostedModel]] = {}
 
     def provider(self, base_url: str) -> str | None:
         """Return the provider at a URL, by its host or a domain above it; None if it is none of the known."""
@@ -60,7 +60,7 @@ class FactsFile(Section):
             host = host.partition(".")[2]
         return None
 
-    def find(self, base_url: str, model: str) -> ModelFacts | None:
+    def find(self, base_url: str, model: str) -> HostedModel | None:
         """Return what is known about a model at a URL, None if nothing is."""
         return self.models.get(self.provider(base_url) or "", {}).get(model)
 
@@ -82,7 +82,7 @@ class KnownModels:
     def __init__(self, own: FactsFile | None = None) -> None:
         self.files = (shipped_facts(),) if own is None else (own, shipped_facts())
 
-    def find(self, base_url: str, model: str) -> tuple[ModelFacts, FactsFile] | None:
+    def find(self, base_url: str, model: str) -> tuple[HostedModel, FactsFile] | None:
         """Return what is known about a model, and in which file that is; None if nothing is known."""
         hosts = {host: provider for file in reversed(self.files) for host, provider in file.hosts.items()}
         for file in self.files:
