@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.messages.models import ModelFacts
+from gateway.dialects.messages.models import ClaudeFacts
 from gateway.dialects.native import NATIVE, lost_fields, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
 from policies.value_type import value_type
@@ -94,7 +94,7 @@ def protocol_of(body: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def messages_request(
-    body: Mapping[str, Any], model: str, facts: ModelFacts, maker: Maker, *, stream: bool
+    body: Mapping[str, Any], model: str, facts: ClaudeFacts, maker: Maker, *, stream: bool
 ) -> MessagesRequest:
     """Return the request for a chat-completions body. `maker` is the backend, whose own thinking alone is sent."""
     own = native_body(body, "messages")
@@ -217,7 +217,7 @@ def _each_encrypted(value: Any, change: Any) -> Any:
 # --- a chat-completions body ------------------------------------------------------------------------------------------
 
 
-def _translated(body: Mapping[str, Any], facts: ModelFacts, maker: Maker, dropped: list[str]) -> dict[str, Any]:
+def _translated(body: Mapping[str, Any], facts: ClaudeFacts, maker: Maker, dropped: list[str]) -> dict[str, Any]:
     sent: dict[str, Any] = {"max_tokens": _limit(body) or facts.default_output}
     system: list[dict[str, Any]] = []
     sent["messages"] = _messages(body["messages"], system, maker, dropped)
@@ -496,7 +496,7 @@ def _choice(choice: Any) -> dict[str, Any] | None:
     return {"type": "tool", "name": function.get("name")} if isinstance(function, dict) else None
 
 
-def _add_reasoning(body: Mapping[str, Any], sent: dict[str, Any], facts: ModelFacts, dropped: list[str]) -> None:
+def _add_reasoning(body: Mapping[str, Any], sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str]) -> None:
     """Turn `reasoning_effort`, or OpenRouter's `reasoning`, into `thinking` and `output_config.effort`.
 
     A client's own `thinking` and `output_config` are sent instead, if it gives them.
@@ -568,7 +568,7 @@ def _add_user(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str])
 # --- what the model takes ---------------------------------------------------------------------------------------------
 
 
-def _fit(sent: dict[str, Any], facts: ModelFacts, dropped: list[str], *, removed: bool) -> None:
+def _fit(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], *, removed: bool) -> None:
     """Change, in place, what the model would refuse; `removed`: whether another backend's thinking was left out."""
     if facts.max_output is not None and sent["max_tokens"] > facts.max_output:
         sent["max_tokens"] = facts.max_output
@@ -592,14 +592,14 @@ def _fit(sent: dict[str, Any], facts: ModelFacts, dropped: list[str], *, removed
         dropped.append("temperature")
 
 
-def _thinks(sent: Mapping[str, Any], facts: ModelFacts) -> bool:
+def _thinks(sent: Mapping[str, Any], facts: ClaudeFacts) -> bool:
     thinking = sent.get("thinking")
     if facts.thinking == "always":
         return True
     return isinstance(thinking, dict) and thinking.get("type") not in (None, "disabled")
 
 
-def _fit_thinking(sent: dict[str, Any], facts: ModelFacts, dropped: list[str], *, removed: bool) -> None:
+def _fit_thinking(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str], *, removed: bool) -> None:
     thinking = sent.get("thinking")
     if not isinstance(thinking, dict):
         return
@@ -667,7 +667,7 @@ def _forces_a_tool(sent: Mapping[str, Any]) -> bool:
     return isinstance(choice, dict) and choice.get("type") in ("any", "tool")
 
 
-def _fit_output(sent: dict[str, Any], facts: ModelFacts, dropped: list[str]) -> None:
+def _fit_output(sent: dict[str, Any], facts: ClaudeFacts, dropped: list[str]) -> None:
     config = sent.get("output_config")
     if isinstance(config, dict):
         effort = config.get("effort")

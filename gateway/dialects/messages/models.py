@@ -25,7 +25,7 @@ _UNKNOWN_OUTPUT: Final = 8192
 
 
 @value_type
-class ModelFacts:
+class ClaudeFacts:
     """What one model takes. `max_output` is its longest reply in tokens, None if not known."""
 
     max_output: int | None
@@ -43,11 +43,11 @@ class ModelFacts:
         return self.max_output or _UNKNOWN_OUTPUT
 
 
-_UNKNOWN: Final = ModelFacts(None, "budget", (), sampling=True, schemas=True)
+_UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True)
 
 
 @lru_cache(maxsize=64)
-def facts_of(model: str) -> ModelFacts:
+def facts_of(model: str) -> ClaudeFacts:
     """Return what is known of a model by its name, in the form of any platform (`anthropic.claude-opus-4-6-v1:0`)."""
     match = _VERSION.search(model)
     if "claude" not in model or match is None:
@@ -60,8 +60,8 @@ def facts_of(model: str) -> ModelFacts:
     return _of(family, (int(major), int(minor or 0)))
 
 
-def _of(family: str, version: tuple[int, int]) -> ModelFacts:
-    return ModelFacts(
+def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
+    return ClaudeFacts(
         max_output=_max_output(family, version),
         thinking=_thinking(family, version),
         efforts=_efforts(family, version),
