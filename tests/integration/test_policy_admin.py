@@ -222,8 +222,8 @@ def test_explain_at_live_says_what_the_gateway_then_does(
     assert edited["policy"] not in (candidate, found["policy"]) and "7s until the deadline" in text_of(edited, "budget")
     assert "first token expected after 9s, later than" in text_of(edited, "tiers")
     admin(port, "POST", "/chat/rollback", json={"message": "done"})
-    version = explained(capsys, str(file), *where, "--policy", candidate)
-    assert (version["policy"], version["live"]["candidate"]) == (candidate, None)
+    until(lambda: explained(capsys, str(file), *where)["live"]["candidate"] is None, 5, "the candidate gone")
+    assert explained(capsys, str(file), *where, "--policy", candidate)["policy"] == candidate
 
 
 async def test_a_recorded_request_is_decided_again_at_live(

@@ -19,7 +19,7 @@ import orjson
 
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.build_context import build_context
+from gateway.http.build_context import build_context, deadline_s, ttft_deadline
 from gateway.request.access import bearer_key
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
@@ -135,19 +135,18 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
     policy, features = request.policy, request.features
     await _classifier_loaded(steps, policy)
     health = _health(steps, policy, features.approx_tokens)
-    left = request.left()
     largest = max([one.context or 0 for one in health.values()], default=0)
     difficulty: Difficulty | None = None
     if request.is_classified():
         with contextlib.suppress(TimeoutError):
-            vector = await steps.embedder.vector(features.text, left.total_s)
+            vector = await steps.embedder.vector(features.text)
             difficulty = steps.router.classifiers.of(policy).assess(vector, features)
     return DecisionInput(
         difficulty,
         features,
         health,
-        left.total_s,
-        left.ttft_s,
+        deadline_s(policy, request.options),
+        ttft_deadline(policy, request.options, 0.0) if features.stream else None,
         request.clamp,
         room=room_needed(request.body, largest) if largest else 0,
     )
