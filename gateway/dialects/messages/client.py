@@ -13,7 +13,8 @@ Each field of a request is expressed in chat completions, refused by name, or li
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 import orjson
@@ -41,14 +42,24 @@ _TOOL_MEMBERS: Final = frozenset({"type", "name", "description", "input_schema",
 _THINKING: Final = frozenset({"enabled", "adaptive", "between_tools"})
 _EFFORTS: Final = {"max": "xhigh"}
 _CACHE: Final = "cache_control"
+_TOOL: Final = re.compile(r"tools\[\d+\]")
+_HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
+_HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
+"""Blocks of a user that a chat completion cannot express because only the provider has, or fetches, the file."""
 
 
 class MessagesClient:
-    """Translate for one request; see `ClientDialect`. `headers` are the request's, by lower-case name."""
+    """Translate for one request; see `ClientDialect`."""
 
-    def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
+    def __init__(self, headers: Mapping[bytes, bytes], request_id: str, offered: Container[str] = ()) -> None:
+        """Prepare the translation of a request with these headers, by lower-case name.
+
+        `offered` are the capabilities of the backends that speak the dialect: what only they can do is refused, by its
+        path, where none of them can.
+        """
         self._headers = headers
         self._request_id = request_id
+        self._offered = offered
         self._thinking = False
 
     async def read(self, body: dict[str, Any], tenant: str) -> dict[str, Any]:
@@ -60,7 +71,15 @@ class MessagesClient:
             for name in _PROTOCOL
             if (value := self._headers.get(name.encode())) is not None
         }
-        return chat_body(body, protocol)
+        chat = chat_body(body, protocol)
+        for capability, path in needs_of_body(chat[NATIVE]["lost"]).items():
+            if capability not in self._offered:
+                raise InvalidRequest(
+                    f"{path}: no backend here that speaks this API supports it (capability {capability})",
+                    code="unsupported_value",
+                    param=path,
+                )
+        return chat
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:
         """See `ClientDialect.whole`."""
@@ -108,7 +127,7 @@ def chat_body(body: Mapping[str, Any], protocol: Mapping[str, str], *, counting:
         lost["anthropic-beta"] = protocol["anthropic-beta"]
     native: dict[str, Any] = {
         "dialect": "messages",
-        "needs": sorted(_needs(body)),
+        "needs": sorted(needs_of_body(lost)),
         "body": {name: value for name, value in body.items() if name not in _NOT_NATIVE or name in lost},
         "lost": lost,
         "messages": len(chat["messages"]),
@@ -132,12 +151,18 @@ def _typed(value: Any, kind: type, path: str) -> Any:
     return value
 
 
-def _needs(body: Mapping[str, Any]) -> set[str]:
-    """Return the capabilities that the provider's own tools need."""
-    kinds = {kind for tool in body.get("tools") or () if (kind := tool.get("type")) not in (None, "custom")}
-    needed = {"web_search" if str(kind).startswith("web_search") else "hosted_tools" for kind in kinds}
-    if body.get("mcp_servers") or body.get("container"):
-        needed.add("hosted_tools")
+def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
+    """Return the capabilities without which a tier's answer would be wrong, each with the first path that needs it.
+
+    They are needed by the provider's own tools, and by files that only the provider has or fetches.
+    """
+    needed: dict[str, str] = {}
+    for path, value in lost.items():
+        kind = value.get("type") if isinstance(value, dict) else None
+        if _TOOL.fullmatch(path):
+            needed.setdefault("web_search" if str(kind).startswith("web_search") else "hosted_tools", path)
+        elif path in _HOSTED_FIELDS or (kind in _HOSTED_BLOCKS and path.startswith("messages[")):
+            needed.setdefault("hosted_tools", path)
     return needed
 
 

@@ -30,11 +30,14 @@ class Messages:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
+        backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
+        speaking = [backend.capabilities for backend in backends if backend.kind == "anthropic" and backend.configured]
+        self._offered: frozenset[str] = frozenset().union(*speaking)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
         scope, request_id = _identified(scope)
-        dialect = MessagesClient(dict(scope["headers"]), request_id)
+        dialect = MessagesClient(dict(scope["headers"]), request_id, self._offered)
         named = _named(send, request_id)
         return Exchange(self._steps, self._bodies, scope, receive, named, dialect).run()
 

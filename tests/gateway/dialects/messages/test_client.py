@@ -308,6 +308,29 @@ def test_wrong_fields_are_refused_by_their_path(wrong: dict[str, Any], param: st
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("needing", "path", "capability"),
+    [
+        ({"tools": [LOOK, {"type": "web_search_20250305", "name": "web_search"}]}, "tools[1]", "web_search"),
+        ({"tools": [{"type": "code_execution_20260521", "name": "code_execution"}]}, "tools[0]", "hosted_tools"),
+        ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "hosted_tools"),
+        (
+            {"messages": [{"role": "user", "content": [block("image", source={"type": "file", "file_id": "f"})]}]},
+            "messages[0].content[0]",
+            "hosted_tools",
+        ),
+    ],
+)
+async def test_what_no_backend_can_do_is_refused_by_its_path(
+    needing: dict[str, Any], path: str, capability: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=capability) as refused:
+        await MessagesClient({}, "req_1", {"tools"}).read({**BODY, **needing}, "default")
+    assert refused.value.param == path
+    made = await MessagesClient({}, "req_1", {capability}).read({**BODY, **needing}, "default")
+    assert made[NATIVE]["needs"] == [capability]
+
+
 async def test_errors_have_the_apis_envelope() -> None:
     client = MessagesClient({b"anthropic-beta": b"x"}, "req_1")
     made = await client.read(dict(BODY), "default")
