@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from gateway.backends.base import Backend, BackendRequest, Completion, EventStream
+
+_ASKS_NOTHING: Final = frozenset({"auto", "default"})
 
 
 class AdaptedBackend:
@@ -37,14 +39,19 @@ class AdaptedBackend:
     def _adapted(self, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """Return the body for this model, and the names of the fields that were left out.
 
-        A field that is null means that it was not given. Of a field and its other name, the client's own use of the
-        other name counts.
+        A field at a value that asks for nothing (null, false, `auto`, `default`) is left out without being named. Of a
+        field and its other name, the client's own use of the other name counts.
         """
         if self._omit.isdisjoint(body) and not any(name in body for name in self._rename):
             return body, ()
-        omitted = tuple(name for name in body if name in self._omit and body[name] is not None)
+        omitted = tuple(name for name in body if name in self._omit and _asks(body[name]))
         adapted = {name: value for name, value in body.items() if name not in self._omit and name not in self._rename}
         for name, other in self._rename.items():
             if body.get(name) is not None:
                 adapted.setdefault(other, body[name])
         return adapted, omitted
+
+
+def _asks(value: object) -> bool:
+    """Return whether a field at this value asks for anything."""
+    return not (value is None or value is False or (isinstance(value, str) and value in _ASKS_NOTHING))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from cache.planning.plan import DENIED
 from gateway.accounting import replayed
 from gateway.chat.completions import DONE_EVENT, chunks_of, wants_usage
 from gateway.request.reply import Header, Reply
@@ -39,7 +40,9 @@ def replay(request: RequestContext, hit: Hit) -> Reply:
     ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
     ledger.tier, ledger.backend, ledger.model = entry.tier, entry.backend, entry.model
-    ledger.confidence, ledger.dropped = entry.confidence, entry.dropped
+    ledger.confidence = entry.confidence
+    if entry.dropped:  # fields that are not part of an answer's key may have been another request's alone
+        ledger.dropped = tuple([name for name in entry.dropped if name not in DENIED or name in request.body])
     ledger.similarity = hit.similarity
     replayed(request.ledger, entry.body)
     extra: tuple[Header, ...] = ((b"age", b"%d" % hit.age_s), (b"x-tierline-cache-entry", hit.entry_id.encode()))

@@ -35,6 +35,9 @@ class RecordingBackend:
         ({"max_tokens": 5, "max_completion_tokens": 7}, {"max_completion_tokens": 7}, ("stop",)),
         ({"temperature": 0.5, "seed": 1}, {"seed": 1}, ("temperature", "stop")),
         ({"temperature": None}, {}, ("stop",)),
+        ({"temperature": 0}, {}, ("temperature", "stop")),
+        ({"service_tier": "auto"}, {}, ("stop",)),
+        ({"service_tier": "flex"}, {}, ("service_tier", "stop")),
         ({"seed": 1}, {"seed": 1}, ("stop",)),
     ],
 )
@@ -43,6 +46,6 @@ async def test_fields_are_renamed_or_left_out(
 ) -> None:
     """Renamed fields keep their value; what is left out is reported, with what the backend itself did not take."""
     inner = RecordingBackend()
-    adapted = AdaptedBackend(inner, {"max_tokens": "max_completion_tokens"}, frozenset({"temperature"}))
+    adapted = AdaptedBackend(inner, {"max_tokens": "max_completion_tokens"}, frozenset({"temperature", "service_tier"}))
     completion = await adapted.complete(BackendRequest(MESSAGES | given, ask_logprobs=False))
     assert (inner.body, completion.dropped) == (MESSAGES | sent, dropped)
