@@ -15,8 +15,8 @@ from gateway.dialects.responses.reading import (
     chat_body,
     check_limits,
     entries_of,
+    is_reference,
     missing,
-    type_of,
     unsupported,
     wrong_type,
 )
@@ -73,7 +73,7 @@ class ResponsesClient:
         self._tenant = tenant
         self._ttl_s = self._kept_for(body)
         entries = entries_of(body)
-        references = {at: item for at, item in entries if type_of(item, at) == "item_reference"}
+        references = {at: item for at, item in entries if is_reference(item)}
         if references:
             found = await self._referenced(references)
             entries = [(at, found.get(at, item)) for at, item in entries]

@@ -116,13 +116,21 @@ def entries_of(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(f"input[{i}]", item) for i, item in enumerate(given)]
 
 
-def type_of(item: Any, at: str) -> str:
-    """Return the type of an item. One without a type is a message, or a reference if it has nothing but an id."""
+def is_reference(item: Any) -> bool:
+    """Return whether an item only names an earlier one: by its type, or having none and no role."""
+    if type(item) is not dict:
+        return False
+    kind = item.get("type")
+    return kind == "item_reference" or (kind is None and "role" not in item and "id" in item)
+
+
+def _type_of(item: Any, at: str) -> str:
+    """Return the type of an item, which is a message if it names none."""
     if type(item) is not dict:
         raise wrong_type(at, "an object")
     kind = item.get("type")
     if kind is None:
-        return "message" if "role" in item or "id" not in item else "item_reference"
+        return "message"
     if type(kind) is not str:
         raise wrong_type(f"{at}.type", "a string")
     return kind
@@ -230,7 +238,7 @@ class _Reading:
     def add_items(self, entries: Sequence[tuple[str, Any]]) -> None:
         """Add the messages of a conversation."""
         for at, item in entries:
-            kind = type_of(item, at)
+            kind = _type_of(item, at)
             if kind == "message":
                 self._add_message(item, at)
             elif kind == "function_call":

@@ -94,10 +94,10 @@ class ResponseHead:
         self.created_at = int(time.time())
         self.model: str = body.get("model") or ""
         """The model that answers, once it is known; until then, what the client asked for."""
-        fields: Json = {}
-        for name, default in _ECHOED.items():
-            value = body.get(name)
-            fields[name] = default if value is None else value
+        fields: Json = {**_ECHOED}
+        for name, value in body.items():
+            if value is not None and name in _ECHOED:
+                fields[name] = value
         text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
         fields["text"] = {**text, "format": text.get("format") or {"type": "text"}}
         fields["reasoning"] = {"effort": None, "summary": None, **reasoning}
