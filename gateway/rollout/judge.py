@@ -33,7 +33,9 @@ from gateway.telemetry import feedback, label
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW, TRACES, is_record
 from policies.errors import ConfigError
+from policies.learn import Learn
 from policies.loader import made_policy
+from policies.model import Rules
 from policies.rollout import Rollout
 from routing.decision_basis import BasisError
 
@@ -215,7 +217,7 @@ class CanaryJudge:
         if rollout is None:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
-        learn = {CANDIDATE: candidate.learn, CONTROL: control.learn}
+        learn = {CANDIDATE: labels_of(candidate), CONTROL: labels_of(control)}
         before = [] if rollout.guard.ttft_p95 is None else await self._ttfts_before(since, live)
         trial = Trial(rollout, rolling.share, since, self._settle_s, learn, before)
         return _Candidate(state, labels, rollout, trial, None, None, since)
@@ -347,6 +349,11 @@ class CanaryJudge:
         if text != self._said:
             self._say(text)
         self._said = text
+
+
+def labels_of(policy: Rules) -> Learn | None:
+    """Return what makes labels of the policy's answers; None for nothing, as where it has no two tiers to compare."""
+    return policy.learn if len(policy.tiers) > 1 else None
 
 
 def _step_of(state: InForce) -> tuple[object, ...]:

@@ -345,7 +345,8 @@ class Trial:
             return f"{of}, and no judge labels answers: give both policies a `learn` section{people}"
         if len(labelled) == 1:
             other = "policy in force" if labelled == [CANDIDATE] else "candidate"
-            return f"a judge labels the {labelled[0]}'s answers alone: give the {other} a `learn` section too{people}"
+            what = f"give the {other} a `learn` section too, and two tiers"
+            return f"a judge labels the {labelled[0]}'s answers alone: {what}{people}"
         shares = [learn.share for learn in self._learn.values() if learn is not None]
         silent = [name for name, one in zip(self._learn, said, strict=True) if not len(one)]
         whose = "either arm's" if len(silent) != 1 else f"the {silent[0]}'s"

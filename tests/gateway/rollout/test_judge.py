@@ -23,10 +23,10 @@ from gateway.cli.commands.policy.judge import earlier
 from gateway.registry.checks import checked
 from gateway.registry.records import JUDGE, InForce, Mode
 from gateway.registry.registry import PolicyRegistry
-from gateway.rollout.judge import CanaryJudge
+from gateway.rollout.judge import CanaryJudge, labels_of
 from gateway.telemetry import label
 from gateway.telemetry.ledger import TRACES
-from policies.loader import PolicySource
+from policies.loader import PolicySource, made_policy
 from policies.model import DeployedTier
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT
@@ -170,6 +170,15 @@ async def test_a_good_candidate_goes_step_by_step_to_all(
         assert (await rig.state()).live == candidate.rolling.version
         assert ["60%" in line or "in force for all" in line for line in rig.said[-2:]] == [True, True]
         assert [entry.action for entry in await rig.registry.history("chat")] == ["seed", "apply", "step", "promote"]
+
+
+def test_a_policy_with_one_tier_gets_no_labels() -> None:
+    """A judge compares the answers of two, so its `learn` section alone decides no quality guard."""
+    rules = {"surface": "chat", "slo": {"deadline": "9s"}, "learn": {"judge": "judge"}}
+    one = {**rules, "tiers": ["hosted"], "route": {"start": {"hosted": "otherwise"}}}
+    two = {**one, "tiers": ["local", "hosted"], "route": {"start": {"local": "otherwise"}}}
+    assert labels_of(made_policy(one, Path("chat.yaml"), {})) is None
+    assert labels_of(made_policy(two, Path("chat.yaml"), {})) is not None
 
 
 async def test_a_judge_models_labels_take_a_worse_candidate_back(
