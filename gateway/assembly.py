@@ -25,6 +25,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
+from gateway.backends.responses import ResponsesBackend
 from gateway.backends.service import ServiceClient
 from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.coalescer import Coalescer
@@ -60,7 +61,8 @@ from routing.embedding.embedder import Embedder, load_embedder
 
 log = logging.getLogger("tierline")
 
-_COMPLETIONS = "/chat/completions"
+_PATHS = {"openai": "/chat/completions", "responses": "/responses"}
+"""Path of the calls to a backend, after its base URL, by its kind."""
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
 
 
@@ -326,13 +328,15 @@ def _called_over(transport: Transport, config: BackendConfig, key: str | None, q
         from gateway.backends.anthropic import AnthropicBackend
 
         return AnthropicBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
+    if config.kind == "responses":
+        return ResponsesBackend(transport, model=config.model, key=key, maker=maker, quota=quota)
     return OpenAIBackend(transport, model=config.model, key=key, quota=quota, maker=maker)
 
 
 def _url(config: BackendConfig) -> str:
     if config.kind == "anthropic":
         return f"{config.base_url.removesuffix('/v1')}/v1/messages"
-    return config.base_url + _COMPLETIONS
+    return config.base_url + _PATHS[config.kind]
 
 
 def _transport(config: BackendConfig) -> Transport:

@@ -110,6 +110,12 @@ class ReplyReader(Protocol):
         """Return the stream in a reply of server-sent events."""
 
 
+class Prepare(Protocol):
+    """Prepare a request, see `HttpBackend._prepare`."""
+
+    def __call__(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, ReplyReader, tuple[str, ...]]: ...
+
+
 class HttpBackend(ABC):
     """One endpoint. `model` replaces the client's; `headers` are sent with every request, and `key`, which is one of
     them, to this endpoint only.
@@ -172,12 +178,18 @@ class HttpBackend(ABC):
         """Close the transport."""
         await self._transport.aclose()
 
-    async def _send(self, request: BackendRequest, *, stream: bool) -> tuple[Response, ReplyReader, tuple[str, ...]]:
-        """Send the request; return the reply, of status 200, its reader, and what was not sent. Raises BackendError."""
+    async def _send(
+        self, request: BackendRequest, *, stream: bool, prepare: Prepare | None = None
+    ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
+        """Send the request; return the reply, of status 200, its reader, and what was not sent. Raises BackendError.
+
+        `prepare` takes the place of `_prepare`.
+        """
+        prepare = prepare or self._prepare
         if request.large:
-            body, reader, dropped = await off_loop(partial(self._prepare, request, stream=stream))
+            body, reader, dropped = await off_loop(partial(prepare, request, stream=stream))
         else:
-            body, reader, dropped = self._prepare(request, stream=stream)
+            body, reader, dropped = prepare(request, stream=stream)
         response = await self._transport.send(self._headers_for(request), body, request.traceparent)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused

@@ -111,9 +111,9 @@ class BackendConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
     """`TIER` or `TIER-N` when not given."""
-    kind: Literal["openai", "anthropic", "scripted"] = "openai"
-    """`openai` and `anthropic` are called over HTTP, by chat completions or by Anthropic's Messages API; `scripted`
-    answers in this process, from its `script`."""
+    kind: Literal["openai", "responses", "anthropic", "scripted"] = "openai"
+    """`openai`, `responses` and `anthropic` are called over HTTP, by chat completions, OpenAI's Responses API or
+    Anthropic's Messages API; `scripted` answers in this process, from its `script`."""
     script: tuple[ScriptedRule, ...] = ()
     """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
     base_url: str = ""
@@ -228,6 +228,11 @@ class BackendConfig(Section):
     def lacks_url(self) -> bool:
         """Whether the backend is called over HTTP but has no URL yet."""
         return self.kind != "scripted" and not self.base_url
+
+    @property
+    def wants_local_model(self) -> bool:
+        """Whether `tierline up` starts the local model for the backend, which has no URL yet."""
+        return self.kind == "openai" and self.lacks_url
 
     @property
     def configured(self) -> bool:
@@ -570,4 +575,4 @@ class Deployment(Section):
     @property
     def wants_local_model(self) -> bool:
         """Whether a backend has no URL, so that `tierline up` starts the local model for it."""
-        return any(backend.lacks_url for tier in self.tiers for backend in tier.backends)
+        return any(backend.wants_local_model for tier in self.tiers for backend in tier.backends)

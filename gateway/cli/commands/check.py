@@ -159,7 +159,7 @@ def _as_text(found: _Findings) -> str:
             state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
             if any(backend.kind == "scripted" for backend in tier.backends):
                 state += ", scripted: replies come from the config, not from a model"
-            if any(backend.lacks_url for backend in tier.backends):
+            if any(backend.wants_local_model for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"
             lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
             lines += [

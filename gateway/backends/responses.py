@@ -1,0 +1,184 @@
+"""OpenAI's Responses API as a backend: requests and replies of chat completions, translated on the way.
+
+The newest hosted models take function tools together with a reasoning effort only here.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from gateway.backends.base import (
+    BackendError,
+    BackendRequest,
+    BadStatus,
+    Completion,
+    ContextExceeded,
+    Event,
+    InvalidReply,
+    Response,
+    Transport,
+)
+from gateway.backends.context_limit import says_too_long
+from gateway.backends.http_backend import HttpBackend, Prepare, ReplyReader, SseReply, in_pieces, json_object
+from gateway.backends.quota import Quota
+from gateway.chat.completions import fill_in, usage_of
+from gateway.dialects.native import lost_fields, native_body
+from gateway.dialects.reasoning import Maker
+from gateway.dialects.responses.backend import ENCRYPTED, ResponsesRequest, Unsupported, request_of
+from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, ResponseChunks, completion_of
+
+log = logging.getLogger("tierline.backends")
+
+_CALLERS_FAULT: Final = frozenset(
+    {
+        "invalid_prompt", "bio_policy", "misalignment_policy_violation", "invalid_image", "invalid_image_format",
+        "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small", "image_parse_error",
+        "image_content_policy_violation", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
+        "empty_image_file", "failed_to_download_image", "image_file_not_found", "data_residency_mismatch",
+    }
+)  # fmt: skip
+"""Error codes of a failed response that are due to the request."""
+_STATUSES: Final = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "server_is_overloaded": 503}
+_NAMES: Final = (
+    ("input", "messages"),
+    ("max_output_tokens", "max_completion_tokens"),
+    ("reasoning.effort", "reasoning_effort"),
+    ("text.format", "response_format"),
+    ("text.verbosity", "verbosity"),
+)
+"""Fields of this API, as errors name them, and what the client calls them."""
+
+
+_NOBODY: Final = Maker("", b"")
+"""A maker that has made nothing."""
+
+
+class ResponsesBackend(HttpBackend):
+    """One endpoint. `model` replaces the client's; reasoning that it has made is sealed by `maker`."""
+
+    def __init__(
+        self, transport: Transport, *, model: str, key: str | None, maker: Maker, quota: Quota | None = None
+    ) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+        super().__init__(transport, model=model, headers=headers, key=key, quota=quota)
+        self._maker = maker
+        self._encrypts = True
+        """Whether the model can be asked for encrypted reasoning: those that do not reason refuse to be."""
+
+    async def _send(
+        self, request: BackendRequest, *, stream: bool, prepare: Prepare | None = None
+    ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
+        """See `HttpBackend._send`. What the model refuses about encrypted reasoning is left out at a second try."""
+        try:
+            return await super()._send(request, stream=stream, prepare=prepare)
+        except BadStatus as error:
+            if error.status != 400:
+                raise
+            if error.told.get("code") == "invalid_encrypted_content":
+                # It was made here, but the provider has changed its keys, or ours belongs to another account now.
+                prepare = partial(self._prepare, unsealer=_NOBODY)
+            elif self._encrypts and _refuses_encryption(error):
+                self._encrypts = False
+                log.warning("model %s gives no encrypted reasoning; it is asked for it no more", self._model)
+            elif native_body(request.body, "responses") is None:
+                raise _renamed(error) from None
+            else:
+                raise
+        return await super()._send(request, stream=stream, prepare=prepare)
+
+    def _prepare(
+        self, request: BackendRequest, *, stream: bool, unsealer: Maker | None = None
+    ) -> tuple[bytes, _ResponsesReader, tuple[str, ...]]:
+        alternatives = request.alternatives if request.ask_logprobs else None
+        try:
+            translated = request_of(
+                request.body, unsealer or self._maker, model=self._model, stream=stream, alternatives=alternatives
+            )
+        except Unsupported as error:
+            raise _refusal(400, str(error), error.param, "unsupported_value") from None
+        body = translated.body
+        if not self._encrypts:
+            body["include"] = [one for one in body["include"] if one != ENCRYPTED]
+        dropped = (*translated.dropped, *lost_fields(request.body, "responses"))
+        payload = orjson.dumps(in_pieces(body) if request.large else body)
+        return payload, _ResponsesReader(translated, self._maker, self._model), dropped
+
+
+def _refuses_encryption(error: BadStatus) -> bool:
+    message = str(error.told.get("message"))
+    return "ncrypted content is not supported" in message or ENCRYPTED in message
+
+
+def _renamed(error: BadStatus) -> BadStatus:
+    """Return an error of the caller's making with the field named as the client knows it."""
+    param = error.told.get("param")
+    if not error.callers_fault or isinstance(error, ContextExceeded) or not isinstance(param, str):
+        return error
+    for own, known in _NAMES:
+        if param == own or param.startswith((f"{own}.", f"{own}[")):
+            told = {**error.told, "param": known}
+            return BadStatus(error.status, orjson.dumps({"error": told}), error.retry_after_s)
+    return error
+
+
+def _refusal(status: int, message: str, param: str | None, code: str) -> BadStatus:
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    return BadStatus(status, orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}))
+
+
+def _backend_error(error: ReplyFailed | NotAResponse) -> BackendError:
+    """Return the error of a reply of status 200 that is no answer."""
+    if isinstance(error, NotAResponse):
+        return InvalidReply(str(error))
+    told = orjson.dumps({"error": {"message": error.message, "code": error.code}})
+    if says_too_long(400, told):
+        return ContextExceeded(400, told)
+    if error.code in _CALLERS_FAULT:
+        return _refusal(400, error.message, error.param, error.code)
+    return _refusal(_STATUSES.get(error.code, 500), error.message, None, error.code)
+
+
+class _ResponsesReader:
+    """Read the reply to one request."""
+
+    def __init__(self, request: ResponsesRequest, maker: Maker, model: str) -> None:
+        self._request = request
+        self._maker = maker
+        self._model = model
+
+    def completion(self, raw: bytes) -> Completion:
+        """Return the completion of a whole response."""
+        response = json_object(raw)
+        try:
+            value = completion_of(response, self._request, self._maker)
+        except (ReplyFailed, NotAResponse) as error:
+            raise _backend_error(error) from None
+        fill_in(value, self._model)
+        sound = value["usage"] is None or usage_of(value) is not None
+        if not sound:
+            # Drop impossible token counts, because clients add them up.
+            value["usage"] = None
+        return Completion(orjson.dumps(value), value, sound)
+
+    def stream(self, response: Response) -> SseReply:
+        """Return the chunks of a stream."""
+        return _ResponsesStream(response, ResponseChunks(self._request, self._maker, self._model))
+
+
+class _ResponsesStream(SseReply):
+    def __init__(self, response: Response, chunks: ResponseChunks) -> None:
+        super().__init__(response)
+        self._chunks = chunks
+
+    def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:
+        if self.done_seen:
+            return
+        try:
+            events.extend(Event(orjson.dumps(chunk), chunk) for chunk in self._chunks.take(value))
+        except (ReplyFailed, NotAResponse) as error:
+            raise _backend_error(error) from None
+        self.done_seen = self._chunks.finished
