@@ -24,6 +24,7 @@ from gateway.chat.completions import new_call_id
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import (
+    EXTRA,
     Json,
     annotations_of,
     details_of_item,
@@ -114,7 +115,7 @@ class _OpenReasoning:
 class _OpenCall:
     """A call that has begun, of `kind` function_call or custom_tool_call."""
 
-    __slots__ = ("call_id", "id", "index", "kind", "name", "pieces")
+    __slots__ = ("call_id", "extra", "id", "index", "kind", "name", "pieces")
 
     def __init__(self, index: int, item_id: str, kind: str, call_id: str, name: str) -> None:
         self.index = index
@@ -123,10 +124,11 @@ class _OpenCall:
         self.call_id = call_id
         self.name = name
         self.pieces: list[str] = []
+        self.extra: Any = None
 
     def item(self, status: str) -> Json:
         """Return the call as it is now."""
-        return {
+        item = {
             "id": self.id,
             "type": self.kind,
             "status": status,
@@ -134,6 +136,7 @@ class _OpenCall:
             "name": self.name,
             _CALLS[self.kind][0]: "".join(self.pieces),
         }
+        return item if self.extra is None else {**item, EXTRA: self.extra}
 
 
 class ResponseEvents:
@@ -175,6 +178,8 @@ class ResponseEvents:
         """Return the events for one chunk."""
         if value.get("usage") is not None:
             self._usage = usage_object(value["usage"])
+        if "moderation" in value:
+            self._head.note(value)
         choices = value["choices"]
         choice = choices[0] if choices else None
         if choice is None or choice.get("index"):
@@ -209,6 +214,7 @@ class ResponseEvents:
         status, reason = outcome_of(self._finish_reason)
         usage = self._usage
         if (ended := self._native_end) is not None:
+            self._head.note_native(ended)
             status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
             usage = ended.get("usage") or usage
             listed = ended.get("output")
@@ -244,9 +250,7 @@ class ResponseEvents:
 
     def _begin(self, value: Mapping[str, Any]) -> bytes:
         self._begun = True
-        self._head.model = value.get("model") or self._head.model
-        if value.get("service_tier") is not None:
-            self._head.set_tier(value["service_tier"])
+        self._head.note(value)
         response = self._head.of("in_progress")
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
@@ -405,6 +409,8 @@ class ResponseEvents:
             call = self._open_call(index, kind, piece.get("id"), name or "", written)
         elif name:
             call.name += name
+        if piece.get(EXTRA) is not None:
+            call.extra = piece[EXTRA]
         text = inner.get(_CALLS[call.kind][0])
         if isinstance(text, str) and text:
             self._add_to_call(call, text, obfuscation, written)

@@ -11,6 +11,8 @@ import orjson
 
 Json = dict[str, Any]
 
+EXTRA: Final = "extra_content"
+"""Member of a call with what its backend needs to see again, such as Gemini's signature; an item has it too."""
 _CARRIER: Final = "tlr1."
 """Prefix of an `encrypted_content` that holds the details of a reasoning item as base64url of their JSON."""
 _FORMAT: Final = "openai-responses-v1"

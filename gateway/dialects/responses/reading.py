@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
-from gateway.dialects.responses.items import Json, details_of_item
+from gateway.dialects.responses.items import EXTRA, Json, details_of_item
 from gateway.errors import InvalidRequest
 
 SAME: Final = frozenset(
@@ -72,7 +72,7 @@ _CHOICES: Final = frozenset({"auto", "none", "required"})
 _FUNCTION: Final = ("name", "description", "parameters", "strict")
 _KNOWN_KEYS: Final = {
     "message": frozenset({"type", "role", "content", "id", "status"}),
-    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status"}),
+    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status", EXTRA}),
     "custom_tool_call": frozenset({"type", "id", "call_id", "name", "input", "status"}),
     "function_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
     "custom_tool_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
@@ -279,6 +279,8 @@ class _Reading:
 
     def _add_call(self, item: Mapping[str, Any], call: Json, kind: str, at: str) -> None:
         turn = self._turn or self._open_turn()
+        if kind == "function_call" and item.get(EXTRA) is not None:
+            call[EXTRA] = item[EXTRA]
         turn.setdefault("tool_calls", []).append({"id": _text(item, "call_id", at), **call})
         self.lose_others(item, kind, at)
 

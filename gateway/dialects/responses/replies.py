@@ -10,6 +10,7 @@ from typing import Any, Final
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import (
+    EXTRA,
     Json,
     annotations_of,
     joined_details,
@@ -52,6 +53,17 @@ _ECHOED: Final[Mapping[str, Any]] = {
     "user": None,
 }
 """Fields of a request that its response repeats, with their value where the request has none."""
+_OF_BACKENDS: Final = (
+    "access_programs",
+    "image",
+    "input_transformations",
+    "moderation",
+    "prompt_cache_diagnostics",
+    "prompt_cache_options",
+    "service_tier",
+    "tool_usage",
+)
+"""Members of a Response object that a backend of this API sets."""
 _FAILURES: Final = frozenset({"rate_limit_exceeded", "server_error"})
 """Codes of errors that a failed response may have, of those that the gateway knows."""
 _TERMINAL: Final = {
@@ -104,9 +116,19 @@ class ResponseHead:
         fields["store"] = store
         self._fields = fields
 
-    def set_tier(self, service_tier: Any) -> None:
-        """Set the service tier that answered, which may be another than the one asked for."""
-        self._fields["service_tier"] = service_tier
+    def note(self, value: Mapping[str, Any]) -> None:
+        """Take the model, the service tier and the moderation of what answers, from a completion or a chunk."""
+        self.model = value.get("model") or self.model
+        if value.get("service_tier") is not None:
+            self._fields["service_tier"] = value["service_tier"]
+        if isinstance(moderation := value.get("moderation"), dict):
+            self._fields["moderation"] = {side: _moderation(one) for side, one in moderation.items()}
+
+    def note_native(self, response: Mapping[str, Any]) -> None:
+        """Take what the Response object of a backend says that completions have no place for."""
+        for name in _OF_BACKENDS:
+            if response.get(name) is not None:
+                self._fields[name] = response[name]
 
     def of(
         self,
@@ -142,6 +164,12 @@ def outcome_of(finish_reason: Any) -> tuple[str, str | None]:
     return "completed", None
 
 
+def _moderation(result: Any) -> Any:
+    """Return a moderation as this API has it: chat completions put its one result into a list."""
+    results = result.get("results") if isinstance(result, dict) else None
+    return results[0] if isinstance(results, list) and results else result
+
+
 def failure_of(error: Mapping[str, Any]) -> Json:
     """Return the error of a failed response; the codes that it may have are few."""
     code = error.get("code")
@@ -155,19 +183,19 @@ def whole_response(completion: Mapping[str, Any], head: ResponseHead, *, logprob
     """Return the Response object of a whole completion, with everything encrypted in its reasoning."""
     choice = completion["choices"][0]
     message = choice["message"]
-    head.model = completion.get("model") or head.model
-    if completion.get("service_tier") is not None:
-        head.set_tier(completion["service_tier"])
+    head.note(completion)
     status, reason = outcome_of(choice.get("finish_reason"))
-    native = message.get(NATIVE)
+    native, usage = message.get(NATIVE), usage_object(completion.get("usage"))
     if isinstance(native, list) and native:
         ended = native_end(native)
         if ended is not None:
+            head.note_native(ended)
+            usage = ended.get("usage") or usage
             status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
         output = [renamed(item, head.ids) for item in native_output(native)]
     else:
         output = list(items_of(message, choice.get("logprobs") if logprobs else None, head.ids, status))
-    return head.of(status, output, usage_object(completion.get("usage")), reason=reason)
+    return head.of(status, output, usage, reason=reason)
 
 
 def items_of(message: Mapping[str, Any], logprobs: Any, ids: ItemIds, status: str) -> Iterator[Json]:
@@ -231,7 +259,7 @@ def call_item(call: Any, ids: ItemIds, status: str) -> Json | None:
             "status": status,
         }
     if isinstance(function := call.get("function"), dict):
-        return {
+        item = {
             "id": ids.new("function_call"),
             "type": "function_call",
             "status": status,
@@ -239,6 +267,7 @@ def call_item(call: Any, ids: ItemIds, status: str) -> Json | None:
             "call_id": call.get("id") or "",
             "name": function.get("name") or "",
         }
+        return item if call.get(EXTRA) is None else {**item, EXTRA: call[EXTRA]}
     return None
 
 

@@ -13,6 +13,7 @@ from gateway.chat.completions import assemble, chunks_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.items import details_of_item, joined_details, reasoning_item
+from gateway.dialects.responses.reading import chat_body
 from gateway.dialects.responses.replies import ItemIds, ResponseHead, response_of_item, whole_response
 from tests.support.response_events import check_response, checked, events_of
 
@@ -142,6 +143,30 @@ def test_pieces_of_calls_without_an_index_or_an_id() -> None:
     assert [(item["call_id"], item["arguments"]) for item in stream.output] == [("a", "12"), ("b", "3")]
     nameless = Stream(chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}, "tool_calls"))
     assert nameless.output[0]["call_id"].startswith("call_")
+
+
+def test_what_a_backend_must_see_of_its_call_again() -> None:
+    """Gemini's signature of a call is a member of the item, and comes back as a member of the call."""
+    extra = {"google": {"thought_signature": "tl1.a.b.c"}}
+    signed = {**tool(0, "call_a", "look", "{}"), "extra_content": extra}
+    stream = Stream(chunk({"tool_calls": [signed]}), chunk(finish="tool_calls"))
+    assert stream.output[0]["extra_content"] == extra
+    completion = assemble([chunk({"tool_calls": [signed]}), chunk(finish="tool_calls")])
+    (item,) = whole_response(completion, head(), logprobs=False)["output"]
+    assert item["extra_content"] == extra
+    chat = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
+    assert chat["messages"][0]["tool_calls"][0]["extra_content"] == extra
+    assert chat[NATIVE]["lost"] == {}
+
+
+def test_moderations_and_the_service_tier() -> None:
+    scores: Json = {"categories": {}, "category_scores": {}, "category_applied_input_types": {}}
+    result = {"type": "moderation_result", "model": "o", "flagged": False, **scores}
+    results = {"type": "moderation_results", "model": "o", "results": [result]}
+    last = {**chunk(finish="stop"), "moderation": {"input": results, "output": results}}
+    stream = Stream({**chunk({"content": "a"}), "service_tier": "flex"}, last)
+    assert stream.last["service_tier"] == "flex"
+    assert stream.last["moderation"] == {"input": result, "output": result}
 
 
 def test_custom_calls() -> None:
