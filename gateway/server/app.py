@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
@@ -15,10 +16,12 @@ from starlette.routing import Route
 from gateway.assembly import running
 from gateway.errors import ApiError, Forbidden, Headers, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gateway.http.messages import RequestIdMiddleware, send_error
+from gateway.http.openapi import PASSED
 from gateway.http.routes import health, models, responses
 from gateway.http.routes.admin import cache_routes
 from gateway.http.routes.chat import ChatCompletions
 from gateway.http.routes.completions import TextCompletions
+from gateway.http.routes.documents import Served, document_routes, served_by
 from gateway.http.routes.embeddings import Embeddings
 from gateway.http.routes.feedback import feedback_route
 from gateway.http.routes.messages import CountTokens, Messages
@@ -30,10 +33,6 @@ from gateway.server.connection_limits import ConnectionLimits
 if TYPE_CHECKING:
     from gateway.steps import Steps
 
-_DEFAULT_HINT: Final = "The API is under /v1, such as /v1/chat/completions."
-_HINTS: Final = {
-    "/v1": "This is the base URL; requests go to paths below it, such as /v1/chat/completions.",
-}
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
@@ -57,14 +56,20 @@ class App:
         }
         """The other endpoints that only take POST, by path."""
         self._passed_on = PassedOn(steps)
-        self._rest = _api(steps, *models.ROUTES, *health.ROUTES, *responses.ROUTES, feedback_route())
+        rest = (*models.ROUTES, *health.ROUTES, *responses.ROUTES, feedback_route())
+        keyed = not steps.deployment.keyless
+        posts = [("POST", path) for path in ("/v1/chat/completions", "/chat/completions", *self._posts)]
+        served = [*posts, *PASSED, *served_by(rest)]
+        documents = document_routes("Tierline", served, keyed=keyed)
+        self._rest = _api(steps, [*rest, *documents], [*served, *served_by(documents)])
         self._others = RequestIdMiddleware(self._cold)
         admin = steps.deployment.admin
         self._admin_port = admin.port if admin is not None else None
         self._admin = None
         if admin is not None:
-            routes = (*cache_routes(steps, admin), *policy_routes(steps, admin))
-            self._admin = RequestIdMiddleware(_api(steps, *routes))
+            routes = [*cache_routes(steps, admin), *policy_routes(steps, admin)]
+            routes += document_routes("Tierline: the admin API", served_by(routes), keyed=True)
+            self._admin = RequestIdMiddleware(_api(steps, routes, served_by(routes)))
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""
@@ -108,10 +113,13 @@ async def _lifespan(steps: Steps, scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-def _api(steps: Steps, *routes: Route) -> Starlette:
+def _api(steps: Steps, routes: Sequence[Route], served: Served) -> Starlette:
+    """Return the application of these routes; its 404 lists the paths that are `served`."""
+    paths = dict.fromkeys(path for _, path in served)
     api = Starlette(routes=routes, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), _as_envelope))
     api.router.redirect_slashes = False
     api.state.steps = steps
+    api.state.paths = tuple(paths)
     return api
 
 
@@ -125,13 +133,21 @@ def _api_error(request: Request, error: Exception) -> ApiError:
     if not isinstance(error, HTTPException):
         return InternalError()
     if error.status_code == 404:
-        path = request.url.path
-        return NotFound(f"There is no {path} here. {_HINTS.get(path.rstrip('/'), _DEFAULT_HINT)}")
+        return _nothing_at(request.url.path, request.app.state.paths)
     if error.status_code == 405:
         return _method_not_allowed(
             request.method, ", ".join(sorted((error.headers or {}).get("Allow", "GET").split(", ")))
         )
     return InvalidRequest(str(error.detail))
+
+
+def _nothing_at(path: str, paths: Sequence[str]) -> NotFound:
+    """Return the error of a path that is not served, with all that are, the nearest first."""
+    near = get_close_matches(path.rstrip("/") or "/", paths, n=1, cutoff=0.75)
+    hint = f" Do you mean {near[0]}?" if near else ""
+    if path.rstrip("/") == "/v1":
+        hint = " This is the base URL."
+    return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(paths)}.")
 
 
 def _method_not_allowed(method: str, allow: str) -> ApiError:

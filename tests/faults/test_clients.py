@@ -388,7 +388,7 @@ UNKNOWN = (
         "/v1/chat/completions/",
         "/v1/responses/",
     ),
-    *("/docs", "/openapi.json", "/redoc", "/v1/chat/completions%00", "/..%2f..%2fetc/passwd", "/v1/chat/compl%C3%A9"),
+    *("/docs/", "/openapi.yaml", "/redoc", "/v1/chat/completions%00", "/..%2f..%2fetc/passwd", "/v1/chat/compl%C3%A9"),
 )
 
 
