@@ -47,7 +47,7 @@ class Maker:
         return text
 
     def _tag(self, text: str) -> str:
-        return hmac.new(self.secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:_TAG_CHARS]
+        return hmac.digest(self.secret, text.encode("utf-8", "surrogatepass"), "sha256").hex()[:_TAG_CHARS]
 
 
 NOBODY: Final = Maker("", b"")

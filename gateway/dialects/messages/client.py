@@ -38,10 +38,18 @@ _NOT_NATIVE: Final = frozenset({"model", "stream", "metadata", "service_tier"})
 """Fields that the native body lacks: the gateway sets them from the translated body."""
 _LONGEST_USER: Final = 64
 """Longest `user` that OpenAI's API takes."""
-_TOOL_MEMBERS: Final = frozenset({"type", "name", "description", "input_schema", "strict"})
+_TOOL_MEMBERS: Final = {
+    "name": "name",
+    "description": "description",
+    "input_schema": "parameters",
+    "strict": "strict",
+}
+"""Members of a tool that a function of chat completions has too, with their names there."""
 _THINKING: Final = frozenset({"enabled", "adaptive", "between_tools"})
 _EFFORTS: Final = {"max": "xhigh"}
 _CACHE: Final = "cache_control"
+_ROLE_AND_CONTENT: Final = 2
+"""Members of a message that has no others."""
 _TOOL: Final = re.compile(r"tools\[\d+\]")
 _HOSTED_FIELDS: Final = frozenset({"container", "mcp_servers"})
 _HOSTED_BLOCKS: Final = frozenset({"image", "document", "container_upload"})
@@ -184,24 +192,28 @@ def _messages(body: Mapping[str, Any], lost: dict[str, Any]) -> list[dict[str, A
         message = "messages: at least one message is required"
         raise InvalidRequest(message, code="unsupported_value", param="messages")
     for i, message in enumerate(given):
-        path = f"messages[{i}]"
-        role = _typed(message, dict, path).get("role")
-        content = message.get("content")
+        if type(message) is not dict:
+            _typed(message, dict, f"messages[{i}]")
+        role, content = message.get("role"), message.get("content")
         if role == "system":
-            messages.append({"role": "system", "content": _system(content, f"{path}.content", lost)})
+            messages.append({"role": "system", "content": _system(content, f"messages[{i}].content", lost)})
         elif role not in ("user", "assistant"):
-            wrong = f"{path}.role: Input should be 'user', 'assistant' or 'system'"
-            raise InvalidRequest(wrong, code="unsupported_value", param=f"{path}.role")
-        elif isinstance(content, str):
+            path = f"messages[{i}].role"
+            raise InvalidRequest(
+                f"{path}: Input should be 'user', 'assistant' or 'system'", code="unsupported_value", param=path
+            )
+        elif type(content) is str:
             messages.append({"role": role, "content": content})
         else:
-            _typed(content, list, f"{path}.content")
-            for j, block in enumerate(content):
-                where = f"{path}.content[{j}]"
-                _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
-            read = _assistant if role == "assistant" else _user
-            messages += read(content, path, lost)
-        lost.update({f"{path}.{name}": message[name] for name in message if name not in ("role", "content")})
+            path = f"messages[{i}]"
+            for j, block in enumerate(_typed(content, list, f"{path}.content")):
+                if type(block) is not dict or type(block.get("type")) is not str:
+                    where = f"{path}.content[{j}]"
+                    _typed(_typed(block, dict, where).get("type"), str, f"{where}.type")
+            messages += (_assistant if role == "assistant" else _user)(content, path, lost)
+        if len(message) > _ROLE_AND_CONTENT:
+            path = f"messages[{i}]"
+            lost.update({f"{path}.{name}": message[name] for name in message if name not in ("role", "content")})
     return messages
 
 
@@ -231,7 +243,8 @@ def _assistant(content: list[Any], path: str, lost: dict[str, Any]) -> list[dict
         kind, where = block["type"], f"{path}.content[{j}]"
         _note_cache(block, lost)
         if kind == "text":
-            texts.append(_typed(block.get("text"), str, f"{where}.text"))
+            text = block.get("text")
+            texts.append(text if type(text) is str else _typed(text, str, f"{where}.text"))
         elif kind == "tool_use":
             arguments = orjson.dumps(block.get("input") or {}).decode()
             function = {"name": _typed(block.get("name"), str, f"{where}.name"), "arguments": arguments}
@@ -354,17 +367,20 @@ def _document(
 def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, Any]) -> None:
     tools: list[dict[str, Any]] = []
     for i, tool in enumerate(_given(body, "tools", list)):
-        path = f"tools[{i}]"
-        if _typed(tool, dict, path).get("type") not in (None, "custom"):
-            lost[path] = tool
+        if type(tool) is not dict:
+            _typed(tool, dict, f"tools[{i}]")
+        if tool.get("type") not in (None, "custom"):
+            lost[f"tools[{i}]"] = tool
             continue
-        function = {"name": _typed(tool.get("name"), str, f"{path}.name")}
-        for name, of_chat in (("description", "description"), ("input_schema", "parameters"), ("strict", "strict")):
-            if tool.get(name) is not None:
-                function[of_chat] = tool[name]
+        if type(tool.get("name")) is not str:
+            _typed(tool.get("name"), str, f"tools[{i}].name")
+        given = {name: value for name, value in tool.items() if value is not None}
+        function = {_TOOL_MEMBERS[name]: value for name, value in given.items() if name in _TOOL_MEMBERS}
         tools.append({"type": "function", "function": function})
-        _note_cache(tool, lost)
-        lost.update({f"{path}.{name}": tool[name] for name in tool if name not in _TOOL_MEMBERS and name != _CACHE})
+        if len(function) < len(given):
+            _note_cache(given, lost)
+            more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", _CACHE)]
+            lost.update({f"tools[{i}].{name}": given[name] for name in more})
     if tools:
         chat["tools"] = tools
     choice = _given(body, "tool_choice", dict)

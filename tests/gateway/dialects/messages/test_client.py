@@ -313,6 +313,7 @@ def test_wrong_fields_are_refused_by_their_path(wrong: dict[str, Any], param: st
     [
         ({"tools": [LOOK, {"type": "web_search_20250305", "name": "web_search"}]}, "tools[1]", "web_search"),
         ({"tools": [{"type": "code_execution_20260521", "name": "code_execution"}]}, "tools[0]", "hosted_tools"),
+        ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "x"}]}, "tools[0]", "hosted_tools"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "hosted_tools"),
         (
             {"messages": [{"role": "user", "content": [block("image", source={"type": "file", "file_id": "f"})]}]},

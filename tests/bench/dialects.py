@@ -1,0 +1,210 @@
+"""`python -m tests.bench.dialects [--only TEXT] [--rounds N] [--json]`: what translating between dialects costs.
+
+Each row is one function on one request, one whole reply or one chunk of a stream, in us of CPU time of this thread. The
+rows take turns, so that what slows the machine slows all of them. A figure is the median of the rounds with its 95%
+interval (the order statistics of the rounds). The exit code is 1 where the median of a row is above its target: 60 us a
+request or whole reply, 15 us a chunk.
+
+The request is a turn of an agent: a system prompt of 2 KB, five messages with one tool call and its result, six tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Final
+
+from gateway.chat.completions import chunks_of
+from gateway.dialects.messages.backend import messages_request
+from gateway.dialects.messages.client import chat_body
+from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.replies import MessageChunks, completion_of
+from gateway.dialects.messages.writer import MessageEvents, message_of
+from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import maker_of
+
+REQUEST_US: Final = 60.0
+CHUNK_US: Final = 15.0
+_CALLS: Final = 200
+"""Calls of a row in one round, at least."""
+_MAKER: Final = maker_of("bench", "key")
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {name: {"type": "string", "description": f"The {name}."} for name in ("path", "pattern", "limit")},
+    "required": ["path"],
+}
+_NAMES: Final = ("read", "write", "edit", "search", "run", "list")
+_SYSTEM: Final = "You are an agent that works on code. " * 56
+_OUTPUT: Final = "line of a file\n" * 60
+_TEXT: Final = tuple(f" word{number}" for number in range(200))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function to time. `calls` are made by one call of `run`; `target_us` is for one of them."""
+
+    name: str
+    target_us: float
+    run: Callable[[], object]
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The cost of a row in us of CPU time: the median of the rounds and its interval."""
+
+    name: str
+    us: float
+    low_us: float
+    high_us: float
+    target_us: float
+
+
+def messages_rows() -> list[Row]:
+    """The rows of Anthropic's Messages API."""
+    given: dict[str, Any] = {
+        "model": "chat",
+        "max_tokens": 8000,
+        "system": [{"type": "text", "text": _SYSTEM, "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": "Which files mention the cache?"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "I should look. " * 20, "signature": _MAKER.seal("c" * 400)},
+                    {"type": "text", "text": "Let me look."},
+                    {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"path": ".", "pattern": "cache"}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": _OUTPUT}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "These three. " * 20}]},
+            {"role": "user", "content": [{"type": "text", "text": "Thank you. Read the first one."}]},
+        ],
+        "tools": [{"name": name, "description": f"To {name}. " * 20, "input_schema": _SCHEMA} for name in _NAMES],
+        "thinking": {"type": "enabled", "budget_tokens": 4000},
+        "stream": True,
+    }
+    protocol = {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
+    chat = chat_body(given, protocol)
+    plain = {name: value for name, value in chat.items() if name != NATIVE}
+    facts = facts_of("claude-haiku-4-5")
+    content = [
+        {"type": "thinking", "thinking": "I should read it. " * 20, "signature": "c" * 400},
+        {"type": "text", "text": "".join(_TEXT)},
+        {"type": "tool_use", "id": "toolu_2", "name": "read", "input": {"path": "cache.py"}},
+    ]
+    usage = {"input_tokens": 900, "output_tokens": 300, "cache_read_input_tokens": 5000}
+    message = {"id": "msg_1", "model": "claude", "content": content, "stop_reason": "tool_use", "usage": usage}
+    completion = completion_of(message, _MAKER, native=False)
+    events = _text_events()
+    reader = MessageChunks(_MAKER, native=False)
+    chunks = [chunk for event in events for chunk in reader.add(event)]
+
+    def read(*, native: bool) -> None:
+        reader = MessageChunks(_MAKER, native=native)
+        for event in events:
+            reader.add(event)
+
+    def write() -> None:
+        writer = MessageEvents("req_1", thinking=True)
+        for chunk in chunks:
+            writer.chunk(chunk)
+        writer.done()
+
+    def sent(body: dict[str, Any]) -> Callable[[], object]:
+        return lambda: messages_request(body, "claude-haiku-4-5", facts, _MAKER, stream=True)
+
+    streamed = list(chunks_of(completion))
+    return [
+        Row("messages: request -> chat", REQUEST_US, lambda: chat_body(given, protocol)),
+        Row("chat -> messages: request", REQUEST_US, sent(plain)),
+        Row("messages -> messages: request", REQUEST_US, sent(chat)),
+        Row("messages -> chat: whole reply", REQUEST_US, lambda: completion_of(message, _MAKER, native=False)),
+        Row("chat -> messages: whole reply", REQUEST_US, lambda: message_of(completion, thinking=True)),
+        Row("messages -> chat: event", CHUNK_US, lambda: read(native=False), len(events)),
+        Row("messages -> messages: event read", CHUNK_US, lambda: read(native=True), len(events)),
+        Row("chat -> messages: chunk, encoded", CHUNK_US, write, len(chunks)),
+        Row("chat -> messages: stored reply as events", REQUEST_US, lambda: _replayed(streamed)),
+    ]
+
+
+def _text_events() -> list[dict[str, Any]]:
+    """The events of a reply of 200 pieces of text."""
+    deltas = [{"type": "text_delta", "text": piece} for piece in _TEXT]
+    message = {"id": "msg_1", "model": "claude", "usage": {"input_tokens": 9}}
+    return [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 200}},
+        {"type": "message_stop"},
+    ]
+
+
+def _replayed(chunks: Sequence[dict[str, Any]]) -> None:
+    writer = MessageEvents("req_1", thinking=True)
+    for chunk in chunks:
+        writer.chunk(chunk)
+    writer.done()
+
+
+ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows,)
+"""Make the rows of one dialect each."""
+
+
+def measured(rows: Sequence[Row], rounds: int) -> list[Figure]:
+    """The figures of these rows, after one round that does not count."""
+    took: list[list[float]] = [[] for _ in rows]
+    for number in range(rounds + 1):
+        for row, times in zip(rows, took, strict=True):
+            runs = max(1, _CALLS // row.calls)
+            began = time.thread_time()
+            for _ in range(runs):
+                row.run()
+            if number:
+                times.append((time.thread_time() - began) / (runs * row.calls) * 1e6)
+    return [_figure(row, sorted(times)) for row, times in zip(rows, took, strict=True)]
+
+
+def _figure(row: Row, times: list[float]) -> Figure:
+    """A row's median, and the order statistics that hold the true median with 95% probability."""
+    half = 1.96 * math.sqrt(len(times)) / 2
+    low, high = math.floor(len(times) / 2 - half), math.ceil(len(times) / 2 + half)
+    return Figure(row.name, median(times), times[max(0, low)], times[min(len(times) - 1, high)], row.target_us)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; see the module's docstring."""
+    summary, _, rest = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.dialects",
+        description=summary,
+        epilog=rest,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", metavar="TEXT", default="", help="rows whose name contains it")
+    parser.add_argument("--rounds", type=int, default=40, metavar="N")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+    options = parser.parse_args(arguments)
+    rows = [row for make in ROWS for row in make() if options.only in row.name]
+    figures = measured(rows, options.rounds)
+    for figure in figures:
+        if options.json:
+            print(json.dumps(asdict(figure)))
+        else:
+            print(
+                f"{figure.name:42s} {figure.us:6.1f} us  [{figure.low_us:.1f}, {figure.high_us:.1f}]"
+                f"  target {figure.target_us:.0f}{'' if figure.us <= figure.target_us else '  MISSED'}"
+            )
+    return 1 if any(figure.us > figure.target_us for figure in figures) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
