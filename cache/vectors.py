@@ -80,13 +80,13 @@ class VectorCache:
     async def write(self, vectors: Mapping[str, StoredVector]) -> None:
         """Store vectors by their keys."""
         now = self.clock()
-        await self._store.apply(
-            [
-                shelf.put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
-                for key, one in vectors.items()
-                if one.expires_at > now
-            ]
-        )
+        puts = [
+            shelf.put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
+            for key, one in vectors.items()
+            if one.expires_at > now
+        ]
+        if puts:
+            await self._store.apply(puts)
 
     def _decoded(self, key: str, value: object) -> StoredVector | None:
         if not isinstance(value, bytes) or len(value) < _HEAD.size:
