@@ -73,7 +73,7 @@ def _cells(ledger: Record, started: float) -> tuple[str, ...]:
         str(ledger["status"]),
         milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
         milliseconds(ledger["total_ms"]),
-        dollars(ledger["cost_usd"]),
+        dollars(ledger["cost_usd"]) if not ledger.get("cost_unknown") else "unknown",
     )
 
 
@@ -109,7 +109,8 @@ def _header(ledger: Record, record: Record, feedback: Feedback | None) -> list[t
 
 def _money(ledger: Record) -> str:
     """Return the request's cost, the wasted part of it, and what the strongest tier alone would have cost."""
-    parts = [f"cost {dollars(ledger['cost_usd'])}"]
+    unknown = " and an unknown price" if ledger.get("cost_unknown") else ""
+    parts = [f"cost {dollars(ledger['cost_usd'])}{unknown}"]
     tokens = ledger.get("wasted_tokens")  # a record of an older version has none
     if ledger["wasted_usd"] or tokens:
         counted = f" and {tokens} tokens" if tokens else ""

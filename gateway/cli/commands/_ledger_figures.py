@@ -42,6 +42,7 @@ def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
         "paths": _paths(rows),
         "cost_usd": math.fsum(row["cost_usd"] for row in rows),
         "estimated_usd": math.fsum(map(_estimated_usd, rows)),
+        "cost_unknown": sum(bool(row.get("cost_unknown")) for row in rows),
         "wasted": _wasted(rows),
         "strongest_alone": _strongest_alone(rows),
         "ttft_ms": _quantiles(row["ttft_ms"] for row in rows if row["stream"]),
@@ -88,7 +89,7 @@ def _estimated_usd(row: Ledger) -> float:
 def _strongest_alone(rows: Sequence[Ledger]) -> Figures:
     reported, estimated, unknown = [], [], []
     for row in rows:
-        if row.get("counterfactual_usd") is None:
+        if row.get("counterfactual_usd") is None or row.get("cost_unknown"):
             unknown.append(row)
         elif row["answer_estimated"] or _estimated_usd(row):
             estimated.append(row)

@@ -74,7 +74,9 @@ def _columns(first: str, *others: str) -> Table:
 
 def _money(figures: Figures) -> Iterator[tuple[str, str]]:
     estimated = f", of that {dollars(figures['estimated_usd'])} estimated" if figures["estimated_usd"] else ""
-    yield "cost", dollars(figures["cost_usd"]) + estimated
+    unknown = figures["cost_unknown"]
+    unpriced = f", and what {unknown} requests called at an unknown price (tierline prices check)" if unknown else ""
+    yield "cost", dollars(figures["cost_usd"]) + estimated + unpriced
     wasted = figures["wasted"]
     yield (
         "wasted",

@@ -52,6 +52,14 @@ def test_a_saving_is_claimed_from_reported_usage_alone() -> None:
     assert figures(rows)["estimated_usd"] == pytest.approx(0.0001)
 
 
+def test_no_saving_is_claimed_where_a_price_is_unknown() -> None:
+    """A call that nobody can price would look like a saving; such requests are counted, and compared with nothing."""
+    rows = [_row(counterfactual_usd=0.01), _row(counterfactual_usd=0.01, cost_unknown=True)]
+    said = figures(rows)
+    assert said["cost_unknown"] == 1
+    assert said["strongest_alone"]["reported"]["requests"] == said["strongest_alone"]["unknown"]["requests"] == 1
+
+
 def test_waste_is_a_share_of_what_was_spent() -> None:
     """Wasted dollars are told against all dollars, wasted tokens against all tokens, though they cost nothing."""
     said = figures([_row(wasted_usd=0.0, wasted_tokens=153), _row(wasted_usd=0.0003)])["wasted"]
