@@ -21,6 +21,7 @@ import orjson
 
 from gateway.dialects.native import NATIVE, native_body
 from gateway.dialects.reasoning import DETAILS, Maker
+from gateway.dialects.responses.items import joined_details
 from policies.value_type import value_type
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -422,9 +423,8 @@ class _InputItems:
         readable: dict[Any, list[dict[str, Any]]] = {}
         foreign = False
         details = message.get(DETAILS)
-        for detail in details if isinstance(details, list) else ():
-            if not isinstance(detail, dict):
-                continue
+        given = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
+        for detail in joined_details(given) if len(given) > 1 else given:
             ident = detail.get("id")
             if detail.get("type") == "reasoning.encrypted":
                 data = detail.get("data")

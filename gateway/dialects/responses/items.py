@@ -78,8 +78,11 @@ def joined_details(pieces: Iterable[Mapping[str, Any]]) -> list[Json]:
     details: list[Json] = []
     for piece in pieces:
         last = details[-1] if details else None
-        if last is None or last.get("type") != piece.get("type") or last.get("index") != piece.get("index"):
+        if last is None or any(last.get(name) != piece.get(name) for name in ("type", "index")):
             details.append(dict(piece))
+            continue
+        if piece.get("id") not in (None, last.get("id")):
+            details.append(dict(piece))  # of another item, by a backend that gives no index
             continue
         for name, value in piece.items():
             before = last.get(name)

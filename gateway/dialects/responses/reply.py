@@ -156,6 +156,7 @@ class _MessageParts:
         self._thoughts: list[str] = []
         self._details: list[dict[str, Any]] = []
         self._encrypted: list[dict[str, Any]] = []
+        self._thought_parts = 0
         self._phases: list[Any] = []
         self.logprobs: list[Any] | None = None
 
@@ -177,9 +178,12 @@ class _MessageParts:
             self._place(call["id"])
             self._calls.append(call)
         elif kind == "reasoning":
-            self._details += (details := readable_details(item))
+            details = readable_details(item)
             self._thoughts += [text for one in details if (text := one.get("summary") or one.get("text"))]
-            self._encrypted += encrypted_detail(item, self._maker)
+            encrypted = encrypted_detail(item, self._maker)
+            self._thought_parts = _number([*details, *encrypted], self._thought_parts)
+            self._details += details
+            self._encrypted += encrypted
 
     def end(self) -> None:
         """Leave out encrypted reasoning that no output followed: the API would not take it back."""
@@ -266,6 +270,13 @@ def readable_details(item: Mapping[str, Any]) -> list[dict[str, Any]]:
             if isinstance(part, dict) and isinstance(text := part.get("text"), str):
                 details.append({"type": kind, name: text, "id": item.get("id"), "format": _FORMAT, "index": index})
     return details
+
+
+def _number(details: list[dict[str, Any]], start: int) -> int:
+    """Give each detail the next index in its reply, because clients join those of one index; return the next one."""
+    for index, detail in enumerate(details, start):
+        detail["index"] = index
+    return start + len(details)
 
 
 def encrypted_detail(item: Mapping[str, Any], maker: Maker) -> list[dict[str, Any]]:
@@ -363,6 +374,7 @@ class ResponseChunks:
         """Output indexes of the finished items."""
         self._encrypted: list[dict[str, Any]] = []
         self._thought = False
+        self._thought_parts = 0
         self._chars = 0
         self._text_starts: dict[tuple[Any, Any], int] = {}
         """Characters of the whole text before each text part, by output index and content index."""
@@ -590,7 +602,9 @@ class ResponseChunks:
                 place = (at, detail["type"], detail["index"])
                 if text and not self._lengths.get(place):
                     chunks += self._thoughts(place, text)
-            self._encrypted += encrypted_detail(item, self._maker)
+            encrypted = encrypted_detail(item, self._maker)
+            self._thought_parts = _number([*details, *encrypted], self._thought_parts)
+            self._encrypted += encrypted
             if details:
                 chunks.append(self._chunk({DETAILS: details}))
         elif kind == "message":

@@ -454,6 +454,12 @@ def test_readable_reasoning_is_kept_and_nothing_lost() -> None:
     inputs(USER, {"role": "assistant", "content": "Hi.", "reasoning_details": [signed]}, dropped=("reasoning",))
 
 
+def test_readable_reasoning_in_pieces_as_a_stream_gave_it() -> None:
+    pieces = [{"type": "reasoning.text", "text": text, "index": 0} for text in ("Because ", "it ", "is.")]
+    items = inputs(USER, {"role": "assistant", "content": "Hi.", "reasoning_details": pieces})
+    assert items[1]["content"] == "<reasoning>\nBecause it is.\n</reasoning>"
+
+
 def test_reasoning_that_its_server_shows_and_does_not_encrypt() -> None:
     details = [{"type": "reasoning.text", "text": "why", "id": "rs_1", "index": 0}, encrypted(MINE.seal(""))]
     items = inputs({"role": "assistant", "content": "Hi.", "reasoning_details": details})
