@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
+import orjson
+
 from gateway.chat.completions import chunks_of
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import chat_body
@@ -28,6 +30,9 @@ from gateway.dialects.messages.replies import MessageChunks, completion_of
 from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
+from gateway.dialects.responses.backend import request_of
+from gateway.dialects.responses.reply import ResponseChunks
+from gateway.dialects.responses.reply import completion_of as response_completion
 
 REQUEST_US: Final = 60.0
 CHUNK_US: Final = 15.0
@@ -134,6 +139,101 @@ def messages_rows() -> list[Row]:
     ]
 
 
+def responses_rows() -> list[Row]:
+    """The rows of backends of OpenAI's Responses API, which send and read it."""
+    sealed = {"type": "reasoning.encrypted", "data": _MAKER.seal("c" * 400), "id": "rs_1", "index": 1}
+    thought = {"type": "reasoning.summary", "summary": "I should look. " * 20, "id": "rs_1", "index": 0}
+    call = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"pattern": "cache"}'}}
+    body: dict[str, Any] = {
+        "model": "chat",
+        "max_completion_tokens": 8000,
+        "reasoning_effort": "high",
+        "messages": [
+            {"role": "system", "content": _SYSTEM},
+            {"role": "user", "content": "Which files mention the cache?"},
+            {
+                "role": "assistant",
+                "content": "Let me look.",
+                "reasoning_details": [thought, sealed],
+                "tool_calls": [call],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": _OUTPUT},
+            {"role": "assistant", "content": "These three. " * 20},
+            {"role": "user", "content": [{"type": "text", "text": "Thank you. Read the first one."}]},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": name, "description": f"To {name}. " * 20, "parameters": _SCHEMA}}
+            for name in _NAMES
+        ],
+        "stream": True,
+    }
+    reasoned = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": _MAKER.seal("c" * 400)}
+    asked = {"type": "message", "role": "user", "content": "Which files mention the cache?"}
+    answered = {"type": "message", "role": "assistant", "content": "These three. " * 20}
+    own = {"model": "chat", "instructions": _SYSTEM, "input": [asked, reasoned, answered, asked], "stream": True}
+    native = {**body, NATIVE: {"dialect": "responses", "body": own, "lost": []}}
+
+    def sent(body: dict[str, Any]) -> Callable[[], object]:
+        return lambda: request_of(body, _MAKER, model="large", stream=True, alternatives=None)
+
+    text = {"type": "output_text", "text": "".join(_TEXT), "annotations": [], "logprobs": []}
+    response = {
+        "id": "resp_1",
+        "created_at": 1_700_000_000,
+        "model": "large",
+        "status": "completed",
+        "output": [
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c" * 400},
+            {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]},
+            {"type": "function_call", "id": "fc_1", "call_id": "call_2", "name": "read", "arguments": '{"path": "a"}'},
+        ],
+        "usage": {"input_tokens": 900, "output_tokens": 300, "total_tokens": 1200},
+    }
+    translated, passed_on = sent(body)(), sent(native)()
+    events = _response_events(response)
+
+    def read(request: Any) -> Callable[[], object]:
+        def run() -> None:
+            chunks = ResponseChunks(request, _MAKER, "large")
+            for event in events:
+                for chunk in chunks.take(event):
+                    orjson.dumps(chunk)
+
+        return run
+
+    def whole(request: Any) -> Callable[[], object]:
+        return lambda: response_completion(response, request, _MAKER)
+
+    return [
+        Row("chat -> responses: request", REQUEST_US, sent(body)),
+        Row("responses -> responses: request", REQUEST_US, sent(native)),
+        Row("responses -> chat: whole reply", REQUEST_US, whole(translated)),
+        Row("responses -> responses: whole reply", REQUEST_US, whole(passed_on)),
+        Row("responses -> chat: event, encoded", CHUNK_US, read(translated), len(events)),
+        Row("responses -> responses: event, encoded", CHUNK_US, read(passed_on), len(events)),
+    ]
+
+
+def _response_events(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a reply of 200 pieces of text."""
+    opened = {**response, "status": "in_progress", "output": []}
+    item = response["output"][1]
+    where = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
+    piece = {"type": "response.output_text.delta", **where, "logprobs": [], "obfuscation": "abcdef"}
+    events = [
+        {"type": "response.created", "response": opened},
+        {"type": "response.in_progress", "response": opened},
+        {"type": "response.output_item.done", "output_index": 0, "item": response["output"][0]},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**item, "content": []}},
+        *({**piece, "delta": text} for text in _TEXT),
+        {"type": "response.output_text.done", **where, "text": "".join(_TEXT)},
+        {"type": "response.output_item.done", "output_index": 1, "item": item},
+        {"type": "response.output_item.done", "output_index": 2, "item": response["output"][2]},
+        {"type": "response.completed", "response": response},
+    ]
+    return [{**event, "sequence_number": number} for number, event in enumerate(events)]
+
+
 def _text_events() -> list[dict[str, Any]]:
     """The events of a reply of 200 pieces of text."""
     deltas = [{"type": "text_delta", "text": piece} for piece in _TEXT]
@@ -155,7 +255,7 @@ def _replayed(chunks: Sequence[dict[str, Any]]) -> None:
     writer.done()
 
 
-ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows,)
+ROWS: Final[tuple[Callable[[], list[Row]], ...]] = (messages_rows, responses_rows)
 """Make the rows of one dialect each."""
 
 
