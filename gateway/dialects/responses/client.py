@@ -88,12 +88,12 @@ class ResponsesClient:
             raise (
                 missing("input") if body.get("input") is None else unsupported("input", "must have at least one item.")
             )
-        chat = chat_body(body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
+        chat, names = chat_body(body, entries, hosted=self._hosted, kept=self._ttl_s > 0)
         check_limits(chat["messages"], self._most)
         include = body.get("include") or ()
         self._encrypted = ENCRYPTED in include
         self._logprobs = LOGPROBS in include or bool(body.get("top_logprobs"))
-        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0)
+        self._head = ResponseHead(body, self._ids, store=self._ttl_s > 0, names=names)
         return chat
 
     def whole(self, completion: Mapping[str, Any]) -> bytes:

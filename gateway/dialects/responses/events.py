@@ -35,8 +35,10 @@ from gateway.dialects.responses.items import (
     without_encrypted,
 )
 from gateway.dialects.responses.replies import (
+    Names,
     ResponseHead,
     failure_of,
+    in_namespace,
     message_item,
     native_end,
     outcome_of,
@@ -115,20 +117,21 @@ class _OpenReasoning:
 class _OpenCall:
     """A call that has begun, of `kind` function_call or custom_tool_call."""
 
-    __slots__ = ("call_id", "extra", "id", "index", "kind", "name", "pieces")
+    __slots__ = ("call_id", "extra", "id", "index", "kind", "name", "names", "pieces")
 
-    def __init__(self, index: int, item_id: str, kind: str, call_id: str, name: str) -> None:
+    def __init__(self, index: int, item_id: str, kind: str, call_id: str, name: str, names: Names) -> None:
         self.index = index
         self.id = item_id
         self.kind = kind
         self.call_id = call_id
         self.name = name
+        self.names = names
         self.pieces: list[str] = []
         self.extra: Any = None
 
     def item(self, status: str) -> Json:
         """Return the call as it is now."""
-        item = {
+        item: Json = {
             "id": self.id,
             "type": self.kind,
             "status": status,
@@ -136,7 +139,9 @@ class _OpenCall:
             "name": self.name,
             _CALLS[self.kind][0]: "".join(self.pieces),
         }
-        return item if self.extra is None else {**item, EXTRA: self.extra}
+        if self.extra is not None:
+            item[EXTRA] = self.extra
+        return in_namespace(item, self.names)
 
 
 class ResponseEvents:
@@ -418,7 +423,7 @@ class ResponseEvents:
     def _open_call(self, key: int, kind: str, call_id: Any, name: str, written: list[bytes]) -> _OpenCall:
         item_id = self._head.ids.new(kind)
         call_id = call_id if isinstance(call_id, str) and call_id else new_call_id()
-        call = _OpenCall(len(self._output), item_id, kind, call_id, name)
+        call = _OpenCall(len(self._output), item_id, kind, call_id, name, self._head.names)
         self._added(call.item("in_progress"), written)
         self._calls[key] = call
         return call

@@ -34,6 +34,8 @@ STATE: Final = frozenset({"store", "previous_response_id"})
 """Fields that the gateway itself honours."""
 LOST: Final = frozenset({"access_programs", "context_management", "image", "max_tool_calls", "truncation"})
 """Fields that chat completions lack; a request is answered without them."""
+IDLE: Final = frozenset({"client_metadata"})
+"""Fields that only say who asks, such as Codex CLI's; they are lost too, and no answer depends on them."""
 NEEDED: Final = frozenset({"prompt"})
 """Fields without which the answer would be another one."""
 REFUSED: Final = frozenset({"background", "conversation"})
@@ -51,7 +53,7 @@ _INSTEAD: Final = {
     NATIVE: "nothing",
 }
 """Fields of chat completions that would collide with a translated one, and what this API has instead of each."""
-DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED
+DEFINED: Final = SAME | TRANSLATED | STATE | LOST | NEEDED | REFUSED | IDLE
 
 HOSTED: Final = "hosted_tools"
 """The capability of a backend that runs the tools of this API itself, and has its files and prompts."""
@@ -72,9 +74,9 @@ _CHOICES: Final = frozenset({"auto", "none", "required"})
 _FUNCTION: Final = ("name", "description", "parameters", "strict")
 _KNOWN_KEYS: Final = {
     "message": frozenset({"type", "role", "content", "id", "status"}),
-    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status", EXTRA}),
-    "custom_tool_call": frozenset({"type", "id", "call_id", "name", "input", "status"}),
-    "function_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
+    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "namespace", "status", EXTRA}),
+    "custom_tool_call": frozenset({"type", "id", "call_id", "name", "namespace", "input", "status"}),
+    "function_call_output": frozenset({"type", "id", "call_id", "name", "namespace", "output", "status"}),
     "custom_tool_call_output": frozenset({"type", "id", "call_id", "output", "status"}),
     "reasoning": frozenset({"type", "id", "summary", "content", "encrypted_content", "status"}),
     "input_text": frozenset({"type", "text"}),
@@ -85,6 +87,7 @@ _KNOWN_KEYS: Final = {
     "input_audio": frozenset({"type", "input_audio"}),
     "function": frozenset({"type", *_FUNCTION}),
     "custom": frozenset({"type", "name", "description", "format"}),
+    "namespace": frozenset({"type", "name", "tools"}),
 }
 """Members of items, parts and tools that are kept, or that say nothing to a model (ids, status, citations)."""
 
@@ -136,8 +139,12 @@ def _type_of(item: Any, at: str) -> str:
     return kind
 
 
-def chat_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, hosted: bool, kept: bool) -> Json:
-    """Return the chat completion's body. `entries` is the whole conversation, without references.
+def chat_body(
+    body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, hosted: bool, kept: bool
+) -> tuple[Json, dict[str, tuple[str, str]]]:
+    """Return the chat completion's body, and the names of its tools that the API has in namespaces.
+
+    `entries` is the whole conversation, without references.
 
     `hosted`: whether a backend of this API is configured, which can honour what a chat completion cannot express; if
     not, that is refused. `kept`: whether the gateway keeps the response for later turns. Raises InvalidRequest.
@@ -158,6 +165,8 @@ def chat_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, ho
             chat[name] = value
         elif name in LOST and value is not None and value != _DEFAULTS.get(name):
             reading.lost[name] = value
+        elif name in IDLE:
+            reading.lost[name] = None
         elif name in NEEDED and value is not None:
             reading.need(name, "a stored prompt", name, value)
     _refuse(body)
@@ -170,7 +179,7 @@ def chat_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, ho
     if reading.needed:
         native["needs"] = [HOSTED]
     chat[NATIVE] = native
-    return chat
+    return chat, reading.names
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
@@ -204,7 +213,7 @@ def _native_body(body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *,
 class _Reading:
     """Translate one body: collect messages, and what a chat completion cannot express."""
 
-    __slots__ = ("_hosted", "_turn", "lost", "messages", "needed")
+    __slots__ = ("_hosted", "_turn", "lost", "messages", "names", "needed")
 
     def __init__(self, *, hosted: bool) -> None:
         self._hosted = hosted
@@ -213,6 +222,8 @@ class _Reading:
         self.messages: list[Json] = []
         self.lost: Json = {}
         """Values that are not expressed, by path."""
+        self.names: dict[str, tuple[str, str]] = {}
+        """Namespace and name of the tools that chat completions know by one name, by that name."""
         self.needed = False
         """Whether something is lost that only a backend of this API can honour."""
 
@@ -242,14 +253,14 @@ class _Reading:
             if kind == "message":
                 self._add_message(item, at)
             elif kind == "function_call":
-                call = {"name": _text(item, "name", at), "arguments": _text(item, "arguments", at)}
+                call = {"name": _name_in_chat(item, at), "arguments": _text(item, "arguments", at)}
                 self._add_call(item, {"type": "function", "function": call}, kind, at)
             elif kind in _OUTPUTS:
                 self._add_output(item, kind, at)
             elif kind == "reasoning":
                 self._add_reasoning(item, at)
             elif kind == "custom_tool_call":
-                custom = {"name": _text(item, "name", at), "input": _text(item, "input", at)}
+                custom = {"name": _name_in_chat(item, at), "input": _text(item, "input", at)}
                 self._add_call(item, {"type": "custom", "custom": custom}, kind, at)
             elif kind in _SERVER_RECORDS:
                 self.lost[at] = item
@@ -468,12 +479,33 @@ class _Reading:
         if given is not None:
             if type(given) is not list:
                 raise wrong_type("tools", "an array")
-            tools = [made for i, tool in enumerate(given) if (made := self._tool(tool, f"tools[{i}]")) is not None]
+            tools: list[Json] = []
+            for i, tool in enumerate(given):
+                if type(tool) is dict and tool.get("type") == "namespace":
+                    tools += self._namespace(tool, f"tools[{i}]")
+                elif (made := self._tool(tool, f"tools[{i}]")) is not None:
+                    tools.append(made)
             if tools:
                 chat["tools"] = tools
         choice = body.get("tool_choice")
         if choice is not None and (chosen := self._choice(choice, "tool_choice")) is not None:
             chat["tool_choice"] = chosen
+
+    def _namespace(self, namespace: Mapping[str, Any], at: str) -> list[Json]:
+        """Return the tools of a namespace, which chat completions lack, under names that begin with its name."""
+        _text(namespace, "name", at)
+        if type(namespace.get("tools")) is not list:
+            raise wrong_type(f"{at}.tools", "an array")
+        tools: list[Json] = []
+        for i, tool in enumerate(namespace["tools"]):
+            if (made := self._tool(tool, f"{at}.tools[{i}]")) is not None:
+                inner = made[made["type"]]
+                known = _joined(namespace["name"], inner["name"])
+                self.names[known] = namespace["name"], inner["name"]
+                inner["name"] = known
+                tools.append(made)
+        self.lose_others(namespace, "namespace", at)
+        return tools
 
     def _tool(self, tool: Any, at: str) -> Json | None:
         if type(tool) is not dict:
@@ -524,6 +556,16 @@ def _custom_format(given: Any, at: str) -> Json:
     if _text(given, "type", at) != "grammar":
         return dict(given)
     return {"type": "grammar", "grammar": {name: value for name, value in given.items() if name != "type"}}
+
+
+def _joined(namespace: str, name: str) -> str:
+    return f"{namespace}__{name}"
+
+
+def _name_in_chat(item: Mapping[str, Any], at: str) -> str:
+    """Return the name of a call's tool as chat completions know it."""
+    name = _text(item, "name", at)
+    return name if item.get("namespace") is None else _joined(_text(item, "namespace", at), name)
 
 
 def _path(at: str, name: str) -> str:

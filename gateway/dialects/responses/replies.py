@@ -31,6 +31,9 @@ _PREFIXES: Final = {
     "computer_call": "cu",
 }
 _ID_CHARS: Final = 32
+Names = Mapping[str, tuple[str, str]]
+"""Namespace and name of the tools that chat completions know by one name, by that name."""
+_NO_NAMES: Final[Names] = {}
 _ECHOED: Final[Mapping[str, Any]] = {
     "background": False,
     "instructions": None,
@@ -98,11 +101,12 @@ def response_of_item(item_id: str) -> str | None:
 class ResponseHead:
     """Make the Response objects of one reply: `of` gives one, at any stage of it."""
 
-    __slots__ = ("_fields", "created_at", "ids", "model")
+    __slots__ = ("_fields", "created_at", "ids", "model", "names")
 
-    def __init__(self, body: Mapping[str, Any], ids: ItemIds, *, store: bool) -> None:
-        """Take the client's body. `store`: whether the gateway keeps the response."""
+    def __init__(self, body: Mapping[str, Any], ids: ItemIds, *, store: bool, names: Names = _NO_NAMES) -> None:
+        """Take the client's body. `store`: whether the gateway keeps the response. `names`: of tools in namespaces."""
         self.ids = ids
+        self.names = names
         self.created_at = int(time.time())
         self.model: str = body.get("model") or ""
         """The model that answers, once it is known; until then, what the client asked for."""
@@ -194,12 +198,13 @@ def whole_response(completion: Mapping[str, Any], head: ResponseHead, *, logprob
             status, reason = ended["status"], (ended.get("incomplete_details") or {}).get("reason")
         output = [renamed(item, head.ids) for item in native_output(native)]
     else:
-        output = list(items_of(message, choice.get("logprobs") if logprobs else None, head.ids, status))
+        output = list(items_of(message, choice.get("logprobs") if logprobs else None, head, status))
     return head.of(status, output, usage, reason=reason)
 
 
-def items_of(message: Mapping[str, Any], logprobs: Any, ids: ItemIds, status: str) -> Iterator[Json]:
+def items_of(message: Mapping[str, Any], logprobs: Any, head: ResponseHead, status: str) -> Iterator[Json]:
     """Yield the items of a whole message: reasoning, text and refusal, calls."""
+    ids = head.ids
     if details := details_of_message(message):
         item = reasoning_item(details, ids.new("reasoning"), encrypted=True)
         yield {**item, "status": "completed"}
@@ -211,7 +216,7 @@ def items_of(message: Mapping[str, Any], logprobs: Any, ids: ItemIds, status: st
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         parts.append({"type": "refusal", "refusal": refusal})
     calls = message.get("tool_calls")
-    made = [call for one in calls if (call := call_item(one, ids, status))] if isinstance(calls, list) else []
+    made = [call for one in calls if (call := call_item(one, head, status))] if isinstance(calls, list) else []
     if parts or not made:
         yield message_item(ids.new("message"), status, parts or [text_part("", None, None)])
     yield from made
@@ -245,29 +250,39 @@ def message_item(item_id: str, status: str, parts: list[Json]) -> Json:
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 
-def call_item(call: Any, ids: ItemIds, status: str) -> Json | None:
+def in_namespace(item: Json, names: Names) -> Json:
+    """Return a call's item with the name that the client gave its tool, and the namespace if it has one."""
+    if item["name"] in names:
+        item["namespace"], item["name"] = names[item["name"]]
+    return item
+
+
+def call_item(call: Any, head: ResponseHead, status: str) -> Json | None:
     """Return the item of one whole tool call; None if it is not one."""
     if not isinstance(call, dict):
         return None
     if isinstance(custom := call.get("custom"), dict):
-        return {
-            "id": ids.new("custom_tool_call"),
+        item = {
+            "id": head.ids.new("custom_tool_call"),
             "type": "custom_tool_call",
             "call_id": call.get("id") or "",
             "name": custom.get("name") or "",
             "input": custom.get("input") or "",
             "status": status,
         }
+        return in_namespace(item, head.names)
     if isinstance(function := call.get("function"), dict):
         item = {
-            "id": ids.new("function_call"),
+            "id": head.ids.new("function_call"),
             "type": "function_call",
             "status": status,
             "arguments": function.get("arguments") or "",
             "call_id": call.get("id") or "",
             "name": function.get("name") or "",
         }
-        return item if call.get(EXTRA) is None else {**item, EXTRA: call[EXTRA]}
+        if call.get(EXTRA) is not None:
+            item[EXTRA] = call[EXTRA]
+        return in_namespace(item, head.names)
     return None
 
 

@@ -154,9 +154,23 @@ def test_what_a_backend_must_see_of_its_call_again() -> None:
     completion = assemble([chunk({"tool_calls": [signed]}), chunk(finish="tool_calls")])
     (item,) = whole_response(completion, head(), logprobs=False)["output"]
     assert item["extra_content"] == extra
-    chat = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
+    chat, _ = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
     assert chat["messages"][0]["tool_calls"][0]["extra_content"] == extra
     assert chat[NATIVE]["lost"] == {}
+
+
+def test_calls_of_tools_in_a_namespace() -> None:
+    """They have the names that the client gave, wherever a backend puts the name together."""
+    named = ResponseHead({}, ItemIds(), store=False, names={"crm__find": ("crm", "find")})
+    pieces = [tool(0, "a", "crm__find", "{"), tool(0, None, None, "}"), tool(1, "b", "find", "{}")]
+    chunks = [*(chunk({"tool_calls": [piece]}) for piece in pieces), chunk(finish="tool_calls")]
+    writer = ResponseEvents(named, lambda _: None)
+    events = checked(b"".join(map(writer.chunk, chunks)) + writer.done())
+    whole = whole_response(assemble(chunks), named, logprobs=False)
+    for output in (events[-1]["response"]["output"], whole["output"]):
+        assert [(item.get("namespace"), item["name"]) for item in output] == [("crm", "find"), (None, "find")]
+    added = [event["item"] for event in events if event["type"] == "response.output_item.added"]
+    assert (added[0]["namespace"], added[0]["name"]) == ("crm", "find")
 
 
 def test_moderations_and_the_service_tier() -> None:

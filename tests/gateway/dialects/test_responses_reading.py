@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def read(body: Json, *, hosted: bool = False, kept: bool = False) -> Json:
     """The chat body of a request, which the gateway's own check takes."""
     whole = {"model": "chat", "input": "hello", **body}
-    chat = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
+    chat, _ = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
     ChatBodies(Limits()).check(chat)
     return chat
 
@@ -205,6 +205,19 @@ def test_tools_and_the_choice_of_one() -> None:
     assert read({"tool_choice": "required"})["tool_choice"] == "required"
 
 
+def test_tools_in_a_namespace_are_functions_with_longer_names() -> None:
+    """As Codex CLI sends them; their calls in earlier turns are named alike."""
+    tools = [{"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": "find", "strict": False}]}]
+    chat = read({"tools": tools, "input": [{**call("1", "find"), "namespace": "crm"}, output("1")]})
+    assert chat["tools"] == [{"type": "function", "function": {"name": "crm__find", "strict": False}}]
+    assert chat["messages"][0]["tool_calls"][0]["function"]["name"] == "crm__find"
+    assert chat[NATIVE]["lost"] == {}
+
+
+def test_who_asks_is_no_part_of_the_key() -> None:
+    assert read({"client_metadata": {"turn_id": "1"}})[NATIVE]["lost"] == {"client_metadata": None}
+
+
 def test_options() -> None:
     chat = read(
         {
@@ -265,6 +278,7 @@ _SAMPLES: Json = {
 def test_each_field_of_the_schema_has_one_fate() -> None:
     """Kept, honoured by the gateway, lost (and listed), needed or refused: none is passed over."""
     fates = [reading.SAME, reading.TRANSLATED, reading.STATE, reading.LOST, reading.NEEDED, reading.REFUSED]
+    assert not reading.IDLE & _FIELDS
     assert set().union(*fates) == _FIELDS
     assert sum(map(len, fates)) == len(_FIELDS)
     assert reading.SAME | reading.LOST - {"model"} <= {*_SAMPLES, "model"}
@@ -300,7 +314,8 @@ def test_what_asks_for_nothing_is_not_listed() -> None:
         ({"text": {"speed": 1}}, "text.speed"),
         ({"include": ["web_search_call.action.sources", "reasoning.encrypted_content"]}, "include"),
         ({"input": [{**said("a"), "phase": "commentary"}]}, "input[0].phase"),
-        ({"input": [{**call("1"), "namespace": "crm"}, output("1")]}, "input[0].namespace"),
+        ({"client_metadata": {"turn_id": "1"}}, "client_metadata"),
+        ({"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": []}]}, "tools[0].description"),
         (
             {
                 "input": [
@@ -420,6 +435,18 @@ def test_what_needs_a_backend_of_this_api(body: Json, param: str) -> None:
         ({"tools": [5]}, "invalid_type", "tools[0]"),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
         ({"tools": [{"type": "custom", "name": "a", "format": 1}]}, "invalid_type", "tools[0].format"),
+        ({"tools": [{"type": "namespace", "tools": []}]}, "missing_required_parameter", "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "n"}]}, "invalid_type", "tools[0].tools"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]},
+            "missing_required_parameter",
+            "tools[0].tools[0].name",
+        ),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}]},
+            "unsupported_value",
+            "tools[0].tools[0].type",
+        ),
         ({"tool_choice": 5}, "invalid_type", "tool_choice"),
         ({"tool_choice": "maybe"}, "unsupported_value", "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "missing_required_parameter", "tool_choice.name"),
