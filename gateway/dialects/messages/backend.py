@@ -143,9 +143,13 @@ def _own(own: Mapping[str, Any], body: Mapping[str, Any], maker: Maker, dropped:
     sent["max_tokens"] = _limit(body) or own["max_tokens"]
     if stop := _listed(body.get("stop")):
         sent["stop_sequences"] = stop
+    else:
+        sent.pop("stop_sequences", None)
     for name in _SAMPLING:
         if body.get(name) is not None:
             sent[name] = body[name]
+        else:
+            sent.pop(name, None)
     _add_user(body, sent, [])
     return sent
 

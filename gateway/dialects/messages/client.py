@@ -166,9 +166,9 @@ def needs_of_body(lost: Mapping[str, Any]) -> dict[str, str]:
     """
     needed: dict[str, str] = {}
     for path, value in lost.items():
-        kind = value.get("type") if isinstance(value, dict) else None
+        kind = str(value.get("type")) if isinstance(value, dict) else ""
         if _TOOL.fullmatch(path):
-            needed.setdefault("web_search" if str(kind).startswith("web_search") else "hosted_tools", path)
+            needed.setdefault("web_search" if kind.startswith("web_search") else "hosted_tools", path)
         elif path in _HOSTED_FIELDS or (kind in _HOSTED_BLOCKS and path.startswith("messages[")):
             needed.setdefault("hosted_tools", path)
     return needed
@@ -299,13 +299,19 @@ def _result(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> tuple[
     content = block.get("content")
     if content is None or isinstance(content, str):
         return content or "", []
-    parts: list[dict[str, Any]] = []
-    for k, inner in enumerate(_typed(content, list, f"{path}.content")):
-        where = f"{path}.content[{k}]"
-        _typed(_typed(inner, dict, where).get("type"), str, f"{where}.type")
-        parts += _parts(inner, where, lost)
+    parts = _parts_of(content, f"{path}.content", lost)
     texts = [part["text"] for part in parts if part["type"] == "text"]
     return "\n".join(texts), [part for part in parts if part["type"] != "text"]
+
+
+def _parts_of(content: Any, path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return blocks within a block as parts of a chat message."""
+    parts: list[dict[str, Any]] = []
+    for k, inner in enumerate(_typed(content, list, path)):
+        where = f"{path}[{k}]"
+        _typed(_typed(inner, dict, where).get("type"), str, f"{where}.type")
+        parts += _parts(inner, where, lost)
+    return parts
 
 
 def _parts(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> list[dict[str, Any]]:
@@ -321,9 +327,9 @@ def _parts(block: Mapping[str, Any], path: str, lost: dict[str, Any]) -> list[di
     elif kind == "document" and isinstance(source, dict):
         return _document(block, source, path, lost)
     elif kind == "search_result":
-        texts = [one.get("text") or "" for one in block.get("content") or () if isinstance(one, dict)]
-        head = [str(block[name]) for name in ("title", "source") if block.get(name)]
-        return [{"type": "text", "text": "\n".join([*head, *texts])}]
+        inner = _parts_of(block.get("content"), f"{path}.content", lost)
+        head = [text for name in ("title", "source") if isinstance(text := block.get(name), str) and text]
+        return [{"type": "text", "text": "\n".join([*head, *(one["text"] for one in inner if one["type"] == "text")])}]
     lost[path] = block
     return []
 
@@ -345,7 +351,7 @@ def _document(
     if kind == "base64":
         data = f"data:{source.get('media_type')};base64,{source.get('data')}"
         named = {"filename": title if isinstance(title, str) else "document.pdf", "file_data": data}
-        context = [{"type": "text", "text": block["context"]}] if block.get("context") else []
+        context = [{"type": "text", "text": text} for text in head if text is not title]
         return [*context, {"type": "file", "file": named}]
     if kind == "text":
         return [{"type": "text", "text": "\n".join([*head, str(source.get("data") or "")])}]
@@ -353,10 +359,7 @@ def _document(
         inner = source.get("content")
         if isinstance(inner, str):
             return [{"type": "text", "text": "\n".join([*head, inner])}]
-        parts = [{"type": "text", "text": text} for text in head]
-        for one in inner or ():
-            parts += _parts(one, path, lost)
-        return parts
+        return [{"type": "text", "text": text} for text in head] + _parts_of(inner, f"{path}.source.content", lost)
     lost[path] = block
     return []
 
@@ -372,15 +375,7 @@ def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, An
         if tool.get("type") not in (None, "custom"):
             lost[f"tools[{i}]"] = tool
             continue
-        if type(tool.get("name")) is not str:
-            _typed(tool.get("name"), str, f"tools[{i}].name")
-        given = {name: value for name, value in tool.items() if value is not None}
-        function = {_TOOL_MEMBERS[name]: value for name, value in given.items() if name in _TOOL_MEMBERS}
-        tools.append({"type": "function", "function": function})
-        if len(function) < len(given):
-            _note_cache(given, lost)
-            more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", _CACHE)]
-            lost.update({f"tools[{i}].{name}": given[name] for name in more})
+        tools.append({"type": "function", "function": _function(tool, f"tools[{i}]", lost)})
     if tools:
         chat["tools"] = tools
     choice = _given(body, "tool_choice", dict)
@@ -401,14 +396,32 @@ def _add_tools(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, An
         chat["parallel_tool_calls"] = False
 
 
+def _function(tool: Mapping[str, Any], path: str, lost: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's own tool as a function of chat completions."""
+    if type(tool.get("name")) is not str:
+        _typed(tool.get("name"), str, f"{path}.name")
+    given = {name: value for name, value in tool.items() if value is not None}
+    if type(given.get("input_schema", given)) is not dict:
+        _typed(given["input_schema"], dict, f"{path}.input_schema")
+    function = {_TOOL_MEMBERS[name]: value for name, value in given.items() if name in _TOOL_MEMBERS}
+    if len(function) < len(given):
+        _note_cache(given, lost)
+        more = [name for name in given if name not in _TOOL_MEMBERS and name not in ("type", _CACHE)]
+        lost.update({f"{path}.{name}": given[name] for name in more})
+    return function
+
+
 def _add_thinking(body: Mapping[str, Any], chat: dict[str, Any], lost: dict[str, Any]) -> None:
     config = _given(body, "output_config", dict)
     wanted = config.get("format") or body.get("output_format")
     if wanted is not None:
         schema = _typed(wanted, dict, "output_config.format").get("schema")
+        _typed(schema, dict, "output_config.format.schema")
         named = {"name": "output", "schema": schema, "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": named}
     effort = config.get("effort")
+    if effort is not None:
+        _typed(effort, str, "output_config.effort")
     lost.update({f"output_config.{name}": config[name] for name in config if name not in ("effort", "format")})
     thinking = _given(body, "thinking", dict)
     kind = thinking.get("type")

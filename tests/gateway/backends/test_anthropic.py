@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.anthropic import AnthropicBackend, _MessageStream
 from gateway.backends.base import BackendRequest, BadStatus, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import Quota
 from gateway.dialects.messages.client import chat_body
+from gateway.dialects.messages.replies import MessageChunks
 from gateway.dialects.reasoning import maker_of
 from tests.support.raw_upstream import raw_upstream
 from tests.support.strict_messages import StrictMessages, error, events_of, redacted, text, thinking, tool_use
@@ -140,6 +141,57 @@ async def test_errors(
     found = raised.value
     assert (found.status, found.refusal, found.asks_for_pause, found.callers_fault) == (status, refusal, pause, callers)
     assert (found.told["message"], found.retry_after_s) == ("No.", 2.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tools": [{"type": "function", "function": {"parameters": 5}}]}, {"reasoning": 5, "metadata": [], "tools": 5}],
+)
+async def test_a_request_of_wrong_types_is_the_callers_fault(
+    backend: AnthropicBackend, claude: StrictMessages, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(BadStatus) as raised:
+        await backend.complete(asked(**wrong))
+    assert (raised.value.status, raised.value.callers_fault) == (400, True)
+    assert "cannot be translated" in raised.value.told["message"]
+    assert claude.requests == []
+
+
+class _Cut:
+    """A response whose body comes in pieces of so many bytes."""
+
+    status = 200
+
+    def __init__(self, body: bytes, size: int) -> None:
+        self._pieces = [body[at : at + size] for at in range(0, len(body), size)]
+
+    async def chunk(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+    def close(self, *, end_is_due: bool = False) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1 << 20])
+async def test_a_stream_cut_anywhere_is_the_same(claude: StrictMessages, size: int) -> None:
+    claude.say(thinking("let mé see"), text("Paris — it is."), tool_use("look", {"at": "sea"}, "toolu_1"))
+    message = {**claude._message({"model": "claude"}), "id": "msg_1"}
+    claude._script.clear()
+    body = b"".join(
+        f"event: {event['type']}\r\ndata: {json.dumps(event, ensure_ascii=False)}\r\n\r\n".encode()
+        for event in events_of(message)
+    )
+
+    async def read(size: int) -> list[dict[str, Any]]:
+        response: Any = _Cut(body, size)
+        stream = _MessageStream(response, MessageChunks(maker_of("here", "key"), native=True))
+        values = []
+        while events := await stream.read():
+            values += [event.value for event in events]
+        assert stream.done_seen
+        return [{**value, "created": 0} for value in values]
+
+    assert await read(size) == await read(len(body))
 
 
 async def test_a_prompt_that_is_too_long(backend: AnthropicBackend, claude: StrictMessages) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import random
 from typing import Any, get_type_hints
 
 import anthropic.types as schema
@@ -10,9 +12,14 @@ import pytest
 from anthropic.types.beta import message_create_params as beta_schema
 from anthropic.types.message_create_params import MessageCreateParamsStreaming
 
+from gateway.config.schema import Limits
+from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import MessagesClient, chat_body
+from gateway.dialects.messages.models import facts_of
 from gateway.dialects.native import NATIVE
+from gateway.dialects.reasoning import maker_of
 from gateway.errors import InvalidRequest
+from gateway.request.body import ChatFields
 
 BODY: dict[str, Any] = {"model": "chat", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
@@ -330,6 +337,61 @@ async def test_what_no_backend_can_do_is_refused_by_its_path(
     assert refused.value.param == path
     made = await MessagesClient({}, "req_1", {capability}).read({**BODY, **needing}, "default")
     assert made[NATIVE]["needs"] == [capability]
+
+
+EVERYTHING: dict[str, Any] = {
+    **BODY,
+    "system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                block("text", text="a"),
+                block("image", source=PNG),
+                block("document", source={"type": "content", "content": [block("text", text="a")]}, title="t"),
+                block("search_result", title="t", source="s", content=[block("text", text="a")]),
+            ],
+        },
+        {"role": "assistant", "content": [given for given, _, _ in OF_ASSISTANTS.values()]},
+        {"role": "user", "content": [block("tool_result", tool_use_id="t1", content=[block("text", text="a")])]},
+    ],
+    "tools": [LOOK, {"type": "web_search_20250305", "name": "web_search"}],
+    "tool_choice": {"type": "tool", "name": "look"},
+    "thinking": {"type": "enabled", "budget_tokens": 2000},
+    "output_config": {"effort": "high", "format": {"type": "json_schema", "schema": {}}},
+    "metadata": {"user_id": "u"},
+    "stop_sequences": ["END"],
+}
+ODD = [None, 5, -1.5, "x", "", [], [5], [[]], {}, {"type": "x"}, {"type": [5]}, True, [block("text")]]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value within a value."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, member in inside for place in places(member, (*path, name)))]
+
+
+def test_odd_values_anywhere_are_refused_or_translated() -> None:
+    """What is translated passes as a chat completion and back as a request; nothing else is raised."""
+    rng = random.Random(5)
+    maker, fields = maker_of("scope", "key"), ChatFields(Limits())
+    translated = 0
+    for path in places(EVERYTHING)[1:] * 6:
+        body = copy.deepcopy(EVERYTHING)
+        holder = body
+        for step in path[:-1]:
+            holder = holder[step]
+        holder[path[-1]] = copy.deepcopy(rng.choice(ODD))
+        try:
+            made = chat_body(body, {})
+            fields.check(made)
+        except InvalidRequest as refused:
+            assert refused.param
+            continue
+        translated += 1
+        for given in (made, {name: value for name, value in made.items() if name != NATIVE}):
+            messages_request(given, "claude-haiku-4-5", facts_of("claude-haiku-4-5"), maker, stream=True)
+    assert translated > 100
 
 
 async def test_errors_have_the_apis_envelope() -> None:
