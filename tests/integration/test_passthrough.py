@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from gateway.backends.service import ServiceClient
+from tests.bench.passed_on import run
 from tests.integration.endpoints import EndpointsSetup
 from tests.support.account import Account
 from tests.support.app import in_process
@@ -268,3 +269,9 @@ async def test_a_full_service_is_waited_for_and_then_overloaded(monkeypatch: pyt
         first.close()
         (await client.send("GET", "/files/x", {})).close()
         await client.aclose()
+
+
+async def test_random_exchanges_arrive_as_they_were_sent(running: EndpointsSetup) -> None:
+    """A sample of `python -m tests.bench.passed_on`, in both directions, byte for byte."""
+    assert await run(running.gateway.origin, range(60)) == []
+    assert len(running.account.calls) == 60

@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.seeded import JSON, seeded
 from tests.support.wait import until
 
 
@@ -117,6 +118,8 @@ class Account:
 
     async def _reply(self, request: web.Request, call: AccountCall, digest: str) -> web.StreamResponse:
         path = request.path
+        if path.startswith("/v1/files/seed-"):
+            return await _seeded(request, call)
         if path == "/v1/embeddings":
             return web.json_response(_embedded(call.value))
         if path == "/v1/moderations":
@@ -147,6 +150,30 @@ class Account:
         if path == "/v1/files/file-1/content":
             return web.Response(body=bytes(range(256)) * 512, content_type="application/octet-stream")
         return web.json_response({"path": request.raw_path, "object": "list", "data": []})
+
+
+async def _seeded(request: web.Request, call: AccountCall) -> web.StreamResponse:
+    """Reply to a random request, or say with status 409 what of it did not arrive as it was sent."""
+    wanted = seeded(int(request.path.split("/")[3].removeprefix("seed-")))
+    expected = {"method": wanted.method, "path": wanted.path, "body": wanted.body}
+    got = {"method": call.method, "path": call.path, "body": call.body}
+    if wanted.parts:
+        expected["type"], got["type"] = wanted.content_type, call.headers.get("content-type", "")
+    if wanted.parts and wanted.content_type != JSON:
+        expected["length"] = str(len(wanted.body)) if wanted.announced else "chunked"
+        got["length"] = call.headers.get("content-length", call.headers.get("transfer-encoding", ""))
+    if differ := [name for name, value in expected.items() if got[name] != value]:
+        message = f"differs in {', '.join(differ)}"
+        return web.json_response({"error": {"message": message, "code": "differs"}}, status=409)
+    reply = web.StreamResponse(headers={"content-type": wanted.reply_type})
+    if wanted.reply_announced:
+        reply.content_length = len(wanted.reply)
+    await reply.prepare(request)
+    for part in wanted.reply_parts:
+        await reply.write(part)
+        await asyncio.sleep(0)
+    await reply.write_eof()
+    return reply
 
 
 def _embedded(body: Any) -> dict[str, Any]:

@@ -167,6 +167,9 @@ def _as_text(found: _Findings) -> str:
                 for backend in tier.backends
                 if backend.head is not None
             ]
+        for name, service in found.deployment.services.items():
+            state = f"unconfigured: {service.unconfigured_reason}" if service.unconfigured_reason else "configured"
+            lines.append(f"service  {name:<14} {service.base_url:<28} {state}")
         if found.cross_encoder:
             lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder}")
     if found.policies is not None:
@@ -220,6 +223,10 @@ def _as_json(found: _Findings) -> dict[str, Any]:
                 ],
             }
             for tier in tiers
+        ],
+        "services": [
+            {"name": name, "configured": service.unconfigured_reason is None, "reason": service.unconfigured_reason}
+            for name, service in (found.deployment.services.items() if found.deployment else ())
         ],
         "cross_encoder": found.cross_encoder or None,
         "surfaces": [

@@ -87,6 +87,9 @@ def readiness(steps: Steps) -> dict[str, Any]:
         for endpoint in tier.endpoints
         if endpoint.refused
     ]
+    named = {service for policy in policies.values() for _, service in policy.endpoints.services()}
+    services = {name: one.unconfigured_reason or "ready" for name, one in steps.deployment.services.items()}
+    degraded += [f"service {name}: {why}" for name, why in services.items() if name in named and why != "ready"]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
     if steps.telemetry.failing and store.status != "unconfigured":
@@ -109,6 +112,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
         "status": "draining" if steps.gate.draining else status,
         "degraded": degraded,
         "tiers": tiers,
+        "services": services,
         "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
         "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
         "semantic_thresholds": {

@@ -10,6 +10,7 @@ import yaml
 from gateway.assembly import build
 from gateway.config.launch import Launch
 from gateway.server.app import App
+from tests.support.app import in_process
 from tests.support.gateway import CHAT, config, write_policies
 
 
@@ -34,3 +35,15 @@ async def test_without_a_configured_tier_it_is_not_ready(tmp_path: Path) -> None
     assert "LOCAL_KEY is not set" in missed
     one = await readyz(tmp_path, {"HOSTED_KEY": "k"})
     assert (one.status_code, one.json()["status"]) == (200, "degraded")
+
+
+async def test_a_service_without_its_key_is_degraded_where_a_surface_names_it(tmp_path: Path) -> None:
+    """One that nobody names is listed alone."""
+    services = {name: {"base_url": "http://127.0.0.1:9/v1", "key_env": "NO_KEY"} for name in ("named", "spare")}
+    policy = CHAT + "endpoints: {audio: named}\n"
+    async with in_process(
+        tmp_path, "http://127.0.0.1:9/v1", policies={"chat": policy}, settings={"services": services}
+    ) as app:
+        report = (await app.get("/readyz")).json()
+    assert report["services"] == dict.fromkeys(services, "NO_KEY is not set")
+    assert [line for line in report["degraded"] if "service" in line] == ["service named: NO_KEY is not set"]
