@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -64,7 +64,7 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
     if ledger.similarity is not None:
         add((b"x-tierline-similarity", b"%.3f" % ledger.similarity))
     if ledger.dropped:
-        add((b"x-tierline-dropped", ", ".join(ledger.dropped).encode("ascii", "backslashreplace")[:_MOST_DROPPED]))
+        add((b"x-tierline-dropped", _dropped(ledger.dropped)))
     add((b"x-tierline-attempts", b"%d" % ledger.attempts))
     add((b"x-tierline-overhead-ms", b"%.2f" % overhead))
     if not ledger.stream:
@@ -72,6 +72,12 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
     if len(trace.hops) > 1:
         add((b"server-timing", _server_timing(trace)))
     return headers
+
+
+def _dropped(paths: Sequence[str]) -> bytes:
+    """Return paths for a header. The names in them may be the client's own, with any characters."""
+    named = (path if path.isprintable() else ascii(path) for path in paths)
+    return ", ".join(named).encode("ascii", "backslashreplace")[:_MOST_DROPPED]
 
 
 def reasons(trace: Trace) -> Header:
