@@ -31,17 +31,6 @@ from gateway.dialects.reasoning import Maker
 _MOST_HEADERS: Final = 64
 _WRONG_EVENT: Final = "an event that is not of the Messages API"
 _ERROR_IN_STREAM = 64 << 10
-_UNTRANSLATABLE: Final = orjson.dumps(
-    {
-        "type": "error",
-        "error": {
-            "type": "invalid_request_error",
-            "message": "A field of the request is not of the type that chat completions have, so that it cannot be "
-            "translated into Anthropic's Messages API.",
-        },
-    }
-)
-"""What a request gets whose fields are of wrong types: few fields are checked before their backend sees them."""
 
 
 class AnthropicBackend(HttpBackend):
@@ -62,10 +51,7 @@ class AnthropicBackend(HttpBackend):
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> tuple[bytes, _MessageReader, tuple[str, ...]]:
-        try:
-            made = messages_request(request.body, self._model, self._facts, self._maker, stream=stream)
-        except (KeyError, TypeError, AttributeError, ValueError):
-            raise BadStatus(400, _UNTRANSLATABLE) from None
+        made = messages_request(request.body, self._model, self._facts, self._maker, stream=stream)
         native = native_body(request.body, "messages") is not None
         body = orjson.dumps(in_pieces(made.body) if request.large else made.body)
         return body, _MessageReader(self._model, self._maker, native=native), made.dropped

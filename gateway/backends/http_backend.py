@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,6 +42,8 @@ from gateway.backends.sse import DONE, EventParser
 from gateway.chat.completions import chunks_of, fill_in
 from gateway.chat.stream_state import StreamState
 from gateway.off_loop import off_loop
+
+log = logging.getLogger("tierline.backends")
 
 _ERROR_BODY_LIMIT = 64 << 10
 _ERROR_BODY_S = 1.0
@@ -185,11 +189,11 @@ class HttpBackend(ABC):
 
         `prepare` takes the place of `_prepare`.
         """
-        prepare = prepare or self._prepare
-        if request.large:
-            body, reader, dropped = await off_loop(partial(prepare, request, stream=stream))
-        else:
-            body, reader, dropped = prepare(request, stream=stream)
+        prepare = partial(prepare or self._prepare, request, stream=stream)
+        try:
+            body, reader, dropped = await off_loop(prepare) if request.large else prepare()
+        except (AttributeError, LookupError, TypeError, ValueError) as unread:
+            raise self._untranslatable(unread) from unread
         response = await self._transport.send(self._headers_for(request), body, request.traceparent)
         if self._quota is not None:
             hear = self._quota.heard if response.status == 200 else self._quota.refused
@@ -209,6 +213,20 @@ class HttpBackend(ABC):
         if says_too_long(response.status, error):
             raise ContextExceeded(response.status, error)
         raise BadStatus(response.status, error, _retry_after(response))
+
+    def _untranslatable(self, error: Exception) -> BadStatus:
+        """Return the client's error for a body that could not be translated.
+
+        Only what the gateway itself reads is checked when it arrives, so a translation may meet a value of a type that
+        the API does not define. A backend that needs no translation refuses such a value itself.
+        """
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        log.warning("a request cannot be sent to %s: %s at %s", self._model, type(error).__name__, place.name)
+        message = (
+            "A field of the request is not of the type that the API defines, and cannot be translated for the model."
+        )
+        told = {"message": message, "type": "invalid_request_error", "param": None, "code": "invalid_type"}
+        return BadStatus(400, orjson.dumps({"error": told}))
 
 
 class _ReplayedStream:

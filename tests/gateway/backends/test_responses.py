@@ -453,3 +453,23 @@ def _comparable_chunks(chunks: list[Json]) -> Json:
     made = assemble(chunks)
     made.pop("created")
     return made
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"text": 5},
+        {"web_search_options": 5},
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": ["y"]}]},
+        {"messages": [{**USER, "role": "assistant", "reasoning_details": [{"type": "reasoning.text", "text": 5}]}]},
+    ],
+)
+async def test_a_request_of_wrong_types_is_the_callers_fault(
+    backend: ResponsesBackend, provider: ResponsesUpstream, wrong: Json, large: bool
+) -> None:
+    """The translation meets values that were not checked when the request arrived."""
+    with pytest.raises(BadStatus) as raised:
+        await backend.complete(BackendRequest({**BODY, **wrong}, ask_logprobs=False, large=large))
+    assert raised.value.callers_fault
+    assert (raised.value.told["code"], provider.requests) == ("invalid_type", [])
