@@ -214,7 +214,7 @@ def _object_of(parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:
 Check = Callable[[Any], None]
 """Check one value; raises _WrongError if it breaks the rule."""
 
-_NEEDS_CONTENT: Final = frozenset({"system", "developer", "user", "tool", "function"})
+_NEEDS_CONTENT: Final = frozenset({"system", "developer", "user", "tool"})
 _MAX_CHOICES: Final = 128
 _MAX_MODEL_CHARS: Final = 256
 

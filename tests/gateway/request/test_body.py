@@ -139,10 +139,11 @@ def test_null_is_as_good_as_nothing(name: str) -> None:
     assert parse_chat(chat(**{name: None}))[name] is None
 
 
-def test_unknown_fields_and_an_assistants_tool_calls_pass() -> None:
+def test_unknown_fields_and_tool_calls_pass() -> None:
     """What is not ours to judge goes through untouched."""
     call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f"}}]}
-    raw = chat(messages=[USER, call], top_k=3, chat_template_kwargs={"thinking": False}, stream=None)
+    result = {"role": "function", "name": "f", "content": None}
+    raw = chat(messages=[USER, call, result], top_k=3, chat_template_kwargs={"thinking": False}, stream=None)
     assert parse_chat(raw) == orjson.loads(raw)
 
 
