@@ -291,7 +291,8 @@ def _check_schema(body: Json) -> None:
         _walk(checked)
     except ValidationError as error:
         found = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"][1:]).lstrip(".")
+        names = [part for part in found["loc"][1:] if isinstance(part, int) or part.isidentifier()]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in names).lstrip(".")
         raise Refused(f"Invalid request: {path}: {found['msg']}", path, "invalid_type") from None
 
 

@@ -32,6 +32,8 @@ LEAST_OUTPUT_TOKENS: Final = 16
 """Smallest `max_output_tokens` that the API accepts."""
 ENCRYPTED_ITEMS: Final = frozenset({"reasoning", "compaction"})
 """Types of the items that hold `encrypted_content`."""
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_RESULTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _OUTPUT_ITEMS: Final = frozenset({"message", "function_call", "custom_tool_call"})
 _FITTING_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
@@ -267,6 +269,8 @@ class _InputItems:
         self._items: list[dict[str, Any]] = []
         self._calls: dict[Any, str] = {}
         """The id sent for each tool call's own id."""
+        self._used: set[str] = set()
+        """The ids sent for all calls."""
         self._custom: set[str] = set()
         """Ids, as sent, of calls of custom tools."""
         self._called: dict[Any, str] = {}
@@ -391,10 +395,7 @@ class _InputItems:
 
     def _new_id(self, given: object) -> str:
         """Return an id that the API accepts for a call with this one, which some models use for more than one call."""
-        sent = _call_id(given)
-        if sent in self._calls.values():
-            sent = f"{sent[:56]}_{len(self._items)}"
-        return sent
+        return _unused(_call_id(given), self._used)
 
     def _add_result(self, message: Mapping[str, Any], i: int) -> None:
         given = message.get("tool_call_id")
@@ -447,6 +448,19 @@ class _InputItems:
             text = message.get("reasoning_content") or message.get("reasoning")
             return placed, text if isinstance(text, str) else ""
         return placed, "\n\n".join(texts)
+
+
+def _unused(call_id: str, used: set[str]) -> str:
+    """Return an id that is not in `used`, this one if possible, and add it: some models count theirs from 0 each time.
+
+    The API takes a second result for an id as an error.
+    """
+    made, again = call_id, 1
+    while made in used:
+        again += 1
+        made = f"{call_id[:56]}_{again}"
+    used.add(made)
+    return made
 
 
 def _call_id(given: object) -> str:
@@ -527,10 +541,12 @@ def _passed_on(
 def _own_items(items: Sequence[Any], maker: Maker, lost: dict[str, None]) -> list[Any]:
     """Return the items with this backend's encrypted ones unsealed, and with the others' readable text only.
 
-    After a removed item, the ids of the same turn are removed too, because the API knows which of them belong together.
+    After a removed item, those of the same turn get other ids, because the API knows which ones belong together.
     """
     kept: list[Any] = []
-    without_ids = False
+    used: set[str] = set()
+    calls: dict[Any, str] = {}
+    other_ids = False
     for given in items:
         item = given
         kind = item.get("type") if isinstance(item, dict) else None
@@ -539,18 +555,26 @@ def _own_items(items: Sequence[Any], maker: Maker, lost: dict[str, None]) -> lis
             text = maker.unseal(sealed) if isinstance(sealed, str) else None
             if text is None:
                 lost["reasoning"] = None
-                without_ids = True
+                other_ids = True
                 if readable := _readable(item):
                     kept.append(_readable_message(readable))
                 continue
             item = {**item, "encrypted_content": text}
             if not text:
                 del item["encrypted_content"]
-        elif without_ids and isinstance(item, dict):
+        elif other_ids and isinstance(item, dict):
             if item.get("role") == "user":
-                without_ids = False
-            elif "id" in item and kind in _OUTPUT_ITEMS:
-                item = {name: value for name, value in item.items() if name != "id"}
+                other_ids = False
+            elif item.get("id") and kind in _OUTPUT_ITEMS:
+                prefix = str(item["id"]).partition("_")[0]
+                item = {**item, "id": f"{prefix}_{hashlib.sha256(str(item['id']).encode()).hexdigest()[:40]}"}
+        if kind in _CALLS:
+            call_id = str(item.get("call_id"))
+            sent = calls[call_id] = _unused(call_id, used)
+            if sent != call_id:
+                item = {**item, "call_id": sent}
+        elif kind in _RESULTS and calls.get(item.get("call_id"), item.get("call_id")) != item.get("call_id"):
+            item = {**item, "call_id": calls[item["call_id"]]}
         kept.append(item)
     return kept
 
